@@ -1,0 +1,234 @@
+"""Chunk format v1: bytes to columns and back, pure. The law, byte by byte, is docs/chunk-format.md (DIESEL Fig. 5).
+
+A chunk is preamble · header · payload. The header comes first, so that one ranged read of an object's head recovers all metadata of
+its files. Entries are held as columns, never as an object per file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import Corrupt, InvalidPath
+from chunkstore.paths import check_paths
+
+MAGIC: Final = b"DIESELCK"
+FORMAT_VERSION: Final = 1
+BLOCK_BYTES: Final = 256 * 1024
+"""Files larger than this carry a hash for each block of this size, so that a range can be verified."""
+MAX_HEADER_BYTES: Final = 64 << 20
+"""Bounds what a hostile preamble can make a reader allocate; block hashes of a 2 TB file still fit."""
+MAX_ENTRIES: Final = 1 << 16
+"""Bounds a chunk of empty files."""
+
+KIND_FILE: Final = 1
+KIND_DIRECTORY: Final = 2
+KIND_DELETION: Final = 3
+
+_PREAMBLE = struct.Struct("<8sHHI16sQQ8x")  # magic, version, reserved, header length, chunk id, payload length, header hash
+PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # and the preamble's own hash: 64
+_FIXED = struct.Struct("<16sIIIHHQ")  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
+_CARRIED_VERSIONS: Final = 1
+
+# Columns in file order, widest first, so that each is aligned in the header.
+_COLUMNS: Final = (("offset", "<u8"), ("length", "<u8"), ("hash", "<u8"), ("mtime_ns", "<i8"))
+_VERSION: Final = np.dtype([("generation", "<u8"), ("chunk", "V16"), ("position", "<u4"), ("reserved", "<u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRef:
+    """A dataset's name and the random id of this life of the name: a removed and recreated name gets another id."""
+
+    name: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of one chunk as columns of equal length n; entry i is at position i.
+
+    `versions` is None for entries that are new in this chunk, whose version is (the commit's generation, this chunk, position).
+    Otherwise it holds what purge carried along or what a deletion saw; generation 0 there means "new in this chunk".
+    """
+
+    paths: Sequence[bytes]
+    kind: npt.NDArray[np.uint8]
+    mode: npt.NDArray[np.uint16]
+    """st_mode with its type bits; of a deletion, the type bits of what it deletes."""
+    mtime_ns: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.uint64]
+    """From the start of the payload, in bytes."""
+    length: npt.NDArray[np.uint64]
+    hash: npt.NDArray[np.uint64]
+    """xxh3_64 of the content; 0 for directories and deletions."""
+    block_hash: npt.NDArray[np.uint64]
+    """xxh3_64 of each 256 KiB block of the files above 256 KiB, in entry order."""
+    versions: npt.NDArray[np.void] | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def block_range(self, position: int) -> slice:
+        """Where `block_hash` holds the blocks of entry `position`."""
+        counts = block_counts(self.length)
+        start = int(counts[:position].sum())
+        return slice(start, start + int(counts[position]))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHead:
+    """Everything a chunk says of itself: its preamble and header, decoded."""
+
+    chunk_id: ChunkId
+    dataset: DatasetRef
+    payload_bytes: int
+    entries: Entries
+    head_bytes: int = 0
+    """Length of preamble and header: where the payload starts in the object. Filled by encode and decode."""
+
+
+def block_counts(length: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """How many block hashes a file of each `length` carries: none up to 256 KiB."""
+    block = np.uint64(BLOCK_BYTES)
+    return np.where(length > block, (length + block - np.uint64(1)) // block, np.uint64(0))
+
+
+def make_versions(count: int) -> npt.NDArray[np.void]:
+    """An empty column of carried or seen versions."""
+    return np.zeros(count, _VERSION)
+
+
+def encode_head(chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entries: Entries) -> bytes:
+    """Preamble and header of a chunk. The caller vouches for the columns; paths are checked where they enter."""
+    count = len(entries)
+    name = dataset.name.encode()
+    heap = b"".join(entries.paths)
+    path_end = np.cumsum(np.fromiter(map(len, entries.paths), np.uint32, count), dtype=np.uint32)
+    carried = entries.versions is not None
+    header = b"".join(
+        [
+            _FIXED.pack(
+                dataset.id, count, _CARRIED_VERSIONS if carried else 0, len(entries.block_hash), len(name), 0, len(heap)
+            ),
+            *(np.ascontiguousarray(getattr(entries, column), dtype).tobytes() for column, dtype in _COLUMNS),
+            entries.versions.tobytes() if entries.versions is not None else b"",
+            np.ascontiguousarray(entries.block_hash, "<u8").tobytes(),
+            path_end.astype("<u4").tobytes(),
+            np.ascontiguousarray(entries.mode, "<u2").tobytes(),
+            np.ascontiguousarray(entries.kind, "u1").tobytes(),
+            name,
+            heap,
+        ]
+    )
+    if len(header) > MAX_HEADER_BYTES:
+        raise ValueError(f"chunk header would have {len(header)} bytes, the limit is {MAX_HEADER_BYTES}")
+    preamble = _PREAMBLE.pack(
+        MAGIC, FORMAT_VERSION, 0, len(header), chunk_id.value, payload_bytes, xxhash.xxh3_64_intdigest(header)
+    )
+    return preamble + xxhash.xxh3_64_digest(preamble) + header
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """The first 64 bytes of a chunk, verified against their own hash."""
+
+    chunk_id: ChunkId
+    header_bytes: int
+    payload_bytes: int
+    header_hash: int
+
+    @property
+    def head_bytes(self) -> int:
+        return PREAMBLE_BYTES + self.header_bytes
+
+
+def decode_preamble(data: bytes | memoryview) -> Preamble:
+    """Raise `Corrupt` unless `data` starts with a sound preamble of a version we read."""
+    if len(data) < PREAMBLE_BYTES:
+        raise Corrupt(f"a chunk has at least {PREAMBLE_BYTES} bytes, got {len(data)}")
+    body = bytes(data[: _PREAMBLE.size])
+    magic, version, _, header_bytes, chunk_id, payload_bytes, header_hash = _PREAMBLE.unpack(body)
+    if magic != MAGIC:
+        raise Corrupt(f"not a chunk: it starts with {magic!r}")
+    if xxhash.xxh3_64_digest(body) != bytes(data[_PREAMBLE.size : PREAMBLE_BYTES]):
+        raise Corrupt("checksum of the chunk's preamble is wrong")
+    if version != FORMAT_VERSION:
+        raise Corrupt(f"chunk format {version}; this release reads {FORMAT_VERSION}")
+    if header_bytes > MAX_HEADER_BYTES:
+        raise Corrupt(f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}")
+    return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash)
+
+
+def decode_head(data: bytes | memoryview, expected: ChunkId | None = None) -> ChunkHead:
+    """Decode preamble and header from the first bytes of a chunk; the columns are views of `data`.
+
+    Everything is checked before it is believed: hashes, bounds, paths, and that the chunk is the `expected` one. Raises `Corrupt`.
+    """
+    preamble = decode_preamble(data)
+    if expected is not None and preamble.chunk_id != expected:
+        raise Corrupt(f"chunk {expected} was asked for, but the object holds chunk {preamble.chunk_id}")
+    header = memoryview(data)[PREAMBLE_BYTES : preamble.head_bytes]
+    if len(header) != preamble.header_bytes:
+        raise Corrupt(f"chunk {preamble.chunk_id} ends inside its header")
+    if xxhash.xxh3_64_intdigest(header) != preamble.header_hash:
+        raise Corrupt(f"checksum of the header of chunk {preamble.chunk_id} is wrong")
+    try:
+        dataset, entries = _decode_header(header)
+        _check_entries(entries, preamble.payload_bytes)
+    except (ValueError, InvalidPath, struct.error) as error:
+        raise Corrupt(f"header of chunk {preamble.chunk_id}: {error}") from error
+    return ChunkHead(preamble.chunk_id, dataset, preamble.payload_bytes, entries, preamble.head_bytes)
+
+
+def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
+    dataset_id, count, flags, blocks, name_bytes, _, heap_bytes = _FIXED.unpack_from(header)
+    if count > MAX_ENTRIES:
+        raise ValueError(f"{count} entries are over the limit of {MAX_ENTRIES}")
+    at = _FIXED.size
+
+    def column(dtype: str | np.dtype[np.void], length: int) -> npt.NDArray[np.generic]:
+        nonlocal at
+        values = np.frombuffer(header, dtype, length, at)
+        at += values.nbytes
+        return values
+
+    columns = {name: column(dtype, count) for name, dtype in _COLUMNS}
+    versions = column(_VERSION, count) if flags & _CARRIED_VERSIONS else None
+    block_hash = column("<u8", blocks)
+    ends = column("<u4", count).tolist()
+    mode, kind = column("<u2", count), column("u1", count)
+    name = bytes(column("u1", name_bytes))
+    heap = bytes(header[at:])
+    if len(heap) != heap_bytes or (ends[-1] if ends else 0) != heap_bytes:
+        raise ValueError("length of the paths is wrong")
+    starts = [0, *ends[:-1]]
+    paths = [heap[start:end] for start, end in zip(starts, ends, strict=False)]
+    if ends != sorted(ends):
+        raise ValueError("ends of the paths are out of order")
+    entries = Entries(paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns)  # type: ignore[arg-type]
+    return DatasetRef(name.decode(), dataset_id), entries
+
+
+def _check_entries(entries: Entries, payload_bytes: int) -> None:
+    is_file = entries.kind == KIND_FILE
+    if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_DELETION)).all():
+        raise ValueError("unknown kind of entry")
+    if entries.length[~is_file].any() or entries.offset[~is_file].any():
+        raise ValueError("only files have content")
+    if (entries.length > payload_bytes).any() or (entries.offset > payload_bytes - entries.length).any():
+        raise ValueError("a file reaches beyond the payload")
+    if int(block_counts(entries.length).sum()) != len(entries.block_hash):
+        raise ValueError("number of block hashes is wrong")
+    paths = entries.paths
+    if b"" in paths:
+        if any(not path and kind == KIND_FILE for path, kind in zip(paths, entries.kind.tolist(), strict=True)):
+            raise InvalidPath("a file without a name")
+        paths = [path for path in paths if path]
+    check_paths(paths)

@@ -1,0 +1,60 @@
+"""The law of paths in a dataset.
+
+A path is bytes, relative to the dataset's root, its components joined by one `/`. A component is 1-255 bytes, any but
+`/` and NUL, and neither `.` nor `..`: exactly what Linux can show in a directory. One illegal name in a listing makes the
+kernel fail the whole listing with EIO, so the law is enforced at every door: put, chunk decoding, snapshot load.
+The empty path is the root directory itself and is legal for directories alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from chunkstore.errors import InvalidPath
+
+MAX_COMPONENT_BYTES = 255
+MAX_PATH_BYTES = 4095
+"""Linux's PATH_MAX less the terminating NUL."""
+
+# Paths are joined by NUL and searched once: a bad component is empty, `.` or `..`, or too long.
+_BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2})(?:[/\0]|$)|[^/\0]{256}")
+
+
+def check_path(path: bytes) -> None:
+    """Raise `InvalidPath` unless `path` may name a file."""
+    if not path:
+        raise InvalidPath("an empty path names the root directory, not a file")
+    if len(path) > MAX_PATH_BYTES:
+        raise InvalidPath(f"path is longer than {MAX_PATH_BYTES} bytes: {path[:80]!r}…")
+    if b"\0" in path or _BAD_COMPONENT.search(path):
+        raise InvalidPath(
+            f"illegal path {path[:200]!r}: components are 1-{MAX_COMPONENT_BYTES} bytes, not '.' or '..', without NUL"
+        )
+
+
+def check_paths(paths: Sequence[bytes]) -> None:
+    """`check_path` for many: one search over all of them (about 20 ns a path)."""
+    joined = b"\0".join(paths)
+    if not paths or (
+        joined.count(b"\0") == len(paths) - 1
+        and not _BAD_COMPONENT.search(joined)
+        and max(map(len, paths)) <= MAX_PATH_BYTES
+    ):
+        return
+    for path in paths:
+        check_path(path)
+
+
+def ancestors(path: bytes) -> Iterable[bytes]:
+    """The directories above `path`, nearest first, without the root."""
+    end = path.rfind(b"/")
+    while end > 0:
+        yield path[:end]
+        end = path.rfind(b"/", 0, end)
+
+
+def split(path: bytes) -> tuple[bytes, bytes]:
+    """(directory, name) of `path`; the root's directory is b''."""
+    directory, _, name = path.rpartition(b"/")
+    return directory, name

@@ -1,0 +1,50 @@
+"""Errors of the metadata layer, cut by what the caller does next.
+
+    MetadataError
+    ├── IndexUnavailable     the key-value database did not answer: retry later
+    ├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
+    ├── DatasetNotFound      tell the user
+    ├── PathNotFound         tell the user
+    ├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
+    ├── IndexBehind          the index lacks commits of the store and may not be written: run `dlcmd recover`
+    ├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
+    └── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
+"""
+
+from __future__ import annotations
+
+
+class MetadataError(Exception):
+    """Root of everything that `metadata` raises on purpose."""
+
+
+class IndexUnavailable(MetadataError):
+    """The key-value database did not answer. Retrying may help."""
+
+
+class RecordCorrupt(MetadataError):
+    """A record of the index failed its checksum."""
+
+
+class DatasetNotFound(MetadataError):
+    """No dataset of that name."""
+
+
+class PathNotFound(MetadataError):
+    """No file or directory of that path."""
+
+
+class PathConflict(MetadataError):
+    """The path is a file where a directory is needed, or a directory where a file is."""
+
+
+class IndexBehind(MetadataError):
+    """The store holds commits that the index does not."""
+
+
+class SnapshotRefused(MetadataError):
+    """The file is damaged, foreign, or a snapshot of another dataset."""
+
+
+class SnapshotStale(MetadataError):
+    """The snapshot is older than the dataset."""

@@ -1,0 +1,65 @@
+"""The port to the key-value database that holds the index: maps of fields, last writer wins by an explicit stamp.
+
+Every value starts with a 16-byte stamp, and a field keeps the value with the greatest stamp ever put (compared as bytes, or
+equally as two big-endian 64-bit numbers below 2^53). So a put may be repeated, reordered or raced by another writer without harm: the index is
+a view of the commit log that any number of processes bring up to date together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+STAMP_BYTES = 16
+
+
+class MapFields(NamedTuple):
+    """Some fields of one map."""
+
+    key: bytes
+    fields: Sequence[bytes]
+
+
+class MapUpdate(NamedTuple):
+    """Values to put into one map; `values[i]` belongs to `fields[i]` and starts with its stamp. No field twice."""
+
+    key: bytes
+    fields: Sequence[bytes]
+    values: Sequence[bytes]
+
+
+class KeyValueStore(Protocol):
+    """Thread-safe; every call blocks and may raise `IndexUnavailable`. Keys are printable, 1-64 bytes, and no key is a prefix of
+    another; fields are 0-255 bytes of any value; values are at least 16 bytes. A map without fields does not exist.
+    """
+
+    def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        """The values of all asked fields, None where there is none. Not one point in time across maps. One round trip (a server
+        each, in a cluster)."""
+        ...
+
+    def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All (field, value) pairs of a map in batches of bounded size, in no promised order.
+
+        A field present all the while appears at least once; one put or removed meanwhile may or may not appear."""
+        ...
+
+    def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        """Put the updates, each value only if its stamp is greater than that of the value present.
+
+        No update of a phase becomes visible before all updates of the phases before it have; a crash in the middle leaves a
+        prefix of the phases and any part of the next one. A single field changes atomically. When it returns, everything is as
+        durable as the database makes it (LMDB: synced)."""
+        ...
+
+    def remove(self, removals: Sequence[MapFields]) -> None:
+        """Remove fields whatever their stamps; missing ones do not matter."""
+        ...
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        """Remove whole maps; missing ones do not matter."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and files. May be called twice."""
+        ...

@@ -1,0 +1,167 @@
+"""What the index knows of a file, a chunk and a dataset, and how that becomes a value of the key-value store.
+
+Every value is stamp (16 bytes, see `metadata.kv.key_value_store`) · body · checksum (xxh3_64 over key, field, stamp and body, so that a
+value under a wrong name is found out as well as a flipped bit). Entries are fixed-width and handled as numpy columns.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.chunk_id import ChunkId
+from metadata.errors import RecordCorrupt
+
+RECORD_VERSION: Final = 1
+_CHECK_BYTES: Final = 8
+NO_CHUNK: Final = bytes(16)
+"""The chunk of a directory that no entry describes: it exists because something lies in it."""
+
+ENTRY: Final = np.dtype(
+    [
+        ("version", ">u8"),  # generation << 1 | is a deletion: with `placed`, the stamp
+        ("placed", ">u8"),  # generation of the commit that put it where it lies
+        ("chunk", "V16"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("hash", "<u8"),
+        ("mtime_ns", "<i8"),
+        ("position", "<u4"),
+        ("mode", "<u2"),  # st_mode; of a deletion, the type of what it deletes
+        ("record_version", "u1"),
+        ("reserved", "u1"),
+    ]
+)
+ENTRY_BYTES: Final = ENTRY.itemsize + _CHECK_BYTES
+assert ENTRY_BYTES == 80
+
+
+def is_deletion(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    return (entries["version"] & np.uint64(1)).astype(bool)
+
+
+def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Live files: neither deletions nor directories."""
+    return ~is_deletion(entries) & ((entries["mode"] & 0o170000) == stat.S_IFREG)
+
+
+def encode_entries(
+    key: bytes, fields: Sequence[bytes], entries: npt.NDArray[np.void]
+) -> list[bytes]:
+    """One value per entry of one map. About 0.3 µs each."""
+    blob = entries.tobytes()
+    size = ENTRY.itemsize
+    digest = xxhash.xxh3_64_digest
+    bodies = [blob[at : at + size] for at in range(0, len(blob), size)]
+    return [body + digest(key + field + body) for field, body in zip(fields, bodies, strict=True)]
+
+
+def decode_entries(
+    key: bytes, fields: Sequence[bytes], values: Sequence[bytes]
+) -> npt.NDArray[np.void]:
+    """The inverse of `encode_entries`; `RecordCorrupt` names the first value that is not sound."""
+    digest, size = xxhash.xxh3_64_digest, ENTRY.itemsize
+    for field, value in zip(fields, values, strict=True):
+        if len(value) != ENTRY_BYTES or digest(key + field + value[:size]) != value[size:]:
+            raise RecordCorrupt(f"index record of {field!r} is damaged")
+    padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
+    entries = padded["entry"]
+    if (entries["record_version"] != RECORD_VERSION).any():
+        raise RecordCorrupt(f"index records of a version that this release (version {RECORD_VERSION}) does not read")
+    return entries
+
+
+def _seal(key: bytes, field: bytes, body: bytes) -> bytes:
+    return body + xxhash.xxh3_64_digest(key + field + body)
+
+
+def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
+    body, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
+    if xxhash.xxh3_64_digest(key + field + body) != check:
+        raise RecordCorrupt(f"index record of {field!r} is damaged")
+    return body
+
+
+_CHUNK = struct.Struct(">QQ" + "BqIQIIIQ")  # stamp: generation, 0; version, time, head, payload, entries, files, dead, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRecord:
+    """What the index knows of a chunk: DIESEL §4.1.1's update time, size, counts and deletion bitmap."""
+
+    generation: int
+    """The last commit that changed this record: its stamp."""
+    updated_ns: int
+    """Time of that commit, by its writer's clock."""
+    head_bytes: int
+    payload_bytes: int
+    entry_count: int
+    file_count: int
+    deleted_count: int
+    """Entries (of any kind) that a newer version or a deletion hides."""
+    deleted_bytes: int
+    deleted: bytes
+    """Bitmap over positions, least significant bit first, (entry_count + 7) // 8 bytes."""
+
+    def encode(self, key: bytes, chunk_id: ChunkId) -> bytes:
+        body = _CHUNK.pack(
+            self.generation,
+            0,
+            RECORD_VERSION,
+            self.updated_ns,
+            self.head_bytes,
+            self.payload_bytes,
+            self.entry_count,
+            self.file_count,
+            self.deleted_count,
+            self.deleted_bytes,
+        )
+        return _seal(key, chunk_id.value, body + self.deleted)
+
+    @classmethod
+    def decode(cls, key: bytes, chunk_id: bytes, value: bytes) -> ChunkRecord:
+        body = _unseal(key, chunk_id, value)
+        generation, _, version, *rest = _CHUNK.unpack_from(body)
+        if version != RECORD_VERSION:
+            raise RecordCorrupt(f"chunk record of version {version}; this release reads {RECORD_VERSION}")
+        return cls(generation, *rest, body[_CHUNK.size :])
+
+
+_STATE = struct.Struct(">QQ" + "BqQQQQ")  # stamp: generation, 0; version, time, files, bytes, directories, chunks
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetState:
+    """A dataset at one generation: update timestamp and totals of what is live."""
+
+    generation: int
+    updated_ns: int
+    """Time of the commit, by its writer's clock: the update timestamp of DIESEL §4.1.3."""
+    files: int
+    bytes: int
+    directories: int
+    """Without the root."""
+    chunks: int
+
+    def encode(self, key: bytes, field: bytes) -> bytes:
+        body = _STATE.pack(
+            self.generation, 0, RECORD_VERSION, self.updated_ns, self.files, self.bytes, self.directories, self.chunks
+        )
+        return _seal(key, field, body)
+
+    @classmethod
+    def decode(cls, key: bytes, field: bytes, value: bytes) -> DatasetState:
+        generation, _, version, *rest = _STATE.unpack(_unseal(key, field, value))
+        if version != RECORD_VERSION:
+            raise RecordCorrupt(f"dataset record of version {version}; this release reads {RECORD_VERSION}")
+        return cls(generation, *rest)
+
+
+EMPTY_STATE: Final = DatasetState(0, 0, 0, 0, 0, 0)
