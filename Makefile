@@ -1,0 +1,38 @@
+# `make help` lists what can be made. Everything runs from .venv, which `make setup` creates.
+
+PYTHON_IN_VENV = .venv/bin/python
+# Half of the tests wait for servers and mounts, so two at a time pays even on a small machine.
+PYTEST_ARGS ?= -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test demo bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:  ## install what is missing: system packages (Debian), .venv, .venv/bin/dlcmd
+	@scripts/setup.sh
+
+check: setup  ## ruff, mypy and the layering of the packages
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+	@$(PYTHON_IN_VENV) -m pytest -q tests/test_layering.py
+
+format: setup  ## let ruff sort the imports and lay out the code
+	@.venv/bin/ruff check --fix --quiet || true
+	@.venv/bin/ruff format
+
+test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
+	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
+
+demo:  ## pack, index, mount and train on real images, then clean up
+	@scripts/setup.sh torch
+	@scripts/demo.sh
+
+bench: setup  ## the benchmarks; results go to benchmarks/
+	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
+
+clean:  ## remove .venv and everything that can be made again
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Prepares a checkout: system packages (Debian and Ubuntu), then .venv with DieselFS in it.
+#
+#   scripts/setup.sh          what `dlcmd`, the tests and the checks need
+#   scripts/setup.sh torch    the same, and PyTorch for the demo
+#
+# Safe to run again: it installs only what is missing, and returns at once when nothing is.
+# PYTHON=... chooses another interpreter than the `python3` on PATH.
+set -euo pipefail
+script=$(realpath "$0")
+cd "$(dirname "$script")/.."
+
+PYTHON=${PYTHON:-python3}
+VENV=$PWD/.venv
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+have() { command -v "$1" >/dev/null; }
+
+# --- system packages -----------------------------------------------------------------------------
+# A need is tested by what it does, not by a package's name: other distributions have other names,
+# and a compiler or a Redis of one's own is as good. The Debian package that meets it is printed.
+
+missing_to_run() {
+    have fusermount3 || echo fuse3
+    have redis-server && have redis-cli || echo redis-server
+    have rsync || echo rsync
+}
+
+missing_to_build() {  # pyfuse3 is compiled on the spot
+    have cc || printf '%s\n' gcc libc6-dev
+    have pkg-config || echo pkg-config
+    have pkg-config && pkg-config --exists fuse3 || echo libfuse3-dev
+    have "$PYTHON" || { printf '%s\n' python3 python3-dev python3-venv; return; }
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+    "$PYTHON" -c '
+import pathlib, sysconfig
+assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()' 2>/dev/null || echo python3-dev
+}
+
+install_missing() {  # install_missing <function that lists what is missing>
+    local packages
+    mapfile -t packages < <("$1")
+    ((${#packages[@]})) || return 0
+    have apt-get || die "missing, please install what your distribution calls them: ${packages[*]}"
+    say "installing ${packages[*]}"
+    if ((EUID == 0)); then
+        "$script" --as-root "${packages[@]}"
+    elif have sudo; then
+        sudo "$script" --as-root "${packages[@]}"
+    else
+        die "neither root nor sudo; please have these installed: ${packages[*]}"
+    fi
+    hash -r
+    mapfile -t packages < <("$1")
+    ((${#packages[@]} == 0)) || die "still missing after the installation: ${packages[*]}"
+}
+
+install_as_root() {
+    export DEBIAN_FRONTEND=noninteractive
+    # Debian starts a service as soon as it is installed. The tests start Redis servers of their
+    # own, so this policy refuses every start while packages are installed, and then goes away.
+    local policy=/usr/sbin/policy-rc.d
+    if [[ ! -e $policy ]]; then
+        trap "rm -f $policy" EXIT
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod 755 $policy
+    fi
+    apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
+    apt-get install -qq -y --no-install-recommends "$@" </dev/null
+    if [[ " $* " == *" redis-server "* ]] && have systemctl; then
+        systemctl --quiet disable redis-server.service || true  # nor at the next boot
+    fi
+}
+
+# --- the virtual environment ---------------------------------------------------------------------
+
+# Scripts in a virtual environment name it by its full path, so a moved checkout is a new one.
+stamp_of() { { printf '%s\n' "$VENV" "$@"; cat pyproject.toml "$script"; } | sha256sum; }
+
+is_done() {  # is_done <stamp's name>
+    [[ -x $VENV/bin/python && -f $VENV/$1 && $(<"$VENV/$1") == "$(stamp_of "$1")" ]]
+}
+
+pip_install() {
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+}
+
+create_venv() {
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "$("$PYTHON" --version) is too old: DieselFS needs 3.11 (or set PYTHON=/path/to/python3)"
+    if [[ ! -x $VENV/bin/python || $(cat "$VENV/.home" 2>/dev/null) != "$VENV" ]]; then
+        say "creating .venv with $("$PYTHON" --version)"
+        "$PYTHON" -m venv --clear "$VENV"
+        echo "$VENV" >"$VENV/.home"
+    fi
+    say "installing DieselFS and its development tools into .venv"
+    pip_install --editable '.[dev]'
+    stamp_of .stamp >"$VENV/.stamp"
+}
+
+install_torch() {
+    # A pinned pair: the newest torch may bring gigabytes of CUDA libraries, and torchvision's own
+    # pin of torch may bring another build of it.
+    say "installing PyTorch into .venv"
+    pip_install 'torch==2.13.0' pillow
+    pip_install --no-deps 'torchvision==0.28.0'
+    stamp_of .stamp-torch >"$VENV/.stamp-torch"
+}
+
+# -------------------------------------------------------------------------------------------------
+
+case ${1:-} in
+--as-root) shift; install_as_root "$@"; exit ;;
+'' | torch) ;;
+*) die "usage: scripts/setup.sh [torch]" ;;
+esac
+
+install_missing missing_to_run
+if ! is_done .stamp || { [[ ${1:-} == torch ]] && ! is_done .stamp-torch; }; then
+    exec 9<"$script"
+    flock 9  # one set-up at a time in a checkout; whoever waited finds it done
+    if ! is_done .stamp; then
+        install_missing missing_to_build
+        create_venv
+    fi
+    if [[ ${1:-} == torch ]] && ! is_done .stamp-torch; then
+        install_torch
+    fi
+fi

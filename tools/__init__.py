@@ -1,0 +1,1 @@
+"""Doors to the product from a checkout; nothing here is installed."""
