@@ -1,0 +1,51 @@
+"""What holds for every test: nothing outlives the run, no mount and no process."""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GRACE_S = 5.0  # a daemon that was told to end may need a moment to be gone
+MARK = "DIESELFS_TEST_RUN"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # Every program started from here inherits the mark, however often it forks and whoever its
+    # parent becomes; and only this run's, so that two runs on a machine do not blame each other.
+    mark = f"{MARK}={uuid.uuid4().hex}"
+    os.environ[MARK] = mark.partition("=")[2]
+    yield
+    base = tmp_path_factory.getbasetemp().resolve()
+    deadline = time.monotonic() + GRACE_S
+    while (left := mounts_below(base) + processes_with(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left, "left behind by the tests:\n  " + "\n  ".join(left)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """The file systems mounted at or below `folder`."""
+    # ... mount id, parent, device, root, mountpoint, options, - , type: proc(5)
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    points = [fields[4].encode().decode("unicode_escape") for fields in lines]
+    return [f"mount {point}" for point in points if Path(point).is_relative_to(folder)]
+
+
+def processes_with(mark: str) -> list[str]:
+    """The running processes that have `mark` in their environment, but this one."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+            command = (
+                (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            )
+        except OSError:  # ended meanwhile, or somebody else's
+            continue
+        # Python keeps one resource tracker for as long as the run itself.
+        if mark.encode() in environment and "multiprocessing.resource_tracker" not in command:
+            found.append(f"process {process.name}: {command}")
+    return [entry for entry in found if not entry.startswith(f"process {os.getpid()}:")]

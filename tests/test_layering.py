@@ -1,0 +1,57 @@
+"""Imports point one way, and a foreign library has one owner.
+
+The packages are stacked; a package may import itself and those below it:
+
+    tools      -> dieselfs     a door to the product holds no logic of its own
+    dieselfs   -> metadata     mounts, tasks and training are told names and where a file lies
+    metadata   -> chunkstore   a record can be rebuilt from a chunk, so it is made of chunk ids
+    chunkstore -> nothing      bytes and chunks must be readable with no index and no product
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STACK = ["chunkstore", "metadata", "dieselfs", "tools"]  # each may import those to its left
+
+# Who may import what comes from outside: the one place that translates its errors into ours.
+OWNERS = {
+    "trio": ["dieselfs/"],  # the packages below are blocking, for forked workers and the CLI
+    "pyfuse3": ["dieselfs/fuse/"],  # everything else works where there is no FUSE
+    "redis": ["metadata/kv/"],  # an embedded set-up must not need it
+    "lmdb": ["metadata/kv/lmdb_file.py", "metadata/snapshot"],  # two formats, one library
+    "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
+    "rich": ["dieselfs/cli/"],
+    "torch": ["dieselfs/integrations/"],  # an extra; so is torchvision
+    "torchvision": ["dieselfs/integrations/"],
+    "numpy": ["chunkstore/", "metadata/", "dieselfs/"],  # columns of entries are everywhere
+    "xxhash": ["chunkstore/", "metadata/", "dieselfs/"],  # and so are checksums
+}
+
+SOURCES = [file for package in STACK for file in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported_modules(file: Path) -> Iterator[str]:
+    """Every absolute import in `file`, those inside functions too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_point_one_way(file: Path) -> None:
+    path = str(file.relative_to(ROOT))
+    package = path.split("/")[0]
+    for module in imported_modules(file):
+        top = module.split(".")[0]
+        if top in STACK:
+            assert STACK.index(top) <= STACK.index(package), f"{package} lies below {top}"
+        elif top not in sys.stdlib_module_names:
+            assert top in OWNERS, f"{top}: a new dependency needs an owner in this test"
+            assert path.startswith(tuple(OWNERS[top])), f"{top} belongs to {OWNERS[top]}"
