@@ -1,0 +1,213 @@
+"""One LMDB environment per folder and process: opened, shared, grown, and out of the way of a fork.
+
+LMDB forbids a process to open one database twice (its locks belong to the process, and closing either would drop them) and to
+carry an open one over a fork. So all stores of a folder share one environment here, and before a fork every environment is
+closed, once its running transactions have ended; parent and child open it again when they next need it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+
+from metadata.errors import IndexUnavailable
+
+Result = TypeVar("Result")
+
+INITIAL_MAP_BYTES: Final = 1 << 30
+"""Only address space: the file takes what it holds."""
+_MAX_READERS: Final = 1024
+"""Slots for read transactions of all processes together; 64 bytes each."""
+_ATTEMPTS: Final = 64
+"""Each doubles the map or finds that another process did; 2^64 bytes end every loop."""
+
+
+class LmdbEnvironment:
+    """Runs whole transactions, each on the calling thread (LMDB's write lock belongs to a thread)."""
+
+    def __init__(self, folder: Path, map_bytes: int) -> None:
+        self._folder = folder
+        self._map_bytes = map_bytes
+        self._env: lmdb.Environment | None = None
+        self._changed = threading.Condition()
+        self._running = 0
+        self._exclusive = False
+        self.users = 0
+
+    def run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
+        """The result of `operation` in one transaction, which is committed if `write`. It may be run again after its effects
+        were rolled back, when the map turned out too small."""
+        for _ in range(_ATTEMPTS):
+            map_bytes = self._map_bytes
+            try:
+                with self._shared() as env, env.begin(write=write) as transaction:
+                    return operation(transaction)
+            except lmdb.MapFullError:
+                self._grow(map_bytes)
+            except lmdb.MapResizedError:
+                self._adopt_size()
+            except lmdb.Error as error:
+                raise self._unavailable(error) from error
+        raise IndexUnavailable(f"index {self._folder}: the database could not be made large enough")
+
+    def close(self) -> None:
+        with self._alone():
+            self._close()
+
+    def suspend(self) -> None:
+        """Close and let nobody in until `resume`."""
+        self._enter_alone()
+        self._close()
+
+    def resume(self) -> None:
+        self._leave_alone()
+
+    def resume_in_child(self) -> None:
+        """The threads that waited for the condition exist only in the parent."""
+        self._changed = threading.Condition()
+        self._running = 0
+        self._exclusive = False
+
+    @contextmanager
+    def _shared(self) -> Iterator[lmdb.Environment]:
+        with self._changed:
+            while self._exclusive:
+                self._changed.wait()
+            env = self._env or self._open()
+            self._running += 1
+        try:
+            yield env
+        finally:
+            with self._changed:
+                self._running -= 1
+                if not self._running:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self._enter_alone()
+        try:
+            yield
+        finally:
+            self._leave_alone()
+
+    def _enter_alone(self) -> None:
+        with self._changed:
+            while self._exclusive:
+                self._changed.wait()
+            self._exclusive = True
+            while self._running:
+                self._changed.wait()
+
+    def _leave_alone(self) -> None:
+        with self._changed:
+            self._exclusive = False
+            self._changed.notify_all()
+
+    def _open(self) -> lmdb.Environment:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            env = lmdb.open(
+                str(self._folder),
+                map_size=self._map_bytes,
+                max_readers=_MAX_READERS,
+                mode=0o600,
+            )
+            env.reader_check()  # a killed reader's slot would keep old pages from being used again
+        except (OSError, lmdb.Error) as error:
+            raise self._unavailable(error) from error
+        self._map_bytes = env.info()["map_size"]
+        self._env = env
+        return env
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _grow(self, full_at: int) -> None:
+        """Double the map, unless another thread has."""
+        with self._alone():
+            if self._map_bytes == full_at and self._env is not None:
+                self._resize(self._env, 2 * full_at)
+
+    def _adopt_size(self) -> None:
+        """Another process has grown the database: map what it mapped."""
+        with self._alone():
+            if self._env is not None:
+                self._resize(self._env, 0)
+
+    def _resize(self, env: lmdb.Environment, size: int) -> None:
+        try:
+            env.set_mapsize(size)
+        except lmdb.Error as error:
+            raise self._unavailable(error) from error
+        self._map_bytes = env.info()["map_size"]
+
+    def _unavailable(self, error: Exception) -> IndexUnavailable:
+        reason = str(error)
+        if "No space left" in reason or "quota" in reason.lower():
+            advice = "the disk is full, nothing was changed: free some space and try again"
+        elif isinstance(error, PermissionError) or "Permission denied" in reason:
+            advice = "permission denied: check that the folder belongs to you"
+        elif isinstance(error, (FileExistsError, NotADirectoryError)):
+            advice = "not a folder: choose another place for the index"
+        elif isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
+            advice = f"not a sound LMDB database ({reason}): move it away and run `dlcmd recover`"
+        else:
+            advice = f"{reason}: check the folder and try again"
+        return IndexUnavailable(f"index {self._folder}: {advice}")
+
+
+_environments: dict[Path, LmdbEnvironment] = {}
+_environments_lock = threading.Lock()
+
+
+def acquire_environment(folder: Path, map_bytes: int = INITIAL_MAP_BYTES) -> LmdbEnvironment:
+    """This process's environment of the folder (resolved). Each call needs one `release_environment`."""
+    with _environments_lock:
+        environment = _environments.get(folder)
+        if environment is None:
+            environment = _environments[folder] = LmdbEnvironment(folder, map_bytes)
+        environment.users += 1
+        return environment
+
+
+def release_environment(environment: LmdbEnvironment) -> None:
+    """The last one closes it, after the running transactions."""
+    with _environments_lock:
+        environment.users -= 1
+        if not environment.users:
+            del _environments[environment._folder]
+            environment.close()
+
+
+def _before_fork() -> None:
+    _environments_lock.acquire()
+    for environment in _environments.values():
+        environment.suspend()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _environments.values():
+        environment.resume()
+    _environments_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for environment in _environments.values():
+        environment.resume_in_child()
+    _environments_lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

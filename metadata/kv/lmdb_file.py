@@ -1,0 +1,143 @@
+"""The key-value store in a folder of this machine: the embedded default, with no server to run.
+
+A field lies under map key + field. Map keys are prefix-free, so a map is one range of the B-tree. Every put is one write
+transaction, whatever its phases: all of it is there after a crash, or nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import lmdb
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.key_value_store import STAMP_BYTES, MapFields, MapUpdate
+from metadata.kv.lmdb_environment import (
+    INITIAL_MAP_BYTES,
+    Result,
+    acquire_environment,
+    release_environment,
+)
+
+_SCAN_BATCH: Final = 4096
+
+Pair: TypeAlias = tuple[bytes, bytes]
+
+
+class LmdbFileStore:
+    """Implements `KeyValueStore`. Any number of stores, threads and processes may use one folder; a store may be used on both
+    sides of a fork. The file grows as needed and never shrinks."""
+
+    def __init__(self, folder: str | Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
+        self._environment = acquire_environment(Path(folder).absolute().resolve(), map_bytes)
+        self._open = True
+        self._closing = threading.Lock()
+        try:
+            self._run(lambda _: None, write=False)
+        except IndexUnavailable:
+            self.close()
+            raise
+
+    def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        asked = [[key + field for field in fields] for key, fields in lookups]
+        keys = [key for keys in asked for key in keys]
+        found = self._run(lambda transaction: _present(transaction, keys), write=False)
+        return [[found.get(key) for key in keys] for keys in asked]
+
+    def scan(self, key: bytes) -> Iterator[list[Pair]]:
+        # A transaction per batch: none stays open (and keeps old pages alive) while the caller
+        # works or has forgotten the iterator.
+        start = key
+        while True:
+            pairs = self._run(partial(_range, start=start), write=False)
+            batch = _belonging(key, pairs)
+            if batch:
+                yield batch
+            if len(batch) < _SCAN_BATCH:
+                return
+            start = pairs[-1][0] + b"\0"
+
+    def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        wanted: dict[bytes, bytes] = {}
+        for updates in phases:
+            for key, fields, values in updates:
+                for field, value in zip(fields, values, strict=True):
+                    name = key + field
+                    if name not in wanted or _is_newer(value, wanted[name]):
+                        wanted[name] = value
+        if wanted:
+            ordered = sorted(wanted.items())
+            self._run(lambda transaction: _put(transaction, ordered), write=True)
+
+    def remove(self, removals: Sequence[MapFields]) -> None:
+        keys = sorted(key + field for key, fields in removals for field in fields)
+
+        def delete(transaction: lmdb.Transaction) -> None:
+            for key in keys:
+                transaction.delete(key)
+
+        if keys:
+            self._run(delete, write=True)
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        def delete(transaction: lmdb.Transaction) -> None:
+            cursor = transaction.cursor()
+            for key in keys:
+                found = cursor.set_range(key)
+                while found and bytes(cursor.key()).startswith(key):
+                    found = cursor.delete()
+
+        if keys:
+            self._run(delete, write=True)
+
+    def close(self) -> None:
+        with self._closing:
+            if self._open:
+                self._open = False
+                release_environment(self._environment)
+
+    def _run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
+        if not self._open:
+            raise IndexUnavailable("this connection to the index is closed")
+        return self._environment.run(operation, write=write)
+
+
+def _is_newer(value: bytes, present: bytes) -> bool:
+    return value[:STAMP_BYTES] > present[:STAMP_BYTES]
+
+
+def _present(transaction: lmdb.Transaction, names: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(cast(list[Pair], transaction.cursor().getmulti(names)))
+
+
+def _range(transaction: lmdb.Transaction, start: bytes) -> list[Pair]:
+    cursor = transaction.cursor()
+    if not cursor.set_range(start):
+        return []
+    return list(islice(cast(Iterator[Pair], cursor.iternext()), _SCAN_BATCH))
+
+
+def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
+    """The (field, value) pairs of one map, which are the first of `pairs`."""
+    end = len(pairs)
+    if pairs and not pairs[-1][0].startswith(key):
+        end = bisect_left(pairs, True, key=lambda pair: not pair[0].startswith(key))
+    size = len(key)
+    return [(name[size:], value) for name, value in pairs[:end]]
+
+
+def _put(transaction: lmdb.Transaction, ordered: list[Pair]) -> None:
+    """Most puts hold only new fields, so those are written first and only what is left is compared. 1.4 µs a field instead of
+    1.9."""
+    cursor = transaction.cursor()
+    _, added = cursor.putmulti(ordered, overwrite=False)
+    if added == len(ordered):
+        return
+    present = _present(transaction, [name for name, _ in ordered])
+    cursor.putmulti([pair for pair in ordered if _is_newer(pair[1], present[pair[0]])])
