@@ -1,0 +1,96 @@
+"""Addresses: how a user names a dataset, one of its snapshots, or a path in it.
+
+`dl://dataset[@snapshot]/path` is the full form; `dataset[@snapshot]:path` and a plain `dataset[@snapshot]` are accepted. Paths are taken
+literally: `%`, `?` and `#` are ordinary characters of a name. A path that ends with a slash means "the contents of".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from chunkstore.errors import InvalidPath
+from chunkstore.object_keys import check_dataset_name
+from chunkstore.paths import check_path
+from dieselfs.errors import AddressError
+
+SCHEME = "dl://"
+_SNAPSHOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_FORMS = "write dl://DATASET[@SNAPSHOT]/PATH or DATASET:PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A place in a dataset. Undecodable bytes of the path are held as surrogates (`os.fsencode` gives them back)."""
+
+    dataset: str
+    path: str = ""
+    """Relative to the dataset's root, without slashes at either end; empty for the root."""
+    snapshot: str | None = None
+    """Id, or its beginning, of the snapshot to read instead of the current state."""
+    contents: bool = False
+    """The path was written with a trailing slash, or is the root: its contents are meant, not itself."""
+
+    @property
+    def name(self) -> str:
+        """The last component of the path, or the dataset's name for the root."""
+        return self.path.rpartition("/")[2] or self.dataset
+
+    def at(self, path: str) -> Address:
+        """The same dataset and snapshot, another path."""
+        return Address(self.dataset, path, self.snapshot, contents=not path)
+
+    def __str__(self) -> str:
+        snapshot = f"@{self.snapshot}" if self.snapshot else ""
+        return f"{SCHEME}{self.dataset}{snapshot}/{self.path}"
+
+
+def parse_address(text: str) -> Address:
+    """The address that `text` spells; `AddressError` says what is wrong with it."""
+    dataset, path = _split_full(text) if text.startswith(SCHEME) else _split_short(text)
+    dataset, at, snapshot = dataset.partition("@")
+    _check_dataset(dataset, text)
+    if at and not _SNAPSHOT.fullmatch(snapshot):
+        raise AddressError(f"{text}: {snapshot!r} is not a snapshot id", "see `dlcmd snapshot ls`")
+    stripped = path.removeprefix("/").removesuffix("/")
+    _check_path(stripped, text)
+    return Address(dataset, stripped, snapshot or None, contents=not stripped or path.endswith("/"))
+
+
+def parse_dataset(text: str) -> str:
+    """The dataset of an address that may name nothing else."""
+    address = parse_address(text)
+    if address.path or address.snapshot:
+        raise AddressError(f"{text}: a dataset is wanted here, without a path or snapshot", f"write {address.dataset}")
+    return address.dataset
+
+
+def _split_full(text: str) -> tuple[str, str]:
+    dataset, slash, path = text.removeprefix(SCHEME).partition("/")
+    return dataset, slash + path
+
+
+def _split_short(text: str) -> tuple[str, str]:
+    if "://" in text:
+        raise AddressError(f"{text}: addresses of datasets start with {SCHEME}", _FORMS)
+    dataset, colon, path = text.partition(":")
+    if not colon and "/" in dataset:
+        name, _, rest = dataset.partition("/")
+        raise AddressError(f"{text}: not an address", f"did you mean {name}:{rest}" if name else _FORMS)
+    return dataset, path
+
+
+def _check_dataset(dataset: str, text: str) -> None:
+    try:
+        check_dataset_name(dataset)
+    except ValueError as error:
+        raise AddressError(f"{text or 'empty address'}: {error}", _FORMS) from error
+
+
+def _check_path(path: str, text: str) -> None:
+    try:
+        if path:
+            check_path(os.fsencode(path))
+    except InvalidPath as error:
+        raise AddressError(f"{text}: {error}", _FORMS) from error

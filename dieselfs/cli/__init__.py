@@ -1,0 +1,94 @@
+"""`dlcmd`, the command line. A verb parses, builds a request, calls the library, prints, and returns an exit code; errors are
+translated here, at the door, into one line on stderr and an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+import click
+
+from dieselfs.cli.exit_codes import ExitCode, Failure, explain
+from dieselfs.cli.verbs import LazyVerbs
+
+PROGRAM: Final = "dlcmd"
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            number = version("dieselfs")
+        except PackageNotFoundError:  # started from a checkout that is not installed
+            number = "(not installed)"
+        click.echo(f"{PROGRAM} {number}")
+        context.exit()
+
+
+@click.command(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def dlcmd() -> None:
+    """DieselFS: a file system for deep-learning training.
+
+    Pack a dataset once, mount it read-only on every node, and read it fast in shuffled order.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run `dlcmd` and end the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `dlcmd` and return its exit code. Never raises."""
+    try:
+        result = dlcmd.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return int(result or ExitCode.OK)
+    except BrokenPipeError:
+        return _end_quietly()
+    except (KeyboardInterrupt, click.Abort):
+        failure = Failure(ExitCode.INTERRUPTED, "interrupted", "", "Interrupted")
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        failure = _explain_click(error)
+    except Exception as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+        failure = explain(error)
+    report(failure, as_json=_wants_json(arguments))
+    return failure.code
+
+
+def report(failure: Failure, *, as_json: bool) -> None:
+    """One line on stderr: for people, or as an object."""
+    text = json.dumps(failure.as_record()) if as_json else f"{PROGRAM}: {failure}"
+    print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Also when the arguments cannot be parsed."""
+    own = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+def _explain_click(error: click.ClickException) -> Failure:
+    context = getattr(error, "ctx", None)
+    what = error.format_message().rstrip(".")
+    hint = "" if "; " in what else f"see `{context.command_path if context else PROGRAM} --help`"
+    return Failure(ExitCode.USAGE, what, hint, "UsageError")
+
+
+def _end_quietly() -> int:
+    """Whoever reads our output has gone: `dlcmd ls | head`. Python would complain when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.BROKEN_PIPE

@@ -1,0 +1,127 @@
+"""Exit codes, and the one table that maps every error of the three packages to a code and to what the user can do.
+
+The codes 0-5 mean what they mean in rclone. Scripts may rely on the table; any other code is a failure too.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import chunkstore.errors as store_errors
+import dieselfs.errors as product_errors
+import metadata.errors as index_errors
+from dieselfs.config import redacted
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    DIRECTORY_NOT_FOUND = 3
+    FILE_NOT_FOUND = 4
+    TEMPORARY = 5
+    PARTIAL = 6
+    INTEGRITY = 7
+    CONFLICT = 8
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS: Final = {
+    ExitCode.OK: "success",
+    ExitCode.FAILURE: "any other failure",
+    ExitCode.USAGE: "wrong usage, address, URL or profile",
+    ExitCode.DIRECTORY_NOT_FOUND: "dataset or directory not found",
+    ExitCode.FILE_NOT_FOUND: "file not found",
+    ExitCode.TEMPORARY: "temporary: the store or the index does not answer; try again",
+    ExitCode.PARTIAL: "partial: some items failed, the others are done",
+    ExitCode.INTEGRITY: "integrity: damaged or foreign data was refused",
+    ExitCode.CONFLICT: "conflict: exists, stale or busy",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+# The first class that matches an error decides. A hint is used where the message does not say itself what to do.
+_TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
+    (store_errors.Unavailable, ExitCode.TEMPORARY, "check --store and try again"),
+    (store_errors.Corrupt, ExitCode.INTEGRITY, "restore this object from a copy of the store"),
+    (store_errors.NotFound, ExitCode.FILE_NOT_FOUND, "check the name and --store"),
+    (store_errors.AlreadyExists, ExitCode.CONFLICT, "another writer was faster; run the same command again"),
+    (store_errors.StoreFull, ExitCode.FAILURE, "free space, then run the same command again"),
+    (store_errors.Denied, ExitCode.FAILURE, "check the permissions of the store"),
+    (store_errors.BadSource, ExitCode.FAILURE, "correct the file, then run the same command again"),
+    (store_errors.InvalidPath, ExitCode.USAGE, "rename the file"),
+    (index_errors.IndexUnavailable, ExitCode.TEMPORARY, "check --index and that the server runs, then try again"),
+    (index_errors.RecordCorrupt, ExitCode.INTEGRITY, "rebuild the index from the store with `dlcmd recover`"),
+    (index_errors.DatasetNotFound, ExitCode.DIRECTORY_NOT_FOUND, "see `dlcmd dataset ls`; check --store and --index"),
+    (index_errors.PathNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
+    (index_errors.PathConflict, ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
+    (index_errors.IndexBehind, ExitCode.CONFLICT, "run `dlcmd recover`"),
+    (index_errors.SnapshotRefused, ExitCode.INTEGRITY, "pull or create it again"),
+    (index_errors.SnapshotStale, ExitCode.CONFLICT, "take a new one with `dlcmd snapshot create`, or use --refresh"),
+    (product_errors.UsageError, ExitCode.USAGE, "see `dlcmd --help`"),
+    (product_errors.DirectoryNotFound, ExitCode.DIRECTORY_NOT_FOUND, "see `dlcmd ls` of the directory above"),
+    (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
+    (product_errors.Conflict, ExitCode.CONFLICT, ""),
+    (product_errors.Unreachable, ExitCode.TEMPORARY, "try again"),
+    (product_errors.PartialFailure, ExitCode.PARTIAL, "correct what is reported above, then run the same command again"),
+    (product_errors.DieselFSError, ExitCode.FAILURE, ""),
+    (index_errors.MetadataError, ExitCode.FAILURE, ""),
+    (store_errors.ChunkStoreError, ExitCode.FAILURE, ""),
+    (MemoryError, ExitCode.FAILURE, "use fewer --jobs"),
+]
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+# By our convention a message that says what to do says it after a semicolon, or names a flag or command.
+_SAYS_WHAT_TO_DO = re.compile(r"; |`dlcmd |check --")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error as it is told to the user."""
+
+    code: ExitCode
+    what: str
+    hint: str
+    kind: str
+    """Name of the error's class, for programs."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.hint}" if self.hint else self.what
+
+    def as_record(self) -> dict[str, object]:
+        return {"error": self.kind, "message": self.what, "hint": self.hint, "exit_code": int(self.code)}
+
+
+def explain(error: BaseException) -> Failure:
+    """Exit code and one line for any error, expected or not."""
+    for kind, code, hint in _TABLE:
+        if isinstance(error, kind):
+            return Failure(code, _one_line(str(error)) or kind.__name__, _hint(error, hint), type(error).__name__)
+    if isinstance(error, OSError):
+        return _explain_os_error(error)
+    what = _one_line(f"internal error: {type(error).__name__}: {error}")
+    return Failure(ExitCode.FAILURE, what, "run it again with --debug and report what it prints", type(error).__name__)
+
+
+def _hint(error: BaseException, fallback: str) -> str:
+    own = getattr(error, "hint", None)
+    if own is not None:
+        return _one_line(str(own))
+    return "" if _SAYS_WHAT_TO_DO.search(str(error)) else fallback
+
+
+def _explain_os_error(error: OSError) -> Failure:
+    reason = error.strerror or str(error) or type(error).__name__
+    what = f"{error.filename}: {reason}" if error.filename is not None else reason
+    hint = "free space, then run the same command again" if error.errno in _FULL else ""
+    return Failure(ExitCode.FAILURE, _one_line(what), hint, type(error).__name__)
+
+
+def _one_line(text: str) -> str:
+    """No line breaks, no passwords, nothing that a terminal would obey."""
+    flat = " ".join(redacted(text).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)

@@ -1,0 +1,90 @@
+"""One run of `dlcmd`: the options that every verb has, resolved, and the ways to a dataset that they lead to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dieselfs.cli.output import Output
+from dieselfs.cli.progress import Progress, progress_of
+from dieselfs.config import Config, load_config
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.address import Address
+    from dieselfs.client import Client
+    from metadata.kv.key_value_store import KeyValueStore
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What a verb gets as its first argument."""
+
+    config: Config
+    output: Output
+    show_progress: bool = True
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Invocation:
+        """From the values of the common options that were given."""
+        config = load_config(options.get("store"), options.get("index"), options.get("profile"))
+        terminal = sys.stdout.isatty()
+        output = Output(
+            json=options.get("json", False),
+            quiet=options.get("quiet", False),
+            terminal=terminal,
+            color=_wants_color(options.get("color", "auto"), terminal),
+        )
+        return cls(config, output, not (options.get("no_progress") or output.quiet))
+
+    def progress(self, action: str) -> AbstractContextManager[Progress]:
+        return progress_of(action, silent=not self.show_progress, as_json=self.output.json)
+
+    @contextmanager
+    def places(self) -> Iterator[tuple[ObjectStore, KeyValueStore]]:
+        """The store and the index, open."""
+        from dieselfs.assembly import open_places
+
+        store, index = open_places(self.config)
+        try:
+            yield store, index
+        finally:
+            index.close()
+
+    def store(self) -> ObjectStore:
+        """The store alone, for what needs no index."""
+        from dieselfs.assembly import open_configured_store
+
+        return open_configured_store(self.config)
+
+    @contextmanager
+    def client(self, address: Address, create: bool = False) -> Iterator[Client]:
+        """A client of the address's dataset that reads its snapshot, if it names one, else the current state."""
+        from dieselfs.client import Client
+
+        with self.places() as (store, index):
+            client = Client.connect(
+                address.dataset,
+                store=store,
+                index=index,
+                create=create,
+                snapshot_folder=self.config.snapshot_folder,
+            )
+            with client:
+                if address.snapshot:
+                    from dieselfs.cli.snapshot_choice import find_snapshot
+
+                    folder = self.config.snapshot_folder
+                    client.load_meta(find_snapshot(address.snapshot, address.dataset, folder, store))
+                yield client
+
+
+def _wants_color(when: str, terminal: bool) -> bool:
+    """https://no-color.org: a variable that is set and not empty turns `auto` off."""
+    if when != "auto":
+        return when == "always"
+    return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,84 @@
+"""What a command says: results on stdout, everything else on stderr.
+
+Results are text for people or, with --json, one JSON object a line. File names may hold any bytes: they reach a pipe as they are, and a
+terminal with what it would obey escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dieselfs.cli.sizes import human_size
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How results are written in this command."""
+
+    json: bool = False
+    quiet: bool = False
+    terminal: bool = False
+    """Stdout is a terminal."""
+    color: bool = False
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """One JSON object on a line of its own."""
+        self.data(json.dumps(values).encode() + b"\n")
+
+    def line(self, text: str = "") -> None:
+        """A line of results. Surrogates become the bytes that they stand for."""
+        self.data(os.fsencode(text) + b"\n")
+
+    def data(self, data: bytes | memoryview) -> None:
+        sys.stdout.buffer.write(data)
+
+    def note(self, text: str) -> None:
+        """Something for people only, on stderr; not with --quiet."""
+        if not self.quiet:
+            print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+
+    def name(self, path: str, directory: bool = False) -> str:
+        """A file name as stdout should have it."""
+        if not self.terminal:
+            return path
+        shown = printable(path)
+        return f"\x1b[1;34m{shown}\x1b[0m" if directory and self.color else shown
+
+    def size(self, size_bytes: int, human: bool | None = None) -> str:
+        """Human on a terminal, bytes in a pipe, unless told."""
+        return human_size(size_bytes) if (self.terminal if human is None else human) else str(size_bytes)
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Aligned columns under headings; nothing when there are no rows."""
+        lines = list(rows)
+        if not lines:
+            return
+        widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
+        for line in [headings, *lines]:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            self.line("  ".join(cells).rstrip())
+
+    def fields(self, pairs: Mapping[str, str]) -> None:
+        """`name: value` lines, values aligned."""
+        width = max(map(len, pairs)) + 2
+        for name, value in pairs.items():
+            self.line(f"{name + ':':<{width}}{value}")
+
+
+def printable(text: str) -> str:
+    """`text` with control characters and undecodable bytes escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode()

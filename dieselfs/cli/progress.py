@@ -1,0 +1,143 @@
+"""Progress of a long operation on stderr: a bar on a terminal, otherwise a plain line every ten seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from dieselfs.cli.sizes import human_size
+
+if TYPE_CHECKING:
+    import rich.progress
+
+LINE_INTERVAL_S: Final = 10.0
+
+
+class Progress(Protocol):
+    """Told what has been done so far. Thread-safe and cheap: call it for every file."""
+
+    def advance(self, files: int, size_bytes: int) -> None: ...
+
+    def expect(self, files: int, size_bytes: int) -> None:
+        """The totals, once they are known, or larger ones."""
+        ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        pass
+
+    def expect(self, files: int, size_bytes: int) -> None:
+        pass
+
+
+class Lines:
+    """A line every `LINE_INTERVAL_S`, for logs; JSON objects with --json."""
+
+    def __init__(
+        self, action: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._action = action
+        self._json = as_json
+        self._clock = clock
+        self._started = self._said = clock()
+        self._files = self._bytes = self._files_expected = self._bytes_expected = 0
+        self._lock = threading.Lock()
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size_bytes
+            now = self._clock()
+            if now - self._said >= LINE_INTERVAL_S:
+                self._said = now
+                print(self._line(now - self._started), file=sys.stderr, flush=True)
+
+    def expect(self, files: int, size_bytes: int) -> None:
+        with self._lock:
+            self._files_expected, self._bytes_expected = files, size_bytes
+
+    def _line(self, elapsed_s: float) -> str:
+        if self._json:
+            return json.dumps(
+                {
+                    "event": "progress",
+                    "action": self._action,
+                    "files": self._files,
+                    "bytes": self._bytes,
+                    "files_expected": self._files_expected or None,
+                    "bytes_expected": self._bytes_expected or None,
+                    "elapsed_s": round(elapsed_s, 1),
+                }
+            )
+        of = f" of {self._files_expected:,}" if self._files_expected else ""
+        rate = f"{self._files / elapsed_s:,.0f} files/s, {human_size(self._bytes / elapsed_s)}/s"
+        return f"{self._action}: {self._files:,}{of} files, {human_size(self._bytes)}, {rate}"
+
+
+class Bar:
+    """A bar over bytes, drawn by rich at most ten times a second."""
+
+    def __init__(self, bars: rich.progress.Progress, action: str) -> None:
+        self._bars = bars
+        self._task = bars.add_task(action, total=None, files=0)
+        self._files = self._bytes = 0
+        self._lock = threading.Lock()
+        self._drawn = 0.0
+
+    def advance(self, files: int, size_bytes: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size_bytes
+            if (now := time.monotonic()) - self._drawn > 0.1:  # an update costs 30 µs: too much for every file
+                self._drawn = now
+                self.show()
+
+    def expect(self, files: int, size_bytes: int) -> None:
+        self._bars.update(self._task, total=size_bytes)
+
+    def show(self) -> None:
+        self._bars.update(self._task, completed=self._bytes, files=f"{self._files:,}")
+
+
+@contextmanager
+def drawn_bar(action: str) -> Iterator[Bar]:
+    """A bar that leaves its last state on the terminal."""
+    import rich.console
+    import rich.progress as parts
+
+    columns = (
+        parts.TextColumn("{task.description}"),
+        parts.BarColumn(),
+        parts.TextColumn("{task.fields[files]} files"),
+        parts.DownloadColumn(binary_units=True),
+        parts.TransferSpeedColumn(),
+        parts.TimeRemainingColumn(),
+    )
+    with parts.Progress(*columns, console=rich.console.Console(stderr=True)) as bars:
+        bar = Bar(bars, action)
+        try:
+            yield bar
+        finally:
+            bar.show()
+
+
+@contextmanager
+def progress_of(
+    action: str, *, silent: bool = False, as_json: bool = False
+) -> Iterator[Progress]:
+    """The progress that fits stderr: a bar, lines or nothing."""
+    if silent:
+        yield Silent()
+    elif sys.stderr.isatty() and not as_json:
+        with drawn_bar(action) as bar:
+            yield bar
+    else:
+        yield Lines(action, as_json)

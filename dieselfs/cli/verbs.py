@@ -1,0 +1,95 @@
+"""The verbs of `dlcmd` and where each is written. A verb's module is imported when the verb is used, so that `dlcmd --help` and
+shell completion stay quick.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any, Final
+
+import click
+
+from dieselfs.cli.exit_codes import MEANINGS
+from dieselfs.cli.verb import common_options
+
+# verb -> help in a line; the module has the verb's name.
+VERBS: Final = {
+    "put": "Pack files into a dataset.",
+    "ls": "List a directory of a dataset.",
+    "cat": "Write files to standard output.",
+    "get": "Copy a file or a directory out of a dataset.",
+    "rm": "Delete files or directories of a dataset.",
+    "stat": "Show all that is known of a file or directory.",
+    "du": "Add up sizes by directory.",
+    "mount": "Mount a dataset as a read-only file system.",
+    "umount": "Unmount.",
+    "mounts": "List what is mounted.",
+    "snapshot": "Create, list, show, pull and verify snapshots.",
+    "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
+    "dataset": "List, describe and remove datasets.",
+    "completion": "Print the shell's completion script.",
+}
+ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls"}
+"""Accepted, not advertised: habits from other tools."""
+
+
+def unknown_verb(given: str, known: list[str], context: click.Context) -> click.UsageError:
+    """The error for a verb that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"see `{context.command_path} --help`"
+    return click.UsageError(f"no verb {given!r}; {hint}", context)
+
+
+class SuggestingGroup(click.Group):
+    """A group that answers a typing error with the nearest verb."""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(context, name) is None and not context.resilient_parsing:
+            raise unknown_verb(name, self.known_names(context), context)
+        return super().resolve_command(context, args)
+
+    def known_names(self, context: click.Context) -> list[str]:
+        return self.list_commands(context)
+
+
+class LazyVerbs(SuggestingGroup):
+    """`dlcmd` itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(common_options())
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def known_names(self, context: click.Context) -> list[str]:
+        return [*VERBS, *ALIASES]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        name = ALIASES.get(name, name)
+        if name not in VERBS:
+            return None
+        module = importlib.import_module(f"dieselfs.cli.{name}")
+        command = getattr(module, name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table above: asking each command for its help would import them all."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Addresses"):
+            formatter.write_dl(
+                [
+                    ("dl://DATASET/PATH", "a file or directory; DATASET:PATH for short"),
+                    ("dl://DATASET@SNAPSHOT/PATH", "the same as it was in a snapshot"),
+                ]
+            )
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), meaning) for code, meaning in MEANINGS.items()])

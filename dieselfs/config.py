@@ -1,0 +1,183 @@
+"""Where things are: the object store, the index and the folder of local snapshots.
+
+Each is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of `dieselfs/config.toml`, and the
+embedded default under the user's data folder. Every value remembers where it came from, so that an error can say which one to correct.
+
+    # ~/.config/dieselfs/config.toml
+    profile = "cluster"                 # used when neither --profile nor DIESELFS_PROFILE names one
+
+    [profiles.cluster]
+    store = "file:///mnt/shared/dieselfs"
+    index = "redis+cluster://node1:7000,node2:7000"
+    snapshots = "/local/dieselfs/snapshots"
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dieselfs.errors import ConfigError
+
+_KEYS: Final = ("store", "index", "snapshots")
+_VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in _KEYS}
+_PASSWORD = re.compile(r"(?<=://)([^/@\s]*?):[^@\s]*(?=@)")
+DEFAULT_ORIGIN: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: str
+    origin: str
+    """For people: `--store`, `$DIESELFS_STORE`, `profile 'x' in /…/config.toml`, or `default`."""
+
+    @property
+    def is_default(self) -> bool:
+        return self.origin == DEFAULT_ORIGIN
+
+    def __str__(self) -> str:
+        return f"{redacted(self.value)} (from {self.origin})"
+
+    def __repr__(self) -> str:
+        return f"Setting({redacted(self.value)!r}, {self.origin!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Where things are, for one command or one program."""
+
+    store: Setting
+    """URL of the object store: file:///folder, memory://."""
+    index: Setting
+    """URL of the key-value database: lmdb:///folder, redis://, rediss://, redis+cluster://, memory://."""
+    snapshots: Setting
+    """Folder of the snapshots on this machine."""
+
+    @property
+    def snapshot_folder(self) -> Path:
+        return Path(self.snapshots.value)
+
+
+def load_config(
+    store: str | None = None,
+    index: str | None = None,
+    profile: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """The configuration from flags (`None`: not given), environment, profile and defaults; `ConfigError`."""
+    flags = {"store": store, "index": index}
+    chosen = _read_profile(profile, environment)
+    defaults = _defaults(environment)
+    found = {key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS}
+    _refuse_visible_password(found["store"], found["index"])
+    return Config(**found)
+
+
+def redacted(text: str) -> str:
+    """`text` with the passwords of all URLs in it replaced by `***`."""
+    return _PASSWORD.sub(r"\1:***", text)
+
+
+def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where embedded stores, indexes and snapshots lie: the XDG data folder."""
+    return _xdg_folder(environment, "XDG_DATA_HOME", ".local/share")
+
+
+def config_file(environment: Mapping[str, str] = os.environ) -> Path:
+    return _xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    name: str
+    file: Path
+    values: Mapping[str, str]
+
+
+def _find(
+    key: str,
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    profile: _Profile | None,
+    default: str,
+) -> Setting:
+    if (flag := flags.get(key)) is not None:
+        return Setting(flag, f"--{key}")
+    if variable := environment.get(_VARIABLES[key]):
+        return Setting(variable, f"${_VARIABLES[key]}")
+    if profile and key in profile.values:
+        return Setting(profile.values[key], f"profile {profile.name!r} in {profile.file}")
+    return Setting(default, DEFAULT_ORIGIN)
+
+
+def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    folder = data_folder(environment)
+    return {
+        "store": (folder / "store").as_uri(),
+        "index": (folder / "index").as_uri().replace("file:", "lmdb:", 1),
+        "snapshots": str(folder / "snapshots"),
+    }
+
+
+def _xdg_folder(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
+    """The XDG specification: a variable that is empty or not absolute counts as unset."""
+    named = Path(environment.get(variable, ""))
+    if named.is_absolute():
+        return named / "dieselfs"
+    return Path(environment.get("HOME") or Path.home()) / fallback / "dieselfs"
+
+
+def _refuse_visible_password(*settings: Setting) -> None:
+    for setting in settings:
+        if setting.origin.startswith("--") and _PASSWORD.search(setting.value):
+            raise ConfigError(
+                f"{setting.origin} {redacted(setting.value)}: a password on the command line is visible to every user",
+                f"put the URL into {_VARIABLES[setting.origin[2:]]} or a profile",
+            )
+
+
+def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile | None:
+    file = config_file(environment)
+    content = _read_toml(file)
+    name = asked or environment.get("DIESELFS_PROFILE") or content.get("profile")
+    profiles = content.get("profiles", {})
+    if name is None:
+        return None
+    if not isinstance(profiles, dict) or not isinstance(profiles.get(name), dict):
+        known = ", ".join(sorted(profiles)) if isinstance(profiles, dict) and profiles else "none"
+        raise ConfigError(f"no profile {name!r} in {file}", f"add [profiles.{name}], or use one of: {known}")
+    return _Profile(str(name), file, _checked_values(profiles[name], f"profile {name!r} in {file}"))
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}", "make it readable") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}", "correct the file") from error
+
+
+def _checked_values(table: Mapping[str, object], where: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            raise ConfigError(
+                f"{where}: unknown key {key!r}",
+                f"did you mean {near[0]}" if near else f"the keys are {', '.join(_KEYS)}",
+            )
+        if not isinstance(value, str):
+            raise ConfigError(f"{where}: {key} is not a string", f'write {key} = "…"')
+        values[key] = os.path.expanduser(value) if key == "snapshots" else value
+    return values

@@ -1,0 +1,77 @@
+"""Errors of the product, cut by what the caller does next.
+
+    DieselFSError
+    ├── UsageError            the request is wrong as written: correct it
+    │   ├── AddressError      not an address of a dataset or of a path in one
+    │   └── ConfigError       a URL, a profile or a variable is wrong
+    ├── DirectoryNotFound     no such directory in the dataset: tell the user
+    ├── NotYetSupported       named, but not built yet: tell the user
+    ├── LocalFileError        a file on this machine cannot be read or written: tell the user
+    ├── Refused               done on purpose not: it would delete more, or reach further, than was allowed
+    ├── Conflict              something is in the way, or has moved on: clear it, then try again
+    ├── MountError            the mount did not come about, or cannot be undone: tell the user
+    │   └── MountpointBusy    something is mounted there already, or uses it
+    ├── Unreachable           a helper process or a mount does not answer: retry later
+    └── PartialFailure        some of many failed, the others are done
+
+Errors of `chunkstore` and `metadata` pass through unchanged. The command line maps all three trees to exit codes in one table,
+`dieselfs.cli.exit_codes`.
+"""
+
+from __future__ import annotations
+
+
+class DieselFSError(Exception):
+    """Root of everything that `dieselfs` raises on purpose: what happened and, in `hint`, what to do about it."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+class UsageError(DieselFSError, ValueError):
+    """The request makes no sense as written."""
+
+
+class AddressError(UsageError):
+    """Not of the form `dl://dataset[@snapshot]/path`, `dataset:path` or `dataset`."""
+
+
+class ConfigError(UsageError):
+    """A URL, a profile or a variable that says where things are is wrong."""
+
+
+class DirectoryNotFound(DieselFSError):
+    """The dataset has no directory of that path."""
+
+
+class NotYetSupported(DieselFSError):
+    """Has a name and a place, but does not work yet."""
+
+
+class LocalFileError(DieselFSError):
+    """A file or folder on this machine cannot be read or written."""
+
+
+class Refused(DieselFSError):
+    """A safety limit stopped it before anything was changed."""
+
+
+class Conflict(DieselFSError):
+    """Something is in the way, or has moved on meanwhile."""
+
+
+class MountError(DieselFSError):
+    """A dataset cannot be mounted or unmounted."""
+
+
+class MountpointBusy(MountError):
+    """Something is mounted at the mountpoint, or a process uses it."""
+
+
+class Unreachable(DieselFSError):
+    """A process that should answer does not. Retrying may help."""
+
+
+class PartialFailure(DieselFSError):
+    """Some of many items failed; each was reported, the others are done."""
