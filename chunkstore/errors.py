@@ -7,6 +7,7 @@
     ├── AlreadyExists    a create-only put lost: take the next name
     ├── StoreFull        no space left: tell the user, nothing was stored
     ├── Denied           the store refused the credentials or the file mode: tell the user
+    ├── BadSource        a file that is being packed vanished, changed or cannot be read: tell the user
     └── InvalidPath      a path that no dataset may hold: tell the user (also a ValueError)
 """
 
@@ -43,3 +44,7 @@ class Denied(ChunkStoreError):
 
 class InvalidPath(ChunkStoreError, ValueError):
     """A path outside the law of `chunkstore.paths`."""
+
+
+class BadSource(ChunkStoreError):
+    """A file that is being packed vanished, changed meanwhile, or cannot be read."""

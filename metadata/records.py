@@ -71,6 +71,8 @@ def decode_entries(
     for field, value in zip(fields, values, strict=True):
         if len(value) != ENTRY_BYTES or digest(key + field + value[:size]) != value[size:]:
             raise RecordCorrupt(f"index record of {field!r} is damaged")
+    if not values:
+        return np.zeros(0, ENTRY)
     padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
     entries = padded["entry"]
     if (entries["record_version"] != RECORD_VERSION).any():

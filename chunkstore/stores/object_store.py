@@ -6,7 +6,7 @@ not). Retry, hedging, limits, counting and faults are wrappers with this same po
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -27,8 +27,8 @@ class ObjectStore(Protocol):
     Every method may raise `Unavailable` or `Denied`.
     """
 
-    def create(self, key: str, parts: Sequence[Buffer] | Iterator[Buffer]) -> None:
-        """Create the object `key` from the concatenation of `parts`, atomically and durably.
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create the object `key` from the concatenation of `parts` (a retry may iterate them again), atomically and durably.
 
         When it returns, the object survives a crash of machine or store. Others see all of it or none of it. Raises
         `AlreadyExists` and changes nothing when the key is taken (of N concurrent creators exactly one wins), `StoreFull`

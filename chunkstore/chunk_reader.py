@@ -1,0 +1,131 @@
+"""Reads chunks from an object store, and believes nothing that it has not verified.
+
+What is checked where bytes enter: the chunk is the one its key names and belongs to the dataset, lengths, the header's checksum, and the
+xxh3 of every file (or of every 256 KiB block touched, for ranges of large files).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from chunkstore.chunk_format import (
+    BLOCK_BYTES,
+    KIND_FILE,
+    ChunkHead,
+    DatasetRef,
+    Entries,
+    decode_head,
+    decode_preamble,
+)
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+
+HEAD_GUESS_BYTES = 128 << 10
+"""Read when the length of a head is not known: holds the head of 1,024 files with names of 70 bytes."""
+MAX_WHOLE_BYTES = 16 << 20
+"""Chunks above this are read by ranges only."""
+_KEPT_BLOCK_LISTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _LargeFile:
+    length: int
+    hash: int
+    block_hash: tuple[int, ...]
+
+
+class ChunkReader:
+    """The chunks of one dataset in an object store; implements `ChunkSource`. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, dataset: DatasetRef) -> None:
+        self.dataset = dataset
+        self._store = store
+        self._large: OrderedDict[ChunkId, _LargeFile] = OrderedDict()
+
+    def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
+        """Preamble and header by one ranged read (two if the length is not given and the guess was short)."""
+        key = chunk_key(self.dataset.name, chunk_id)
+        data = self._store.get_range(key, 0, head_bytes or HEAD_GUESS_BYTES)
+        wanted = decode_preamble(data).head_bytes
+        if len(data) < wanted:
+            data += self._store.get_range(key, len(data), wanted - len(data))
+        return self._checked(decode_head(data, chunk_id))
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        """The whole payload by one get, every file in it verified against the header that came along."""
+        data = self._store.get(chunk_key(self.dataset.name, chunk.id))
+        head = self._checked(decode_head(data, chunk.id))
+        if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
+            raise Corrupt(f"chunk {chunk.id} has other lengths than its dataset's metadata says")
+        payload = memoryview(data)[head.head_bytes :]
+        if len(payload) != head.payload_bytes:
+            raise Corrupt(f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}")
+        verify_files(payload, head.entries, chunk.id)
+        return payload
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """A part of one file: the file by one ranged get, or the 256 KiB blocks that the range touches."""
+        if file.length > BLOCK_BYTES:
+            return self._read_blocks(file, start, length)
+        data = self._range(file, 0, file.length)
+        if xxhash.xxh3_64_intdigest(data) != file.hash:
+            raise Corrupt(f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong")
+        return memoryview(data)[start : start + length]
+
+    def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
+        if not length:
+            return memoryview(b"")
+        hashes = self._block_hashes(file)
+        first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
+        begin = first * BLOCK_BYTES
+        data = memoryview(self._range(file, begin, min((last + 1) * BLOCK_BYTES, file.length) - begin))
+        for block in range(first, last + 1):
+            at = (block - first) * BLOCK_BYTES
+            if xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES]) != hashes[block]:
+                raise Corrupt(f"checksum of block {block} of a file in chunk {file.chunk.id} is wrong")
+        return data[start - begin : start - begin + length]
+
+    def _range(self, file: FileExtent, start: int, length: int) -> bytes:
+        key = chunk_key(self.dataset.name, file.chunk.id)
+        data = self._store.get_range(key, file.chunk.head_bytes + file.offset + start, length)
+        if len(data) != length:
+            raise Corrupt(f"chunk {file.chunk.id} ends inside a file")
+        return data
+
+    def _block_hashes(self, file: FileExtent) -> tuple[int, ...]:
+        """The block hashes of a large file; those of files alone in their chunk are kept, the header being large then."""
+        kept = self._large.get(file.chunk.id)
+        if kept is not None and (kept.length, kept.hash) == (file.length, file.hash):
+            return kept.block_hash
+        entries = self.head(file.chunk.id, file.chunk.head_bytes).entries
+        at = np.flatnonzero((entries.offset == file.offset) & (entries.length == file.length) & (entries.hash == file.hash))
+        if not len(at):
+            raise Corrupt(f"chunk {file.chunk.id} does not hold the file that its dataset's metadata says")
+        found = _LargeFile(file.length, file.hash, tuple(entries.block_hash[entries.block_range(int(at[0]))].tolist()))
+        if len(entries) == 1:
+            self._large[file.chunk.id] = found
+            while len(self._large) > _KEPT_BLOCK_LISTS:
+                self._large.popitem(last=False)
+        return found.block_hash
+
+    def _checked(self, head: ChunkHead) -> ChunkHead:
+        if head.dataset != self.dataset:
+            raise Corrupt(f"chunk {head.chunk_id} belongs to another dataset ({head.dataset.name})")
+        return head
+
+
+def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> None:
+    """Raise `Corrupt` unless every file's content has its hash. About 0.25 µs a file and 0.1 ms a MiB."""
+    digest = xxhash.xxh3_64_intdigest
+    columns = zip(entries.offset.tolist(), entries.length.tolist(), entries.hash.tolist(), entries.kind.tolist(), strict=True)
+    for position, (offset, length, expected, kind) in enumerate(columns):
+        if kind == KIND_FILE and digest(payload[offset : offset + length]) != expected:
+            raise Corrupt(f"checksum of {entries.paths[position]!r} in chunk {chunk_id} is wrong")
+

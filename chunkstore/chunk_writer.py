@@ -1,0 +1,294 @@
+"""Packs files into chunks of about 4 MiB. No I/O and no threads: files go in, sealed chunks come out.
+
+The order inside decides how good a chunk-wise shuffle can be. `scatter` drops each file into one of K open chunks chosen by a seeded generator, so
+that a chunk samples a wide span of the source; what is left open at a flush is merged into as few chunks as its bytes need, so a
+small dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk). A file of the target
+size or more lies alone in its chunk.
+
+Memory: at most K chunks of the target size, held as the very buffers that were given (payloads are written out by gathering).
+"""
+
+from __future__ import annotations
+
+import random
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.chunk_format import (
+    BLOCK_BYTES,
+    KIND_DELETION,
+    KIND_DIRECTORY,
+    KIND_FILE,
+    MAX_ENTRIES,
+    DatasetRef,
+    Entries,
+    encode_head,
+    make_versions,
+)
+from chunkstore.chunk_id import ChunkIdGenerator
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.stores.object_store import Buffer
+
+DEFAULT_TARGET_BYTES = 4 << 20
+DEFAULT_OPEN_CHUNKS = 64
+"""A power of two; 64 chunks of 4 MiB are 256 MiB at the most, half of it on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which version of a path an entry carries along, or a deletion saw."""
+
+    generation: int
+    chunk: bytes
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedChunk:
+    """A chunk ready to be stored: `head` then `payload`, and what its head says."""
+
+    ref: ChunkRef
+    head: bytes
+    payload: Iterable[Buffer]
+    file_count: int
+
+
+@dataclass(slots=True)
+class _OpenChunk:
+    """Columns in the making, one list each."""
+
+    paths: list[bytes] = field(default_factory=list)
+    payload: list[Buffer] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    mode: list[int] = field(default_factory=list)
+    mtime_ns: list[int] = field(default_factory=list)
+    length: list[int] = field(default_factory=list)
+    hash: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    versions: dict[int, Version] = field(default_factory=dict)
+    payload_bytes: int = 0
+
+    def absorb(self, other: _OpenChunk) -> None:
+        shift = len(self.paths)
+        for name in ("paths", "payload", "kind", "mode", "mtime_ns", "length", "hash", "blocks"):
+            getattr(self, name).extend(getattr(other, name))
+        self.versions.update(
+            (shift + position, version) for position, version in other.versions.items()
+        )
+        self.payload_bytes += other.payload_bytes
+
+    def entries(self) -> Entries:
+        length = np.array(self.length, np.uint64)
+        offset = np.zeros(len(length), np.uint64)
+        np.cumsum(length[:-1], out=offset[1:])
+        kind = np.array(self.kind, np.uint8)
+        offset[kind != KIND_FILE] = 0
+        return Entries(
+            paths=self.paths,
+            kind=kind,
+            mode=np.array(self.mode, np.uint16),
+            mtime_ns=np.array(self.mtime_ns, np.int64),
+            offset=offset,
+            length=length,
+            hash=np.array(self.hash, np.uint64),
+            block_hash=np.array(self.blocks, np.uint64),
+            versions=self._version_column(),
+        )
+
+    def _version_column(self) -> npt.NDArray[np.void] | None:
+        if not self.versions:
+            return None
+        column = make_versions(len(self.paths))
+        for position, version in self.versions.items():
+            column[position] = (version.generation, version.chunk, version.position, 0)
+        return column
+
+
+class ChunkWriter:
+    """Hands each chunk to `emit` as soon as it is full; `flush` emits the rest. For one thread.
+
+    Paths must have passed `chunkstore.paths.check_path`. A path put twice takes the later content: chunk ids, and positions in a
+    chunk, grow in the order of the puts.
+    """
+
+    def __init__(
+        self,
+        dataset: DatasetRef,
+        ids: ChunkIdGenerator,
+        emit: Callable[[SealedChunk], None],
+        *,
+        target_bytes: int = DEFAULT_TARGET_BYTES,
+        open_chunks: int = DEFAULT_OPEN_CHUNKS,
+        seed: int = 0,
+    ) -> None:
+        if open_chunks < 1 or open_chunks & (open_chunks - 1):
+            raise ValueError(f"the number of open chunks is a power of two, not {open_chunks}")
+        if not 4096 <= target_bytes <= 1 << 30:
+            raise ValueError(f"the target size of a chunk is 4 KiB to 1 GiB, not {target_bytes}")
+        self.dataset = dataset
+        self.target_bytes = target_bytes
+        self._ids = ids
+        self._emit = emit
+        self._draw = random.Random(seed).getrandbits
+        self._bits = open_chunks.bit_length() - 1
+        self._open = [_OpenChunk() for _ in range(open_chunks)]
+        self._where: dict[bytes, _OpenChunk] = {}
+
+    def add_file(self, path: bytes, data: Buffer, mode: int, mtime_ns: int) -> None:
+        """Take one file whose content is in memory. `mode` is its permission bits; its type is set here."""
+        size = len(data)
+        if size >= self.target_bytes:
+            self.add_stream(path, size, hash_blocks(data), [data], mode, mtime_ns)
+            return
+        chunk = self._choose(path)
+        if chunk.payload_bytes + size > self.target_bytes:
+            chunk = self._seal(chunk)
+        if size > BLOCK_BYTES:
+            hashes = hash_blocks(data)
+            chunk.blocks.extend(hashes.blocks)
+            digest = hashes.whole
+        else:
+            digest = xxhash.xxh3_64_intdigest(data)
+        chunk.payload.append(data)
+        chunk.payload_bytes += size
+        chunk.length.append(size)
+        chunk.hash.append(digest)
+        chunk.kind.append(KIND_FILE)
+        chunk.mode.append(stat.S_IFREG | (mode & 0o7777))
+        chunk.mtime_ns.append(mtime_ns)
+        chunk.paths.append(path)
+        self._where[path] = chunk
+        if len(chunk.paths) == MAX_ENTRIES:
+            self._seal(chunk)
+
+    def add_stream(
+        self,
+        path: bytes,
+        size: int,
+        hashes: BlockHashes,
+        payload: Iterable[Buffer],
+        mode: int,
+        mtime_ns: int,
+    ) -> None:
+        """Take one large file, hashed before, whose content is read only when its chunk is stored. It is sealed at once."""
+        if (other := self._where.get(path)) is not None:
+            self._seal(other)
+        chunk = _OpenChunk(
+            [path],
+            [],
+            [KIND_FILE],
+            [stat.S_IFREG | (mode & 0o7777)],
+            [mtime_ns],
+            [size],
+            [hashes.whole],
+            hashes.blocks,
+            payload_bytes=size,
+        )
+        self._emit(self._encode(chunk, payload))
+
+    def add_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
+        """Take a directory's attributes; the empty path is the root."""
+        self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, None)
+
+    def add_deletion(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
+        """Delete the version that was `seen` and all before it. `file_type`: S_IFREG or S_IFDIR, as of what is deleted."""
+        self._add_bare(path, KIND_DELETION, file_type, mtime_ns, seen)
+
+    def flush(self) -> None:
+        """Emit all that is open, merged into as few chunks as the bytes need."""
+        left = sorted(
+            (chunk for chunk in self._open if chunk.paths), key=lambda chunk: chunk.payload_bytes
+        )
+        while left:
+            merged = left.pop()
+            while left and self._fits(merged, left[0]):
+                merged.absorb(left.pop(0))
+            self._emit(self._encode(merged, merged.payload))
+        self._open = [_OpenChunk() for _ in self._open]
+        self._where.clear()
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(chunk.payload_bytes for chunk in self._open)
+
+    def is_pending(self, path: bytes) -> bool:
+        """Whether `path` was put and lies in an open chunk."""
+        return path in self._where
+
+    def _add_bare(
+        self, path: bytes, kind: int, mode: int, mtime_ns: int, seen: Version | None
+    ) -> None:
+        chunk = self._choose(path)
+        if seen is not None:
+            chunk.versions[len(chunk.paths)] = seen
+        chunk.length.append(0)
+        chunk.hash.append(0)
+        chunk.kind.append(kind)
+        chunk.mode.append(mode)
+        chunk.mtime_ns.append(mtime_ns)
+        chunk.paths.append(path)
+        self._where[path] = chunk
+        if len(chunk.paths) == MAX_ENTRIES:
+            self._seal(chunk)
+
+    def _choose(self, path: bytes) -> _OpenChunk:
+        """The chunk for the next entry: the one that holds an earlier put of the path (so that the later position wins), else any."""
+        chunk = self._where.get(path)
+        if chunk is None:
+            chunk = self._open[self._draw(self._bits) if self._bits else 0]
+        return chunk
+
+    def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
+        """Emit an open chunk and open another in its place."""
+        fresh = _OpenChunk()
+        self._open[
+            next(index for index, candidate in enumerate(self._open) if candidate is chunk)
+        ] = fresh
+        for path in chunk.paths:
+            self._where.pop(path, None)
+        self._emit(self._encode(chunk, chunk.payload))
+        return fresh
+
+    def _fits(self, chunk: _OpenChunk, other: _OpenChunk) -> bool:
+        return (
+            chunk.payload_bytes + other.payload_bytes <= self.target_bytes
+            and len(chunk.paths) + len(other.paths) <= MAX_ENTRIES
+        )
+
+    def _encode(self, chunk: _OpenChunk, payload: Iterable[Buffer]) -> SealedChunk:
+        chunk_id = self._ids.next()
+        head = encode_head(chunk_id, self.dataset, chunk.payload_bytes, chunk.entries())
+        ref = ChunkRef(chunk_id, len(head), chunk.payload_bytes)
+        return SealedChunk(ref, head, payload, chunk.kind.count(KIND_FILE))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHashes:
+    """xxh3_64 of a whole file and of each of its 256 KiB blocks (none for files up to one block)."""
+
+    whole: int
+    blocks: list[int]
+
+
+def hash_blocks(data: Buffer) -> BlockHashes:
+    return hash_stream([data], len(data))
+
+
+def hash_stream(pieces: Iterable[Buffer], size: int) -> BlockHashes:
+    """Hash a file given in pieces; all but the last are multiples of 256 KiB."""
+    whole = xxhash.xxh3_64()
+    blocks: list[int] = []
+    for piece in pieces:
+        whole.update(piece)
+        if size > BLOCK_BYTES:
+            view = memoryview(piece)
+            blocks.extend(
+                xxhash.xxh3_64_intdigest(view[at : at + BLOCK_BYTES])
+                for at in range(0, len(view), BLOCK_BYTES)
+            )
+    return BlockHashes(whole.intdigest(), blocks)

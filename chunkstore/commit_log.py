@@ -1,0 +1,188 @@
+"""The commit log: what became true of a dataset, in order, in objects that are only ever created (design §4).
+
+Generation 1 is the dataset's birth and holds its random id alone. Each later generation names the chunks added and retired. Whoever creates
+`commits/<generation>` owns that generation; a loser takes the next number. So writers need no lock and the log has no gaps.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from chunkstore.object_keys import check_dataset_name, commit_key, commit_prefix
+from chunkstore.stores.object_store import ObjectStore
+
+MAGIC: Final = b"DIESELCM"
+FORMAT_VERSION: Final = 1
+BIRTH_GENERATION: Final = 1
+_REMOVED: Final = 1
+_FIXED = struct.Struct(
+    "<8sHHIIIQq16s"
+)  # magic, version, flags, added, retired, reserved, generation, time, dataset id
+_ADDED: Final = np.dtype(
+    [("id", "V16"), ("head_bytes", "<u4"), ("reserved", "<u4"), ("payload_bytes", "<u8")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One generation of a dataset."""
+
+    generation: int
+    dataset_id: bytes
+    time_ns: int
+    """By the writer's clock; tells the user when, decides nothing."""
+    added: tuple[ChunkRef, ...] = ()
+    retired: tuple[ChunkId, ...] = ()
+    removed: bool = False
+    """The dataset ends here; what is left of it in the store is waste."""
+
+    def encode(self) -> bytes:
+        added = np.zeros(len(self.added), _ADDED)
+        if self.added:
+            added["id"] = np.frombuffer(b"".join(ref.id.value for ref in self.added), "V16")
+            added["head_bytes"] = [ref.head_bytes for ref in self.added]
+            added["payload_bytes"] = [ref.payload_bytes for ref in self.added]
+        fixed = _FIXED.pack(
+            MAGIC,
+            FORMAT_VERSION,
+            _REMOVED if self.removed else 0,
+            len(self.added),
+            len(self.retired),
+            0,
+            self.generation,
+            self.time_ns,
+            self.dataset_id,
+        )
+        body = b"".join([fixed, added.tobytes(), *(chunk_id.value for chunk_id in self.retired)])
+        return body + xxhash.xxh3_64_digest(body)
+
+    @classmethod
+    def decode(cls, data: bytes, generation: int) -> Commit:
+        """Raises `Corrupt` unless `data` is a sound commit object of `generation`."""
+        body, check = data[:-8], data[-8:]
+        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
+            raise Corrupt(f"commit {generation} is not a commit object")
+        if xxhash.xxh3_64_digest(body) != check:
+            raise Corrupt(f"checksum of commit {generation} is wrong")
+        _, version, flags, added, retired, _, found, time_ns, dataset_id = _FIXED.unpack_from(body)
+        if version != FORMAT_VERSION:
+            raise Corrupt(
+                f"commit {generation} has format {version}; this release reads {FORMAT_VERSION}"
+            )
+        if found != generation:
+            raise Corrupt(f"commit {generation} was asked for, but the object holds commit {found}")
+        if len(body) != _FIXED.size + added * _ADDED.itemsize + retired * 16:
+            raise Corrupt(f"length of commit {generation} is wrong")
+        columns = np.frombuffer(body, _ADDED, added, _FIXED.size)
+        refs = zip(
+            columns["id"].tolist(),
+            columns["head_bytes"].tolist(),
+            columns["payload_bytes"].tolist(),
+            strict=True,
+        )
+        rest = body[_FIXED.size + added * _ADDED.itemsize :]
+        return cls(
+            generation,
+            dataset_id,
+            time_ns,
+            tuple(ChunkRef(ChunkId(chunk_id), head, payload) for chunk_id, head, payload in refs),
+            tuple(ChunkId(rest[at : at + 16]) for at in range(0, len(rest), 16)),
+            bool(flags & _REMOVED),
+        )
+
+
+class CommitLog:
+    """The commits of one life of a dataset. Thread-safe as far as the store is."""
+
+    def __init__(self, store: ObjectStore, dataset: DatasetRef) -> None:
+        self.dataset = dataset
+        self._store = store
+
+    def append(
+        self,
+        after: int,
+        added: Sequence[ChunkRef],
+        retired: Sequence[ChunkId] = (),
+        removed: bool = False,
+    ) -> Commit:
+        """Make one commit durable and return it; `after` is any generation known to exist.
+
+        Cost: one create, and one more (with a get) for each generation that others appended since `after`.
+        """
+        draft = Commit(
+            after + 1, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
+        )
+        while True:
+            data = draft.encode()
+            try:
+                self._store.create(commit_key(self.dataset.name, draft.generation), [data])
+                return draft
+            except AlreadyExists:
+                # Ours, if an earlier try was answered with a lost connection; no two commits have equal bytes.
+                if self._store.get(commit_key(self.dataset.name, draft.generation)) == data:
+                    return draft
+            draft = replace(draft, generation=draft.generation + 1)
+
+    def read(self, generation: int) -> Commit:
+        """One commit; `NotFound` beyond the newest, `Corrupt` if it belongs to another life of the name."""
+        commit = Commit.decode(
+            self._store.get(commit_key(self.dataset.name, generation)), generation
+        )
+        if commit.dataset_id != self.dataset.id:
+            raise Corrupt(
+                f"commit {generation} of dataset {self.dataset.name} belongs to a removed dataset of that name"
+            )
+        return commit
+
+    def since(self, generation: int) -> Iterator[Commit]:
+        """The commits after `generation`, in order, up to the newest. One get each and one for the end."""
+        while True:
+            generation += 1
+            try:
+                commit = self.read(generation)
+            except NotFound:
+                return
+            yield commit
+
+
+def newest_generation(store: ObjectStore, name: str) -> int:
+    """The greatest generation in the store, 0 if the dataset does not exist. Costs one listing."""
+    return max(
+        (int(info.key.rpartition("/")[2]) for info in store.list(commit_prefix(name))), default=0
+    )
+
+
+def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
+    """The dataset of that name, or None if it was never created or has been removed. One get."""
+    check_dataset_name(name)
+    try:
+        birth = Commit.decode(store.get(commit_key(name, BIRTH_GENERATION)), BIRTH_GENERATION)
+    except NotFound:
+        return None
+    return DatasetRef(name, birth.dataset_id)
+
+
+def create_dataset(store: ObjectStore, name: str) -> DatasetRef:
+    """The dataset of that name, born now unless it exists: of many concurrent creators, all get the same one."""
+    check_dataset_name(name)
+    birth = Commit(BIRTH_GENERATION, secrets.token_bytes(16), time.time_ns())
+    try:
+        store.create(commit_key(name, BIRTH_GENERATION), [birth.encode()])
+        return DatasetRef(name, birth.dataset_id)
+    except AlreadyExists:
+        found = find_dataset(store, name)
+        if found is None:
+            raise NotFound(f"dataset {name} was removed while it was opened; try again") from None
+        return found

@@ -1,0 +1,148 @@
+"""Group commit: many durable chunks share one commit object, closed by bytes or by time (design §4).
+
+A thread of its own collects durable chunks, appends the commit, then lets `publish` bring the index up to it. A file counts as acknowledged
+when its commit object is durable; the index hears of it only then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import Commit, CommitLog
+
+DEFAULT_GROUP_BYTES = 64 << 20
+DEFAULT_GROUP_DELAY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DurableChunk:
+    """A chunk that the store holds, not yet committed."""
+
+    ref: ChunkRef
+    head: bytes
+
+
+class GroupCommit:
+    """Turns durable chunks into commits. `add` is for any thread; the first failure is raised by the next call.
+
+    `publish(commit, heads)` runs after each commit, in order, on the committing thread; `after` is a generation known to exist.
+    While `hold` is set nothing is committed (used to validate all input first).
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        after: int,
+        publish: Callable[[Commit, Sequence[bytes]], None],
+        *,
+        group_bytes: int = DEFAULT_GROUP_BYTES,
+        group_delay_s: float = DEFAULT_GROUP_DELAY_S,
+        hold: bool = False,
+    ) -> None:
+        self._log = log
+        self._generation = after
+        self._publish = publish
+        self._group_bytes = group_bytes
+        self._group_delay_s = group_delay_s
+        self._change = threading.Condition()
+        self._waiting: list[DurableChunk] = []
+        self._waiting_bytes = 0
+        self._oldest = 0.0
+        self._committing = False
+        self._held = hold
+        self._flushing = False
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
+        self._thread.start()
+
+    @property
+    def generation(self) -> int:
+        """The last generation that this object committed, or was given at the start."""
+        return self._generation
+
+    def add(self, chunk: DurableChunk) -> None:
+        """Take a chunk that is durable in the store. Blocks while four groups are waiting (unless held)."""
+        with self._change:
+            self._change.wait_for(lambda: self._held or self._failure or self._waiting_bytes < 4 * self._group_bytes)
+            self._raise_failure()
+            if not self._waiting:
+                self._oldest = time.monotonic()
+            self._waiting.append(chunk)
+            self._waiting_bytes += chunk.ref.payload_bytes
+            self._change.notify_all()
+
+    def release(self) -> None:
+        """End the `hold` given at the start."""
+        with self._change:
+            self._held = False
+            self._change.notify_all()
+
+    def flush(self) -> int:
+        """Return when all that was added is committed and published; the generation reached."""
+        with self._change:
+            self._flushing = True
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._failure or not (self._waiting or self._committing))
+            self._flushing = False
+            self._raise_failure()
+            return self._generation
+
+    def close(self) -> None:
+        """Stop the thread. What was not flushed stays uncommitted, so invisible."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+        self._thread.join()
+
+    def __enter__(self) -> GroupCommit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            try:
+                commit = self._log.append(self._generation, [chunk.ref for chunk in group])
+                self._generation = commit.generation
+                self._publish(commit, [chunk.head for chunk in group])
+            except BaseException as error:  # carried to the thread that adds or flushes
+                with self._change:
+                    self._failure = error
+            with self._change:
+                self._committing = False
+                self._change.notify_all()
+
+    def _next_group(self) -> list[DurableChunk]:
+        """The next chunks to commit together; empty when closed."""
+        with self._change:
+            while not (self._closed or (self._due() and not self._failure)):
+                self._change.wait(self._patience())
+            if self._closed:
+                return []
+            group, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            self._committing = True
+            return group
+
+    def _due(self) -> bool:
+        if not self._waiting or self._held:
+            return False
+        full = self._waiting_bytes >= self._group_bytes
+        return full or self._flushing or time.monotonic() - self._oldest >= self._group_delay_s
+
+    def _patience(self) -> float | None:
+        if not self._waiting or self._held or self._failure:
+            return None
+        return max(0.0, self._oldest + self._group_delay_s - time.monotonic())
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure

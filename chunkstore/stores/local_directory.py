@@ -1,0 +1,182 @@
+"""An object store in a local directory: the embedded default, and the way onto any POSIX file system.
+
+An object is written to a temporary file, synced, linked to its name (which fails if the name is taken: the create-only step), and its
+directory synced. The last component of a key fans out over 256 folders by its hash, so that no folder grows with the number of chunks:
+`datasets/d/chunks/<id>` lies at `datasets/d/chunks/<xx>/<id>`.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import xxhash
+
+from chunkstore.errors import (
+    AlreadyExists,
+    ChunkStoreError,
+    Denied,
+    NotFound,
+    StoreFull,
+    Unavailable,
+)
+from chunkstore.stores.object_store import Buffer, ObjectInfo
+
+_WRITEV_LIMIT = 1024  # IOV_MAX of Linux
+_TEMPORARY = ".temporary"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class LocalDirectory:
+    """Implements `ObjectStore` under the folder `root`, which is made on the first `create` if its parent exists."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._synced_folders: set[str] = set()
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        with self._translated(key):
+            self._make_root()
+            path = self._path(key)
+            self._make_folder(os.path.dirname(path))
+            temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                try:
+                    _write_all(fd, parts)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                os.link(temporary, path)
+            finally:
+                os.unlink(temporary)
+            _sync_folder(os.path.dirname(path))
+
+    def get(self, key: str) -> bytes:
+        with self._translated(key), open(self._path(key), "rb", buffering=0) as file:
+            return _read_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        with self._translated(key), open(self._path(key), "rb", buffering=0) as file:
+            return _read_all(file.fileno(), offset, length)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        top = f"{self.root}/{prefix}".rstrip("/")
+        with self._translated(prefix):
+            self._check_root()
+            for folder, folders, names in os.walk(top):
+                if folder == str(self.root):
+                    folders[:] = [name for name in folders if name != _TEMPORARY]
+                parent = os.path.relpath(os.path.dirname(folder), self.root)
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        yield ObjectInfo(f"{parent}/{name}", os.stat(f"{folder}/{name}").st_size)
+
+    def delete(self, key: str) -> None:
+        with self._translated(key), suppress(FileNotFoundError):
+            path = self._path(key)
+            os.unlink(path)
+            _sync_folder(os.path.dirname(path))
+
+    def stat(self, key: str) -> ObjectInfo:
+        with self._translated(key):
+            return ObjectInfo(key, os.stat(self._path(key)).st_size)
+
+    def _path(self, key: str) -> str:
+        folder, _, name = key.rpartition("/")
+        return f"{self.root}/{folder}/{xxhash.xxh3_64_intdigest(name.encode()) & 0xFF:02x}/{name}"
+
+    def _make_root(self) -> None:
+        if not self._synced_folders:
+            with suppress(FileExistsError):
+                os.mkdir(self.root)
+            with suppress(FileExistsError):
+                os.mkdir(f"{self.root}/{_TEMPORARY}")
+
+    def _make_folder(self, folder: str) -> None:
+        """Make `folder` and what is above it up to the root, durably; once per folder and process."""
+        if folder in self._synced_folders or folder == str(self.root):
+            return
+        parent = os.path.dirname(folder)
+        self._make_folder(parent)
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+            _sync_folder(parent)
+        self._synced_folders.add(folder)
+
+    def _check_root(self) -> None:
+        if not self.root.is_dir():
+            raise Unavailable(
+                f"there is no store at {self.root}: check --store, or pack a dataset first"
+            )
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except ChunkStoreError:
+            raise
+        except FileNotFoundError as error:
+            self._check_root_parent()
+            self._check_root()
+            raise NotFound(f"{key} is not in the store at {self.root}") from error
+        except FileExistsError as error:
+            raise AlreadyExists(key) from error
+        except OSError as error:
+            raise _translate(error, f"{self.root}/{key}") from error
+
+    def _check_root_parent(self) -> None:
+        if not self.root.parent.is_dir():
+            raise Unavailable(
+                f"there is no store at {self.root}: its parent folder does not exist; check --store"
+            )
+
+
+def _translate(error: OSError, what: str) -> ChunkStoreError:
+    reason = f"{what}: {error.strerror}"
+    if error.errno in _FULL:
+        return StoreFull(f"{reason}; free space, then run the same command again")
+    if error.errno in _DENIED:
+        return Denied(f"{reason}; check the owner and mode of the store's folder")
+    return Unavailable(reason)
+
+
+def _write_all(fd: int, parts: Iterable[Buffer]) -> None:
+    """Gather-write without joining the parts: one system call for up to 1024 of them."""
+    source = iter(parts)
+    while batch := list(itertools.islice(source, _WRITEV_LIMIT)):
+        wanted = sum(map(len, batch))
+        written = os.writev(fd, batch)
+        if written < wanted:
+            _write_rest(fd, memoryview(b"".join(batch))[written:])
+
+
+def _write_rest(fd: int, rest: memoryview) -> None:
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _read_all(fd: int, offset: int, length: int) -> bytes:
+    """Up to `length` bytes, fewer only at the end of the file (pread may return less than 2 GiB or than asked)."""
+    data = os.pread(fd, length, offset)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    while data and (missing := length - sum(map(len, pieces))):
+        data = os.pread(fd, missing, offset + length - missing)
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+def _sync_folder(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

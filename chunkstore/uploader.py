@@ -1,0 +1,98 @@
+"""Stores sealed chunks from several threads at once, so that one chunk's fsync does not wait for another's.
+
+Bounded: `submit` blocks while more than `max_in_flight_bytes` are under way. `deliver` hears of each chunk once it is durable, in the order
+of submission (so that a path put twice keeps its order), from one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from chunkstore.chunk_writer import SealedChunk
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+
+
+class Uploader:
+    """A pipeline from `submit` to `deliver`. The first failure is raised by the next `submit`, `wait` or `close`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset_name: str,
+        deliver: Callable[[SealedChunk], None],
+        *,
+        threads: int = 4,
+        max_in_flight_bytes: int = 64 << 20,
+    ) -> None:
+        self._store = store
+        self._dataset_name = dataset_name
+        self._deliver = deliver
+        self._limit = max_in_flight_bytes
+        self._in_flight = 0
+        self._change = threading.Condition()
+        self._failure: BaseException | None = None
+        self._pool = ThreadPoolExecutor(threads, "upload")
+        self._order: queue.SimpleQueue[tuple[SealedChunk, Future[None]] | None] = queue.SimpleQueue()
+        self._deliverer = threading.Thread(target=self._deliver_in_order, name="deliver", daemon=True)
+        self._deliverer.start()
+
+    def submit(self, chunk: SealedChunk) -> None:
+        """Hand over a chunk; returns before it is stored."""
+        size = _size(chunk)
+        with self._change:
+            while self._in_flight and self._in_flight + size > self._limit and not self._failure:
+                self._change.wait()
+            self._raise_failure()
+            self._in_flight += size
+        self._order.put((chunk, self._pool.submit(self._store_chunk, chunk)))
+
+    def wait(self) -> None:
+        """Return when everything submitted has been delivered."""
+        with self._change:
+            while self._in_flight and not self._failure:
+                self._change.wait()
+            self._raise_failure()
+
+    def close(self) -> None:
+        """Stop the threads; what is under way is finished, not abandoned."""
+        self._pool.shutdown(wait=True)
+        self._order.put(None)
+        self._deliverer.join()
+
+    def __enter__(self) -> Uploader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _store_chunk(self, chunk: SealedChunk) -> None:
+        self._store.create(chunk_key(self._dataset_name, chunk.ref.id), itertools.chain([chunk.head], chunk.payload))
+
+    def _deliver_in_order(self) -> None:
+        while (item := self._order.get()) is not None:
+            chunk, stored = item
+            try:
+                stored.result()
+                if self._failure is None:
+                    self._deliver(chunk)
+            except BaseException as error:  # carried to the submitting thread
+                self._failure = self._failure or error
+            with self._change:
+                self._in_flight -= _size(chunk)
+                self._change.notify_all()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _size(chunk: SealedChunk) -> int:
+    return len(chunk.head) + chunk.ref.payload_bytes

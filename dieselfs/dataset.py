@@ -1,0 +1,66 @@
+"""One dataset as a program holds it: its store, its index, and the parts that work on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
+from chunkstore.removal import finish_removal, is_removed, mark_removed
+from chunkstore.stores.object_store import ObjectStore
+from metadata.dataset_state import indexed_dataset, register_dataset
+from metadata.errors import DatasetNotFound
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.namespace import Namespace
+from metadata.records import DatasetState
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Thread-safe as far as store and index are."""
+
+    ref: DatasetRef
+    store: ObjectStore
+    index: KeyValueStore
+    log: CommitLog
+    reader: ChunkReader
+    namespace: Namespace
+
+    def publish(self, commit: Commit, heads: Sequence[bytes]) -> DatasetState:
+        """Let the index know of a commit just made here; what other writers committed before it is read from the store."""
+        applied = self.namespace.state()
+        if applied.generation + 1 == commit.generation:
+            return self.namespace.apply(commit, heads)
+        return self.catch_up()
+
+    def catch_up(self) -> DatasetState:
+        """Bring the index up to the store's commits. One get each from store and index when it is there already."""
+        return self.namespace.catch_up(self.log, self.reader)
+
+    def remove(self) -> None:
+        """Remove the dataset from store and index; its name may be used again. After a crash, `finish_removal` does the rest."""
+        mark_removed(self.store, self.log)
+        self.namespace.forget()
+        finish_removal(self.store, self.ref.name)
+
+
+def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False) -> Dataset:
+    """Open a dataset and bring the index up to the store, which holds the truth.
+
+    Raises `DatasetNotFound`, or creates the dataset when asked to.
+    """
+    if create:
+        finish_removal(store, name)
+    ref = create_dataset(store, name) if create else find_dataset(store, name)
+    if ref is not None and not create and indexed_dataset(index, name) != ref and is_removed(store, name):
+        raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+    log = CommitLog(store, ref)
+    dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref))
+    if indexed_dataset(index, name) != ref:
+        register_dataset(index, ref, log.read(BIRTH_GENERATION).time_ns)
+    dataset.catch_up()
+    return dataset

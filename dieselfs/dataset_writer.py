@@ -1,0 +1,116 @@
+"""Writes to a dataset from one process: pack, store, commit and index, each in threads of its own.
+
+`put` packs in the caller's thread; sealed chunks are stored by the uploader's threads, group-committed, and indexed on the
+committing thread. A file is acknowledged when `flush` returns (or `acknowledged` has counted it).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from types import TracebackType
+
+from chunkstore.chunk_id import ChunkIdGenerator
+from chunkstore.chunk_writer import (
+    DEFAULT_OPEN_CHUNKS,
+    DEFAULT_TARGET_BYTES,
+    ChunkWriter,
+    SealedChunk,
+    Version,
+)
+from chunkstore.commit_log import BIRTH_GENERATION
+from chunkstore.group_commit import DurableChunk, GroupCommit
+from chunkstore.stores.object_store import Buffer
+from chunkstore.uploader import Uploader
+from dieselfs.dataset import Dataset
+from dieselfs.errors import UsageError
+from dieselfs.parent_directories import ParentDirectories
+from metadata.namespace import PathEntry
+
+CHUNK_IDS = ChunkIdGenerator()
+"""One per process: ids are unique and increasing over all writers of a process."""
+
+
+class DatasetWriter:
+    """One writer of one dataset. For one thread at a time; not to be used in a forked child."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        target_bytes: int = DEFAULT_TARGET_BYTES,
+        open_chunks: int = DEFAULT_OPEN_CHUNKS,
+        seed: int = 0,
+    ) -> None:
+        self._dataset = dataset
+        self._pid = os.getpid()
+        self._parents = ParentDirectories(dataset.namespace)
+        after = max(dataset.namespace.state().generation, BIRTH_GENERATION)
+        self._commits = GroupCommit(dataset.log, after, dataset.publish)
+        self._uploader = Uploader(dataset.store, dataset.ref.name, self._durable)
+        self._packer = ChunkWriter(
+            dataset.ref,
+            CHUNK_IDS,
+            self._uploader.submit,
+            target_bytes=target_bytes,
+            open_chunks=open_chunks,
+            seed=seed,
+        )
+        self._dirty = False
+
+    def put(self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None) -> None:
+        """Pack one file; `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
+        if self._pid != os.getpid():
+            raise UsageError("a writer does not survive a fork: open one in the child")
+        self._parents.check_file(path)
+        self._dirty = True
+        self._packer.add_file(path, data, mode, time.time_ns() if mtime_ns is None else mtime_ns)
+
+    def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
+        """Set a directory's attributes, making it if need be; b'' is the root. Directories above files need not be put."""
+        if path:
+            self._parents.check_directory(path)
+        self._dirty = True
+        self._packer.add_directory(path, mode, mtime_ns)
+
+    def delete(self, entry: PathEntry) -> None:
+        """Delete what was seen at a path; a version that another writer puts meanwhile survives."""
+        self._dirty = True
+        seen = Version(entry.generation, bytes(entry.row["chunk"]), int(entry.row["position"]))
+        file_type = stat.S_IFDIR if entry.is_directory else stat.S_IFREG
+        self._packer.add_deletion(entry.path, file_type, time.time_ns(), seen)
+
+    def flush(self) -> int:
+        """Make everything put before durable, committed and indexed; the generation reached."""
+        if self._dirty:
+            self._packer.flush()
+            self._uploader.wait()
+            self._commits.flush()
+            self._dirty = False
+        return self._commits.generation
+
+    def close(self) -> None:
+        """Flush and stop."""
+        try:
+            self.flush()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._uploader.close()
+        self._commits.close()
+
+    def _durable(self, chunk: SealedChunk) -> None:
+        self._commits.add(DurableChunk(chunk.ref, chunk.head))

@@ -1,0 +1,187 @@
+"""Snapshots as a user handles them: made from the index, kept in a local folder, published in and pulled from the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.errors import AlreadyExists
+from chunkstore.object_keys import snapshot_key, snapshot_prefix
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.dataset import Dataset
+from metadata import keys
+from metadata.dataset_state import indexed_dataset, read_state
+from metadata.errors import IndexBehind, RecordCorrupt, SnapshotRefused, SnapshotStale
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.memory import MemoryStore
+from metadata.namespace import Namespace
+from metadata.records import DatasetState
+from metadata.snapshot import Snapshot
+from metadata.snapshot_builder import build_snapshot
+
+_SUFFIX = ".snapshot"
+_COPY_BYTES = 8 << 20
+_SCANS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSnapshot:
+    """A snapshot in the object store."""
+
+    snapshot_id: str
+    """`<generation>-<hash of the whole file>`."""
+    size_bytes: int
+
+    @property
+    def generation(self) -> int:
+        return int(self.snapshot_id.partition("-")[0])
+
+
+def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None = None) -> Path:
+    """Write the dataset's newest state as a snapshot file into `folder` (made 0700) and return its path.
+
+    From a scan of the index, if no commit was applied meanwhile; after two such scans, from commits and chunk heads alone.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(_SCANS):
+        before = dataset.catch_up()
+        try:
+            path = _write(dataset.namespace, before, folder, progress)
+        except RecordCorrupt:
+            if dataset.namespace.state() == before:
+                raise
+            continue  # the scan saw half a commit
+        if dataset.namespace.state() == before:
+            return path
+        path.unlink()
+    replayed = Namespace(MemoryStore(), dataset.ref)
+    return _write(replayed, replayed.catch_up(dataset.log, dataset.reader), folder, progress)
+
+
+def create(dataset: Dataset, folder: Path, *, publish: bool = True, progress: Callable[[int], None] | None = None) -> Path:
+    """Build a snapshot and, unless told not to, store it in the object store for mounts that have no index."""
+    path = build(dataset, folder, progress)
+    if publish:
+        publish_snapshot(dataset.store, path)
+    return path
+
+
+def publish_snapshot(store: ObjectStore, path: Path) -> str:
+    """Store a snapshot file under its dataset; its id. Nothing happens if it is there."""
+    with Snapshot.open(path) as snapshot:
+        name, snapshot_id = snapshot.dataset.name, snapshot.id
+    with suppress(AlreadyExists):
+        store.create(snapshot_key(name, snapshot_id), _FileParts(path))
+    return snapshot_id
+
+
+def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
+    """The dataset's snapshots in the store, oldest first."""
+    found = [
+        PublishedSnapshot(info.key.rpartition("/")[2], info.size_bytes) for info in store.list(snapshot_prefix(name))
+    ]
+    return sorted(found, key=lambda snapshot: snapshot.generation)
+
+
+def list_local(folder: Path, name: str) -> list[Path]:
+    """The dataset's snapshot files in a local folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.suffix == _SUFFIX and path.stem.rpartition("-")[0].rpartition("-")[0] == name]
+    return sorted(found, key=_generation_of)
+
+
+def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path:
+    """Bring a published snapshot (an id or the start of one, a generation, or None for the newest) into `folder`, verified.
+
+    A download that is damaged is deleted and refused; a file that is there already is verified and used."""
+    chosen = _choose(list_published(store, name), name, which)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{name}-{chosen.snapshot_id}{_SUFFIX}"
+    if not path.exists():
+        temporary = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, temporary)
+            _verify(temporary, name, chosen.snapshot_id)
+            os.rename(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    else:
+        _verify(path, name, chosen.snapshot_id)
+    return path
+
+
+def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
+    """Raise `SnapshotStale` unless the snapshot is of the dataset's present generation and update timestamp. Two gets."""
+    name = snapshot.dataset.name
+    known = indexed_dataset(index, name)
+    if known is None:
+        raise IndexBehind(f"the index does not know dataset {name}: check --index")
+    if known.id != snapshot.dataset.id:
+        raise SnapshotStale(f"the snapshot is of a dataset {name} that has been removed; make a new one with --refresh")
+    state = read_state(index, known.id, keys.APPLIED)
+    if (state.generation, state.updated_ns) != (snapshot.generation, snapshot.updated_ns):
+        raise SnapshotStale(
+            f"the snapshot of {name} is of generation {snapshot.generation}, the dataset is at {state.generation}: "
+            "use --refresh for a new one, or name the snapshot to go on with it"
+        )
+
+
+def _write(namespace: Namespace, state: DatasetState, folder: Path, progress: Callable[[int], None] | None) -> Path:
+    return build_snapshot(
+        namespace.dataset,
+        state,
+        namespace.root(),
+        namespace.walk(),
+        namespace.chunks(),
+        folder,
+        progress=progress,
+    )
+
+
+def _choose(published: list[PublishedSnapshot], name: str, which: str | None) -> PublishedSnapshot:
+    if which is not None:
+        published = [s for s in published if s.snapshot_id.startswith(which) or str(s.generation) == which]
+    if not published:
+        wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
+        raise SnapshotRefused(f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`")
+    return published[-1]
+
+
+def _download(store: ObjectStore, key: str, size: int, target: Path) -> None:
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        for at in range(0, size, _COPY_BYTES):
+            file.write(store.get_range(key, at, _COPY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _verify(path: Path, name: str, snapshot_id: str) -> None:
+    Snapshot.verify(path)
+    with Snapshot.open(path) as snapshot:
+        if (snapshot.dataset.name, snapshot.id) != (name, snapshot_id):
+            raise SnapshotRefused(
+                f"{path.name} holds snapshot {snapshot.id} of {snapshot.dataset.name}, not {snapshot_id} of {name}"
+            )
+
+
+def _generation_of(path: Path) -> int:
+    text = path.stem.rpartition("-")[0].rpartition("-")[2]
+    return int(text) if text.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _FileParts:
+    """A local file as the parts of an object; may be iterated again."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with open(self.path, "rb") as file:
+            while piece := file.read(_COPY_BYTES):
+                yield piece
+

@@ -1,0 +1,51 @@
+"""Which datasets an index knows, and how far each has been applied."""
+
+from __future__ import annotations
+
+import struct
+
+import xxhash
+
+from chunkstore.chunk_format import DatasetRef
+from metadata import keys
+from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
+from metadata.records import EMPTY_STATE, DatasetState
+
+_NAME_STAMP = struct.Struct(">QQ")
+
+
+def read_state(index: KeyValueStore, dataset_id: bytes, field: bytes) -> DatasetState:
+    """`keys.APPLIED` or `keys.TOTALS` of a dataset; generation 0 where nothing was applied. One get."""
+    key = keys.state_of(dataset_id)
+    value = index.get_many([MapFields(key, [field])])[0][0]
+    return EMPTY_STATE if value is None else DatasetState.decode(key, field, value)
+
+
+def register_dataset(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> None:
+    """Let the index know the dataset's name; of two lives of a name, the one born later stays."""
+    name = dataset.name.encode()
+    # Stamps stay below 2^53: microseconds since 1970 do until the year 2255.
+    body = _NAME_STAMP.pack(born_ns // 1000, 0) + dataset.id
+    value = body + xxhash.xxh3_64_digest(keys.DATASETS + name + body)
+    index.put([[MapUpdate(keys.DATASETS, [name], [value])]])
+
+
+def list_datasets(index: KeyValueStore) -> list[DatasetRef]:
+    """The datasets that the index knows, by name."""
+    found = {name: value for batch in index.scan(keys.DATASETS) for name, value in batch}
+    return [DatasetRef(name.decode(), _dataset_id(name, found[name])) for name in sorted(found)]
+
+
+def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
+    """The dataset of that name as the index knows it. One get."""
+    field = name.encode()
+    value = index.get_many([MapFields(keys.DATASETS, [field])])[0][0]
+    return None if value is None else DatasetRef(name, _dataset_id(field, value))
+
+
+def _dataset_id(name: bytes, value: bytes) -> bytes:
+    body, check = value[:-8], value[-8:]
+    if len(body) != _NAME_STAMP.size + 16 or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check:
+        raise RecordCorrupt(f"index record of dataset {name.decode(errors='replace')} is damaged")
+    return body[_NAME_STAMP.size :]

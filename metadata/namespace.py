@@ -1,0 +1,199 @@
+"""The names of one dataset in the index: commits are applied to it, paths looked up and directories listed in it.
+
+The index is a view of the commit log. Applying a commit is idempotent and may be raced by any number of processes, because every record is
+put under a stamp and the greater stamp stays:
+
+- an entry's stamp is (version, deletion?, generation that placed it), so that a deletion hides every version up to the one it saw,
+  and a later commit that merely moves an entry keeps its version;
+- chunk records (with their bitmaps of hidden entries) and totals are stamped by generation, computed from the entries as they were before,
+  and put in a phase before those entries: whoever resumes half an application finds them complete.
+
+Everything is a function of the commits alone: a directory's record is brought to the generation of the last commit that put
+something below it (keeping its attributes), so that removing a directory never hides a file that a concurrent writer added to it.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_format import ChunkHead, DatasetRef, decode_head
+from chunkstore.chunk_id import print_id
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.paths import split
+from metadata import keys
+from metadata.application import apply_commit
+from metadata.dataset_state import indexed_dataset, read_state
+from metadata.errors import DatasetNotFound, PathConflict, PathNotFound, RecordCorrupt
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.listing import DirectoryListing
+from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_deletion
+
+_HEAD_READERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PathEntry:
+    """One live path and its row of the index."""
+
+    path: bytes
+    row: np.void
+    """`metadata.records.ENTRY`."""
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(int(self.row["mode"]))
+
+    @property
+    def generation(self) -> int:
+        """The version: which commit gave the path this content."""
+        return int(self.row["version"]) >> 1
+
+
+class Namespace:
+    """One dataset's names in an index. Thread-safe as far as the index is."""
+
+    def __init__(self, index: KeyValueStore, dataset: DatasetRef) -> None:
+        self.dataset = dataset
+        self._index = index
+
+    def state(self) -> DatasetState:
+        """Generation applied, update timestamp and totals; one get."""
+        return read_state(self._index, self.dataset.id, keys.APPLIED)
+
+    def apply(self, commit: Commit, heads: Sequence[bytes | memoryview]) -> DatasetState:
+        """Apply the commit that follows the generation applied; `heads` are the encoded heads of the chunks it added."""
+        decoded = [decode_head(head, ref.id) for head, ref in zip(heads, commit.added, strict=True)]
+        return apply_commit(self._index, self.dataset.id, commit, decoded)
+
+    def catch_up(self, log: CommitLog, reader: ChunkReader) -> DatasetState:
+        """Apply every commit of the store that the index lacks, reading the heads of the chunks they added."""
+        state = self.state()
+        with ThreadPoolExecutor(_HEAD_READERS, "heads") as pool:
+            for commit in log.since(state.generation):
+                if commit.removed:
+                    raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
+                heads: list[ChunkHead] = list(pool.map(lambda ref: reader.head(ref.id, ref.head_bytes), commit.added))
+                state = apply_commit(self._index, self.dataset.id, commit, heads)
+        return state
+
+    def stat(self, path: bytes) -> PathEntry:
+        """What stands at `path`; `PathNotFound`. A directory hides a file of its name. One round trip."""
+        if not path:
+            return PathEntry(b"", self.root())
+        directory, name = split(path)
+        lookups = [
+            MapFields(keys.directories_of(self.dataset.id, directory), [name]),
+            MapFields(keys.files_of(self.dataset.id, directory), [name]),
+        ]
+        for lookup, values in zip(lookups, self._index.get_many(lookups), strict=True):
+            if (value := values[0]) is not None:
+                row = decode_entries(lookup.key, [name], [value])[0]
+                if not is_deletion(row):
+                    return PathEntry(path, row)
+        raise PathNotFound(f"no such file or directory in dataset {self.dataset.name}: {path.decode(errors='replace')}")
+
+    def stat_files(self, directory: bytes, names: Sequence[bytes]) -> list[np.void | None]:
+        """The rows of the live files of these names in one directory, None for the others. One round trip."""
+        key = keys.files_of(self.dataset.id, directory)
+        values = self._index.get_many([MapFields(key, names)])[0]
+        found = [number for number, value in enumerate(values) if value is not None]
+        rows = decode_entries(key, [names[n] for n in found], [value for value in values if value is not None])
+        result: list[np.void | None] = [None] * len(names)
+        for number, row, deleted in zip(found, rows, is_deletion(rows).tolist(), strict=True):
+            if not deleted:
+                result[number] = row
+        return result
+
+    def root(self) -> np.void:
+        """The root directory's row: as put, or 0755 at the time of the last update."""
+        key = keys.directories_of(self.dataset.id, b"")
+        value = self._index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
+        if value is not None:
+            return decode_entries(key, [keys.ROOT_FIELD], [value])[0]  # type: ignore[no-any-return]
+        row = np.zeros((), ENTRY)
+        row["mode"], row["mtime_ns"] = stat.S_IFDIR | 0o755, self.state().updated_ns
+        return row[()]  # type: ignore[no-any-return]
+
+    def list(self, directory: bytes) -> DirectoryListing:
+        """The live children of a directory (files and directories in one scan each); `PathNotFound`, `PathConflict`."""
+        self._check_directory(directory)
+        return self._scan(directory)
+
+    def directory_names(self, directory: bytes) -> Sequence[bytes]:
+        """The live sub-directories' names; none if there is no such directory. One scan."""
+        return self._live(keys.directories_of(self.dataset.id, directory))[0]
+
+    def walk(self, top: bytes = b"") -> Iterator[DirectoryListing]:
+        """The listings of `top` and of all below it, parents before children, siblings sorted."""
+        self._check_directory(top)
+        pending = [top]
+        while pending:
+            listing = self._scan(pending.pop())
+            yield listing
+            prefix = listing.path + b"/" if listing.path else b""
+            pending.extend(prefix + name for name in reversed(listing.directory_names))
+
+    def chunk(self, chunk_id: bytes) -> ChunkRecord:
+        """One chunk's record; `RecordCorrupt` if the index does not know the chunk. One get."""
+        key = keys.chunks_of(self.dataset.id)
+        value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
+        if value is None:
+            raise RecordCorrupt(f"the index has no record of chunk {print_id(chunk_id)}: run `dlcmd recover`")
+        return ChunkRecord.decode(key, chunk_id, value)
+
+    def chunks(self) -> dict[bytes, ChunkRecord]:
+        """All chunk records by chunk id."""
+        key = keys.chunks_of(self.dataset.id)
+        return {
+            chunk_id: ChunkRecord.decode(key, chunk_id, value)
+            for batch in self._index.scan(key)
+            for chunk_id, value in batch
+        }
+
+    def forget(self) -> None:
+        """Drop every record of the dataset. May be repeated after a crash: the name goes last."""
+        tops = [keys.chunks_of(self.dataset.id), keys.state_of(self.dataset.id)]
+        pending = [b""]
+        while pending:
+            directory = pending.pop()
+            prefix = directory + b"/" if directory else b""
+            below = keys.directories_of(self.dataset.id, directory)
+            pending.extend(prefix + name for batch in self._index.scan(below) for name, _ in batch if name)
+            tops += [below, keys.files_of(self.dataset.id, directory)]
+        # Deepest first, so that an interrupted removal still finds the rest from the root.
+        self._index.drop(tops[:1:-1])
+        self._index.drop(tops[:2])
+        if indexed_dataset(self._index, self.dataset.name) == self.dataset:
+            self._index.remove([MapFields(keys.DATASETS, [self.dataset.name.encode()])])
+
+    def _check_directory(self, path: bytes) -> None:
+        if path and not self.stat(path).is_directory:
+            raise PathConflict(f"not a directory: {path.decode(errors='replace')}")
+
+    def _scan(self, directory: bytes) -> DirectoryListing:
+        directory_names, directories = self._live(keys.directories_of(self.dataset.id, directory))
+        file_names, files = self._live(keys.files_of(self.dataset.id, directory))
+        if hidden := set(directory_names).intersection(file_names):
+            kept = [number for number, name in enumerate(file_names) if name not in hidden]
+            file_names, files = [file_names[number] for number in kept], files[kept]
+        return DirectoryListing(directory, file_names, files, directory_names, directories)
+
+    def _live(self, key: bytes) -> tuple[list[bytes], npt.NDArray[np.void]]:
+        found: dict[bytes, bytes] = {}
+        for batch in self._index.scan(key):
+            found.update(batch)
+        found.pop(keys.ROOT_FIELD, None)
+        names = sorted(found)
+        rows = decode_entries(key, names, [found[name] for name in names])
+        deleted = is_deletion(rows)
+        if deleted.any():
+            names = [name for name, gone in zip(names, deleted.tolist(), strict=True) if not gone]
+            rows = rows[~deleted]
+        return names, rows
