@@ -1,0 +1,66 @@
+"""The local folder that snapshots live in: what they are called and how one gets there, whole or not at all.
+
+A file is written under a temporary name, made durable, and renamed to `<dataset>-<generation>-<hash>.snapshot`, a name that
+no other content has. So nothing that is mapped is ever written to, and a name that exists needs no second look.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+SUFFIX: Final = ".snapshot"
+_NAME = re.compile(r"(?P<dataset>.+)-(?P<id>(?P<generation>\d+)-[0-9a-f]{32})\.snapshot")
+
+
+def file_name(dataset_name: str, snapshot_id: str) -> str:
+    return f"{dataset_name}-{snapshot_id}{SUFFIX}"
+
+
+def parse_file_name(name: str) -> tuple[str, int, str] | None:
+    """(dataset's name, generation, snapshot id), None for a file that is not called like a snapshot."""
+    match = _NAME.fullmatch(name)
+    return (match["dataset"], int(match["generation"]), match["id"]) if match else None
+
+
+def snapshots_of(folder: Path, dataset_name: str) -> list[Path]:
+    """The dataset's snapshots in `folder`, newest generation first."""
+    found = []
+    for path in folder.glob(f"{dataset_name}-*{SUFFIX}"):
+        parsed = parse_file_name(path.name)
+        if parsed is not None and parsed[0] == dataset_name:
+            found.append((parsed[1], parsed[2], path))
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+@contextmanager
+def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
+    """A new file in `folder`, and the function that makes it durable and visible under a name. Without that call it is dropped.
+
+    The folder is made, for its owner alone, if it does not exist.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".incomplete-", dir=folder)
+
+    def finish(name: str) -> Path:
+        file.flush()
+        os.fchmod(file.fileno(), 0o444)
+        os.fsync(file.fileno())
+        os.rename(temporary, folder / name)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return folder / name
+
+    with open(descriptor, "wb") as file:
+        try:
+            yield file, finish
+        finally:
+            Path(temporary).unlink(missing_ok=True)
