@@ -38,9 +38,12 @@ import pathlib, sysconfig
 assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()' 2>/dev/null || echo python3-dev
 }
 
-install_missing() {  # install_missing <function that lists what is missing>
+# The compiler's part is looked at only when something is to be compiled.
+missing() { missing_to_run; is_done .stamp || missing_to_build; }
+
+install_missing() {
     local packages
-    mapfile -t packages < <("$1")
+    mapfile -t packages < <(missing)
     ((${#packages[@]})) || return 0
     have apt-get || die "missing, please install what your distribution calls them: ${packages[*]}"
     say "installing ${packages[*]}"
@@ -52,7 +55,7 @@ install_missing() {  # install_missing <function that lists what is missing>
         die "neither root nor sudo; please have these installed: ${packages[*]}"
     fi
     hash -r
-    mapfile -t packages < <("$1")
+    mapfile -t packages < <(missing)
     ((${#packages[@]} == 0)) || die "still missing after the installation: ${packages[*]}"
 }
 
@@ -67,7 +70,7 @@ install_as_root() {
         chmod 755 $policy
     fi
     apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
-    apt-get install -qq -y --no-install-recommends "$@" </dev/null
+    apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null
     if [[ " $* " == *" redis-server "* ]] && have systemctl; then
         systemctl --quiet disable redis-server.service || true  # nor at the next boot
     fi
@@ -112,19 +115,16 @@ install_torch() {
 
 case ${1:-} in
 --as-root) shift; install_as_root "$@"; exit ;;
-'' | torch) ;;
+'') stamp=.stamp ;;
+torch) stamp=.stamp-torch ;;
 *) die "usage: scripts/setup.sh [torch]" ;;
 esac
 
-install_missing missing_to_run
-if ! is_done .stamp || { [[ ${1:-} == torch ]] && ! is_done .stamp-torch; }; then
-    exec 9<"$script"
-    flock 9  # one set-up at a time in a checkout; whoever waited finds it done
-    if ! is_done .stamp; then
-        install_missing missing_to_build
-        create_venv
-    fi
-    if [[ ${1:-} == torch ]] && ! is_done .stamp-torch; then
-        install_torch
-    fi
+if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp; then
+    exit
 fi
+exec 9<"$script"
+flock 9  # one set-up at a time in a checkout; whoever waited finds it done
+install_missing
+is_done .stamp || create_venv
+is_done $stamp || install_torch
