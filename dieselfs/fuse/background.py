@@ -1,0 +1,137 @@
+"""Start a mount's daemon and return when the mount answers.
+
+The daemon is a fresh process (fork and exec), not a fork of the caller: stores and databases hold
+threads and maps that do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import IO, Final
+from urllib.parse import quote
+
+from dieselfs.errors import MountError
+from dieselfs.fuse.readiness import READY, VARIABLE
+
+_END_TIMEOUT_S: Final = 10.0
+_LARGE_LOG_BYTES: Final = 16 << 20
+
+
+def default_log_file(mountpoint: Path) -> Path:
+    """Where the daemon of `mountpoint` logs: /var/log/dieselfs, or the user's state folder."""
+    if os.geteuid() == 0:
+        folder = Path("/var/log/dieselfs")
+    else:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        folder = Path(state, "dieselfs")
+    return folder / f"mount{quote(os.path.abspath(mountpoint), safe='').replace('%2F', '-')}.log"
+
+
+def start_in_background(
+    command: Sequence[str], mountpoint: Path, *, log_file: Path, timeout_s: float = 60.0
+) -> int:
+    """Run `command`, which mounts at `mountpoint` in the foreground; the daemon's process id.
+
+    It gets a session of its own and writes to `log_file`. Raises `MountError` with what the daemon
+    said last if it ends, or with a time-out if it does not answer within `timeout_s`; then it is ended.
+    """
+    with _listening() as (receiver, address), _opened_log(log_file) as log_output:
+        said_before = log_output.tell()
+        daemon = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log_output,
+            stderr=log_output,
+            start_new_session=True,
+            env={**os.environ, VARIABLE: address},
+        )
+        try:
+            _await_ready(daemon, receiver, monotonic() + timeout_s, timeout_s)
+            os.stat(mountpoint)
+        except BaseException as error:
+            _end(daemon)
+            if isinstance(error, _DaemonEnded):
+                raise MountError(
+                    _last_words(log_file, said_before)
+                    or f"the daemon of {mountpoint} ended at once",
+                    f"its log: {log_file}",
+                ) from None
+            raise
+    # Someone must wait for it, lest it stay as a zombie of a caller that lives on.
+    threading.Thread(target=daemon.wait, daemon=True, name=f"reap mount {daemon.pid}").start()
+    return daemon.pid
+
+
+class _DaemonEnded(Exception):
+    """It ended before it was ready."""
+
+
+@contextmanager
+def _listening() -> Iterator[tuple[socket.socket, str]]:
+    """A socket for the daemon's READY=1, and its address."""
+    with tempfile.TemporaryDirectory(prefix="dieselfs-") as folder:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+            address = os.path.join(folder, "ready")
+            receiver.bind(address)
+            yield receiver, address
+
+
+def _opened_log(log_file: Path) -> IO[bytes]:
+    try:
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        if log_file.exists() and log_file.stat().st_size > _LARGE_LOG_BYTES:
+            log_file.rename(log_file.with_suffix(".log.1"))
+        return log_file.open("ab")
+    except OSError as error:
+        raise MountError(f"cannot write the log {log_file}: {error.strerror}") from error
+
+
+def _await_ready(
+    daemon: subprocess.Popen[bytes], receiver: socket.socket, deadline: float, timeout_s: float
+) -> None:
+    ended = os.pidfd_open(daemon.pid)
+    try:
+        waiting = select.poll()
+        waiting.register(receiver, select.POLLIN)
+        waiting.register(ended, select.POLLIN)
+        while True:
+            remaining_ms = max(0.0, deadline - monotonic()) * 1000
+            events = dict(waiting.poll(remaining_ms))
+            if receiver.fileno() in events:
+                if READY in receiver.recv(4096).split(b"\n"):
+                    return
+            elif ended in events:
+                raise _DaemonEnded
+            else:
+                raise MountError(
+                    f"the mount did not answer within {timeout_s:g} s",
+                    "see its log, or use --foreground",
+                )
+    finally:
+        os.close(ended)
+
+
+def _end(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
+def _last_words(log_file: Path, start: int) -> str:
+    """The last line that the daemon wrote, without the program's name in front."""
+    with log_file.open("rb") as reading:
+        reading.seek(start)
+        lines = reading.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("dlcmd: ").removeprefix("error: ") if lines else ""

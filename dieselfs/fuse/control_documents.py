@@ -1,0 +1,77 @@
+"""The texts of the control directory's small files: what is mounted, and how it fares."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from metadata.snapshot import Snapshot
+
+SHUFFLE_README: Final = b"""\
+Open a file here whose name says which order you want, for instance
+
+    seed=1,epoch=0,group=100,rank=0,world=1
+
+and read the paths of that rank's files in chunk-wise shuffled order, one a line, relative to the
+mountpoint. What is left out has its default. A name that is no set of parameters is an error (EINVAL).
+"""
+
+
+def dataset_document(
+    snapshot: Snapshot, store_url: str, options: Mapping[str, object], mounted_ns: int
+) -> bytes:
+    """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when."""
+    return _json(
+        {
+            "dataset": snapshot.dataset.name,
+            "dataset_id": snapshot.dataset.id.hex(),
+            "generation": snapshot.generation,
+            "updated": timestamp(snapshot.updated_ns),
+            "snapshot": str(snapshot.id),
+            "snapshot_file": os.fspath(snapshot.path),
+            "files": snapshot.file_count,
+            "directories": snapshot.directory_count,
+            "chunks": snapshot.chunk_count,
+            "bytes": snapshot.total_bytes,
+            "store": without_secrets(store_url),
+            "options": dict(options),
+            "pid": os.getpid(),
+            "mounted": timestamp(mounted_ns),
+        }
+    )
+
+
+def statistics_document(
+    requests: Mapping[str, int], bytes_read: int, thread_reads: int, cache: object, uptime_s: float
+) -> bytes:
+    """`stats.json`: counters since the mount began. `cache` is the cache's statistics dataclass."""
+    return _json(
+        {
+            "uptime_s": round(uptime_s, 3),
+            "requests": dict(sorted(requests.items())),
+            "bytes_read": bytes_read,
+            "reads_through_threads": thread_reads,
+            "cache": asdict(cache) if is_dataclass(cache) and not isinstance(cache, type) else {},
+        }
+    )
+
+
+def timestamp(time_ns: int) -> str:
+    """Seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).isoformat()
+
+
+def without_secrets(url: str) -> str:
+    """`url` without user, password, query and fragment, where credentials hide."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode() + b"\n"

@@ -1,0 +1,159 @@
+"""The control directory `.dieselfs/`, which listings of the root do not show.
+
+    .dieselfs/dataset.json       what is mounted
+    .dieselfs/stats.json         counters, fresh at every look-up
+    .dieselfs/shuffle/README     how to name a list
+    .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
+
+A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
+reads as empty), and a document gets a fresh inode then, so that the kernel never shows one content under
+the size of another (design §6 e). A shuffled list is a function of its parameters; it keeps its inode,
+and with it the kernel's pages, while the kernel knows it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import stat
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import pyfuse3
+
+from dieselfs.fuse.attributes import DIRECTORY_BYTES, FOREVER_S, Owner, entry_attributes
+from dieselfs.fuse.control_documents import SHUFFLE_README
+from dieselfs.fuse.control_names import README_NAME, SHUFFLE_NAME
+from dieselfs.fuse.inodes import CONTROL_INODE, FIRST_CONTROL_FILE_INODE, SHUFFLE_INODE
+from dieselfs.fuse.shuffle_lists import ShuffleLists
+from dieselfs.shuffle import ShuffleParameters, parse_parameters
+
+log = logging.getLogger(__name__)
+
+MAX_FILES: Final = 10_000
+"""The kernel forgets what nobody uses; if it does not, the oldest are dropped and become stale."""
+
+
+@dataclass(slots=True)
+class _ControlFile:
+    size: int
+    mtime_ns: int
+    content: bytes | ShuffleParameters
+    """A document's bytes, or what a list is built from again when it was dropped."""
+    lookups: int = 0
+    """How often the kernel was told of it and has not said yet that it forgot."""
+
+
+class ControlDirectory:
+    """The files of the control directory that the kernel knows at present."""
+
+    def __init__(
+        self, documents: Mapping[bytes, Callable[[], bytes]], lists: ShuffleLists, owner: Owner
+    ) -> None:
+        """`documents` gives the content of each file of `.dieselfs/` at the time of the call."""
+        self._lists = lists
+        self._owner = owner
+        self._started_ns = time.time_ns()
+        self._documents = {
+            CONTROL_INODE: dict(documents),
+            SHUFFLE_INODE: {README_NAME: lambda: SHUFFLE_README},
+        }
+        self._next_inode = count(FIRST_CONTROL_FILE_INODE)
+        self._files: dict[int, _ControlFile] = {}
+        self._list_inodes: dict[ShuffleParameters, int] = {}
+
+    async def lookup(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes:
+        """Counts as one look-up of the inode that it returns."""
+        if parent == CONTROL_INODE and name == SHUFFLE_NAME:
+            return self.attributes(SHUFFLE_INODE)
+        write = self._documents.get(parent, {}).get(name)
+        if write is not None:
+            return self._told(self._new_document(write()))
+        if parent == SHUFFLE_INODE and b"=" in name:
+            return self._told(await self._list_inode(_parameters(name)))
+        raise pyfuse3.FUSEError(errno.ENOENT)
+
+    def _new_document(self, content: bytes) -> int:
+        return self._add(_ControlFile(len(content), time.time_ns(), content))
+
+    async def _list_inode(self, parameters: ShuffleParameters) -> int:
+        try:
+            text = await self._lists.text(parameters)
+        except ValueError as error:  # a path holds a newline
+            log.error("no list of one path a line: %s", error)
+            raise pyfuse3.FUSEError(errno.ENOTSUP) from None
+        # No await from here on: a FORGET in between would take the inode away.
+        inode = self._list_inodes.get(parameters)
+        if inode is None:
+            inode = self._add(_ControlFile(len(text), time.time_ns(), parameters))
+            self._list_inodes[parameters] = inode
+        return inode
+
+    def _add(self, file: _ControlFile) -> int:
+        while len(self._files) >= MAX_FILES:
+            self._drop(next(iter(self._files)))
+        inode = next(self._next_inode)
+        self._files[inode] = file
+        return inode
+
+    def _told(self, inode: int) -> pyfuse3.EntryAttributes:
+        self._files[inode].lookups += 1
+        return self.attributes(inode)
+
+    def attributes(self, inode: int) -> pyfuse3.EntryAttributes:
+        if inode in self._documents:
+            mode, links = stat.S_IFDIR | 0o555, 3 if inode == CONTROL_INODE else 2
+            return entry_attributes(
+                inode, mode, DIRECTORY_BYTES, self._started_ns, self._owner, FOREVER_S, links
+            )
+        file = self._file(inode)
+        return entry_attributes(
+            inode, stat.S_IFREG | 0o444, file.size, file.mtime_ns, self._owner, timeout_s=0
+        )
+
+    def require_directory(self, inode: int) -> None:
+        if inode not in self._documents:
+            raise pyfuse3.FUSEError(errno.ENOTDIR)
+
+    def names(self, directory: int) -> list[bytes]:
+        """What a listing shows. A list's name is for the asker to choose, so none is listed."""
+        names = sorted(self._documents[directory])
+        return [*names, SHUFFLE_NAME] if directory == CONTROL_INODE else names
+
+    async def read(self, inode: int, start: int, size: int) -> memoryview:
+        """Bytes [start, start + size), as far as the file reaches."""
+        content = self._file(inode).content
+        if isinstance(content, ShuffleParameters):
+            content = await self._lists.text(content)
+        return memoryview(content)[start : start + size]
+
+    def forget(self, inode: int, lookups: int) -> None:
+        """The kernel takes back `lookups` of the times it was told of `inode`."""
+        file = self._files.get(inode)
+        if file is None:
+            return
+        file.lookups -= lookups
+        if file.lookups <= 0:
+            self._drop(inode)
+
+    def _drop(self, inode: int) -> None:
+        content = self._files.pop(inode).content
+        if isinstance(content, ShuffleParameters):
+            del self._list_inodes[content]
+
+    def _file(self, inode: int) -> _ControlFile:
+        file = self._files.get(inode)
+        if file is None:
+            raise pyfuse3.FUSEError(errno.ESTALE)
+        return file
+
+
+def _parameters(name: bytes) -> ShuffleParameters:
+    try:
+        return parse_parameters(name.decode())
+    except ValueError as error:  # UnicodeDecodeError is one
+        log.warning("no shuffled list %r: %s", name, error)
+        raise pyfuse3.FUSEError(errno.EINVAL) from None

@@ -1,0 +1,12 @@
+"""Names of the control directory and its files: what a mount offers, and what its users open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONTROL_NAME: Final = b".dieselfs"
+"""In the root, where it hides a file or directory of that name in the dataset."""
+DATASET_NAME: Final = b"dataset.json"
+STATISTICS_NAME: Final = b"stats.json"
+SHUFFLE_NAME: Final = b"shuffle"
+README_NAME: Final = b"README"

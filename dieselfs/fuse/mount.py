@@ -1,0 +1,222 @@
+"""A mount from beginning to end, in the foreground of its process. One process can hold one mount.
+
+It ends when it is unmounted or on SIGINT, SIGTERM or SIGHUP: requests in flight are answered, for at
+most `GRACE_S`, and then the mount is detached, whoever still uses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyfuse3
+import trio
+
+from dieselfs.errors import MountError
+from dieselfs.fuse.attributes import Owner
+from dieselfs.fuse.control_documents import dataset_document, statistics_document
+from dieselfs.fuse.control_files import ControlDirectory
+from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME, STATISTICS_NAME
+from dieselfs.fuse.dataset_tree import DatasetTree
+from dieselfs.fuse.file_reader import CachedSource, FileReader
+from dieselfs.fuse.inodes import FIRST_EPOCH
+from dieselfs.fuse.mountpoint import prepare, resolve
+from dieselfs.fuse.operations import MountOperations
+from dieselfs.fuse.readiness import announce_ready
+from dieselfs.fuse.shuffle_lists import ShuffleLists
+from dieselfs.worker_threads import WorkerThreads
+from metadata.snapshot import ROOT, Snapshot
+
+log = logging.getLogger(__name__)
+
+GRACE_S: Final = 4.0
+"""For requests in flight when the mount is told to end. With the detaching it stays below 5 s."""
+_READING_THREADS: Final = 32
+_MIN_TASKS: Final = 8  # waiting tasks that pyfuse3 keeps instead of starting one per request
+_MAX_TASKS: Final = (
+    256  # above _READING_THREADS, so that memory hits pass reads that wait for a store
+)
+_FUSE_DEVICE: Final = Path("/dev/fuse")
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """Where and how to mount."""
+
+    mountpoint: Path
+    store_url: str = ""
+    """Shown, without its secrets, in `.dieselfs/dataset.json`."""
+    allow_other: bool = False
+    """Let other users in; as an ordinary user this needs `user_allow_other` in /etc/fuse.conf."""
+    uid: int | None = None
+    """Owner of everything in the mount; the mounting user by default."""
+    gid: int | None = None
+    nonempty: bool = False
+    """Mount over what the directory holds."""
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(
+            os.getuid() if self.uid is None else self.uid,
+            os.getgid() if self.gid is None else self.gid,
+        )
+
+
+def check_mountable(options: MountOptions) -> None:
+    """Raise `MountError` for what can be seen beforehand; clear away a mount whose daemon has died.
+
+    `run_mount` does it too; a background start does it first, to fail in the user's terminal.
+    """
+    if not _FUSE_DEVICE.exists():
+        raise MountError(
+            f"{_FUSE_DEVICE} is missing",
+            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+        )
+    prepare(resolve(options.mountpoint), options.nonempty)
+
+
+def run_mount(
+    snapshot: Snapshot,
+    source: CachedSource,
+    options: MountOptions,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
+
+    `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and
+    `source` stay the caller's, to close afterwards. Raises `MountError` if the mount can't be made.
+    """
+    check_mountable(options)
+    mountpoint = resolve(options.mountpoint)
+    operations, threads = _assemble(snapshot, source, options)
+    trio.run(_mounted, operations, snapshot, options, mountpoint, threads, on_ready)
+
+
+def _assemble(
+    snapshot: Snapshot, source: CachedSource, options: MountOptions
+) -> tuple[MountOperations, WorkerThreads]:
+    threads = WorkerThreads(_READING_THREADS)
+    reader = FileReader(source, threads)
+    started_ns, started = time.time_ns(), time.monotonic()
+    counts: dict[str, int] = {}
+
+    def statistics() -> bytes:
+        uptime_s = time.monotonic() - started
+        return statistics_document(
+            counts, reader.bytes_read, reader.thread_reads, source.statistics(), uptime_s
+        )
+
+    def dataset() -> bytes:
+        return dataset_document(snapshot, options.store_url, _shown(options), started_ns)
+
+    control = ControlDirectory(
+        {DATASET_NAME: dataset, STATISTICS_NAME: statistics},
+        ShuffleLists(snapshot, threads),
+        options.owner,
+    )
+    if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
+        log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
+    tree = DatasetTree(snapshot, FIRST_EPOCH, options.owner)
+    return MountOperations(tree, reader, control, counts), threads
+
+
+def _shown(options: MountOptions) -> dict[str, object]:
+    owner = options.owner
+    return {
+        "mountpoint": os.fspath(options.mountpoint),
+        "allow_other": options.allow_other,
+        "uid": owner.uid,
+        "gid": owner.gid,
+    }
+
+
+def fuse_options(snapshot: Snapshot, options: MountOptions) -> set[str]:
+    """What libfuse is told."""
+    # A comma would end the option, and libfuse takes ASCII only.
+    source = quote(f"dieselfs:{snapshot.dataset.name}@{snapshot.id}", safe=":@/-_.~+=")
+    chosen = {"default_permissions", "ro", f"fsname={source}", "subtype=dieselfs"}
+    return chosen | {"allow_other"} if options.allow_other else chosen
+
+
+async def _mounted(
+    operations: MountOperations,
+    snapshot: Snapshot,
+    options: MountOptions,
+    mountpoint: Path,
+    threads: WorkerThreads,
+    on_ready: Callable[[], None],
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        _make_mount(operations, mountpoint, fuse_options(snapshot, options))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_on_signal, signals, nursery.cancel_scope)
+                nursery.start_soon(_tell_when_ready, mountpoint, threads, on_ready)
+                await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
+                nursery.cancel_scope.cancel()
+        finally:
+            # Detaches also what is in use, and aborts what has not been answered.
+            pyfuse3.close(unmount=True)
+    log.info("%s is unmounted", mountpoint)
+
+
+def _make_mount(operations: MountOperations, mountpoint: Path, chosen: set[str]) -> None:
+    complaint = ""
+    try:
+        with (
+            _captured_stderr() as captured
+        ):  # libfuse and fusermount3 give their reasons there only
+            try:
+                pyfuse3.init(operations, os.fspath(mountpoint), chosen)
+            finally:
+                captured.seek(0)
+                complaint = captured.read().decode(errors="replace").strip()
+    except RuntimeError as error:
+        raise MountError(f"cannot mount at {mountpoint}: {complaint or error}") from None
+    if complaint:
+        log.warning("libfuse: %s", complaint)
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[Any]:
+    """Send what this process and its children write to file descriptor 2 to a temporary file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as captured:
+            os.dup2(captured.fileno(), 2)
+            try:
+                yield captured
+            finally:
+                os.dup2(kept, 2)
+    finally:
+        os.close(kept)
+
+
+async def _end_on_signal(signals: Any, scope: trio.CancelScope) -> None:
+    async for number in signals:
+        log.info("%s: unmounting", signal.Signals(number).name)
+        # From here pyfuse3 takes no further request; main() returns when the last one is answered.
+        scope.deadline = min(scope.deadline, trio.current_time() + GRACE_S)
+        pyfuse3.terminate()
+
+
+async def _tell_when_ready(
+    mountpoint: Path, threads: WorkerThreads, on_ready: Callable[[], None]
+) -> None:
+    # In a thread: the answer comes from this very process.
+    await threads.run_abandonable(os.stat, mountpoint)
+    log.info("%s is mounted", mountpoint)
+    on_ready()
+    announce_ready()

@@ -1,0 +1,149 @@
+"""What is mounted: the kernel's own table, and each mount's word about itself. There are no state files.
+
+A mount whose daemon is gone or stopped must not hang whoever lists mounts, so each is asked through
+a process of its own that is killed when the time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME
+
+FILE_SYSTEM_TYPE: Final = "fuse.dieselfs"
+_MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+class MountState(StrEnum):
+    """What a mount answers."""
+
+    SERVING = "serving"
+    DEAD = "dead"
+    """Its daemon is gone; unmount it, or mount over it with `dlcmd mount`."""
+    HUNG = "hung"
+    """No answer in time, or none that makes sense."""
+    PRIVATE = "private"
+    """Another user's, mounted without `allow_other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    """One line of the kernel's mount table."""
+
+    mountpoint: Path
+    file_system_type: str
+    source: str
+
+    @property
+    def is_dieselfs(self) -> bool:
+        return self.file_system_type == FILE_SYSTEM_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class MountInfo:
+    """A DieselFS mount. What only its daemon knows is None unless it is serving."""
+
+    mountpoint: Path
+    source: str
+    """`dieselfs:<dataset>@<snapshot id>`, known to the kernel."""
+    state: MountState
+    dataset: str | None = None
+    generation: int | None = None
+    snapshot: str | None = None
+    mounted: str | None = None
+    """ISO 8601, UTC."""
+    pid: int | None = None
+    details: Mapping[str, Any] | None = None
+    """All of `.dieselfs/dataset.json`."""
+
+
+def mount_entries() -> list[MountEntry]:
+    """Everything mounted that this process can see; of mounts stacked on one point, the last is on top."""
+    return [_parse(line) for line in _MOUNT_TABLE.read_bytes().splitlines()]
+
+
+def _parse(line: bytes) -> MountEntry:
+    # id, parent, device, root, mountpoint, options, optional fields, "-", type, source: proc(5)
+    before, _, after = line.partition(b" - ")
+    kind, source = after.split(b" ")[:2]
+    return MountEntry(
+        Path(os.fsdecode(_unescaped(before.split(b" ")[4]))),
+        kind.decode(),
+        os.fsdecode(_unescaped(source)),
+    )
+
+
+def _unescaped(field: bytes) -> bytes:
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field)
+
+
+def entry_at(mountpoint: Path) -> MountEntry | None:
+    """What is mounted on top at exactly `mountpoint` (absolute, without links), if anything is."""
+    found = [entry for entry in mount_entries() if entry.mountpoint == mountpoint]
+    return found[-1] if found else None
+
+
+def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
+    """All DieselFS mounts, in the order in which they were made. Takes at most about `timeout_s`."""
+    answers = ask([entry for entry in mount_entries() if entry.is_dieselfs], timeout_s)
+    still_there = {entry.mountpoint for entry in mount_entries() if entry.is_dieselfs}
+    return [info for info in answers if info.mountpoint in still_there]
+
+
+def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
+    """Let each mount say what it is, all at the same time."""
+    deadline = monotonic() + timeout_s
+    asked = [(entry, _start_reading(entry.mountpoint)) for entry in entries]
+    return [_answer(entry, reading, deadline) for entry, reading in asked]
+
+
+def _start_reading(mountpoint: Path) -> subprocess.Popen[bytes]:
+    document = mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(DATASET_NAME)
+    return subprocess.Popen(
+        ["cat", "--", document],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+
+
+def _answer(entry: MountEntry, reading: subprocess.Popen[bytes], deadline: float) -> MountInfo:
+    with reading:
+        try:
+            output, complaint = reading.communicate(timeout=max(0.0, deadline - monotonic()))
+        except subprocess.TimeoutExpired:
+            reading.kill()  # a read of a stopped daemon can be killed, one by this process itself could not
+            return MountInfo(entry.mountpoint, entry.source, MountState.HUNG)
+    if reading.returncode != 0:
+        return MountInfo(entry.mountpoint, entry.source, _state_from(complaint))
+    details = json.loads(output)
+    return MountInfo(
+        entry.mountpoint,
+        entry.source,
+        MountState.SERVING,
+        details.get("dataset"),
+        details.get("generation"),
+        details.get("snapshot"),
+        details.get("mounted"),
+        details.get("pid"),
+        details,
+    )
+
+
+def _state_from(complaint: bytes) -> MountState:
+    if b"Permission denied" in complaint:
+        return MountState.PRIVATE
+    if b"not connected" in complaint or b"connection abort" in complaint:
+        return MountState.DEAD
+    return MountState.HUNG

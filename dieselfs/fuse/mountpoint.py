@@ -1,0 +1,159 @@
+"""A mountpoint before and after a mount: is it fit to be mounted on, and how is it freed.
+
+Nothing here touches a mountpoint before the kernel's table says that no DieselFS mount lies on it:
+one whose daemon is stopped would hang us.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.fuse.mount_table import MountEntry, MountState, ask, entry_at
+
+log = logging.getLogger(__name__)
+
+_ANSWER_TIMEOUT_S: Final = 2.0
+_UNMOUNT_TIMEOUT_S: Final = 30.0
+_SHOWN_USERS: Final = 5
+
+
+def resolve(mountpoint: Path) -> Path:
+    """`mountpoint` absolute and without links. Its own last component is looked at only if it is
+    no mountpoint yet."""
+    near = Path(os.path.realpath(mountpoint.parent), mountpoint.name)
+    if mountpoint.name in ("", "..") or entry_at(near) is None:
+        return Path(os.path.realpath(mountpoint))
+    return near
+
+
+def prepare(mountpoint: Path, nonempty: bool = False) -> None:
+    """Raise `MountError` unless the resolved `mountpoint` can be mounted on now.
+
+    A mount whose daemon has died is cleared away first.
+    """
+    entry = entry_at(mountpoint)
+    if entry is not None and entry.is_dieselfs:
+        _clear_if_dead(entry)
+        entry = entry_at(mountpoint)
+    try:
+        names = os.listdir(mountpoint)
+    except FileNotFoundError:
+        raise MountError(
+            f"mountpoint {mountpoint} does not exist", f"make it: mkdir -p {mountpoint}"
+        ) from None
+    except NotADirectoryError:
+        raise MountError(f"mountpoint {mountpoint} is not a directory") from None
+    except OSError as error:
+        raise MountError(f"mountpoint {mountpoint}: {error.strerror}") from error
+    if entry is not None and not nonempty:
+        raise MountpointBusy(
+            f"mountpoint {mountpoint} is busy: {entry.source} ({entry.file_system_type}) is mounted there",
+            "choose another directory, or mount over it with --nonempty",
+        )
+    if names and not nonempty:
+        raise MountError(
+            f"mountpoint {mountpoint} is not empty",
+            "choose an empty directory, or hide its content with --nonempty",
+        )
+
+
+def _clear_if_dead(entry: MountEntry) -> None:
+    [info] = ask([entry], _ANSWER_TIMEOUT_S)
+    if info.state is MountState.DEAD:
+        log.warning("the daemon of %s at %s is gone: unmounting it", entry.source, entry.mountpoint)
+        unmount(entry.mountpoint, lazy=True)
+    elif info.state is MountState.HUNG:
+        raise MountpointBusy(
+            f"{entry.source} is mounted at {entry.mountpoint} and does not answer",
+            f"detach it: dlcmd umount --lazy {entry.mountpoint}",
+        )
+    else:
+        raise MountpointBusy(
+            f"{entry.source} is already mounted at {entry.mountpoint}",
+            f"unmount it first: dlcmd umount {entry.mountpoint}",
+        )
+
+
+def unmount(mountpoint: Path, lazy: bool = False) -> None:
+    """Unmount the DieselFS mount at `mountpoint`; it is gone when this returns.
+
+    `lazy` detaches it at once, and those who have files open keep them until the daemon ends. Raises
+    `MountpointBusy` (naming who uses it) or `MountError`.
+    """
+    mountpoint = resolve(mountpoint)
+    entry = entry_at(mountpoint)
+    if entry is None or not entry.is_dieselfs:
+        what = f", but {entry.file_system_type}" if entry else ""
+        raise MountError(f"no DieselFS mount at {mountpoint}{what}", "`dlcmd mounts` lists them")
+    if os.geteuid() == 0:
+        command = ["umount", "--lazy"] if lazy else ["umount"]
+    else:
+        command = ["fusermount3", "-u", "-z"] if lazy else ["fusermount3", "-u"]
+    _run([*command, "--", os.fspath(mountpoint)], mountpoint)
+
+
+def _run(command: list[str], mountpoint: Path) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_UNMOUNT_TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        raise MountError(f"{command[0]} is not installed", "install the package fuse3") from None
+    except subprocess.TimeoutExpired:
+        raise MountError(
+            f"unmounting {mountpoint} takes longer than {_UNMOUNT_TIMEOUT_S} s"
+        ) from None
+    if done.returncode == 0:
+        return
+    if "busy" in done.stderr.lower():
+        raise MountpointBusy(
+            f"{mountpoint} is in use{_used_by(mountpoint)}",
+            "end what uses it, or detach it with --lazy",
+        )
+    raise MountError(f"cannot unmount {mountpoint}: {done.stderr.strip()}")
+
+
+def _used_by(mountpoint: Path) -> str:
+    """Those of the processes that hold something below `mountpoint` which we may look at."""
+    users = [
+        f"{_command_name(process)} ({process.name})"
+        for process in sorted(Path("/proc").glob("[0-9]*"))
+        if _uses(process, mountpoint)
+    ]
+    if not users:
+        return ""
+    more = f" and {len(users) - _SHOWN_USERS} more" if len(users) > _SHOWN_USERS else ""
+    return " by " + ", ".join(users[:_SHOWN_USERS]) + more
+
+
+def _uses(process: Path, mountpoint: Path) -> bool:
+    try:
+        links = [process / "cwd", process / "root", *(process / "fd").iterdir()]
+    except OSError:  # ended meanwhile, or another user's
+        return False
+    return any(_target(link).is_relative_to(mountpoint) for link in links)
+
+
+def _target(link: Path) -> Path:
+    try:
+        return Path(os.readlink(link))
+    except OSError:
+        return Path()
+
+
+def _command_name(process: Path) -> str:
+    try:
+        return (process / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "a process that ended"

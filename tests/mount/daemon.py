@@ -1,0 +1,91 @@
+"""A mount's daemon for tests: `python -m tests.mount.daemon SNAPSHOT STORE MOUNTPOINT [options]`.
+
+Its source fails as the file given by --faults says at the time of each read: empty for no fault, else
+corrupt, unavailable, missing, bug, short or stuck.
+"""
+
+import argparse
+import logging
+import sys
+import threading
+from pathlib import Path
+
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import FileExtent
+from chunkstore.errors import Corrupt, NotFound, Unavailable
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.chunk_cache import CacheStatistics, ChunkCache
+from dieselfs.errors import DieselFSError
+from dieselfs.fuse.mount import MountOptions, run_mount
+from metadata.snapshot import Snapshot
+
+ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
+
+
+class FaultySource:
+    """A `CachedSource` over another that fails on demand, also where the other has the bytes."""
+
+    def __init__(self, source: ChunkCache, faults: Path) -> None:
+        self._source = source
+        self._faults = faults
+
+    def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
+        fault = self._faults.read_text()
+        if fault == "peek-bug":
+            raise ZeroDivisionError("a bug in peek")
+        return None if fault else self._source.peek(file, start, length)
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        fault = self._faults.read_text()
+        if fault in ERRORS:
+            raise ERRORS[fault](f"{fault}, because the test says so")
+        if fault == "bug":
+            raise ZeroDivisionError("a bug in read")
+        if fault == "stuck":
+            threading.Event().wait()
+        data = self._source.read(file, start, length)
+        return data[: length // 2] if fault == "short" else data
+
+    def payload(self, chunk):
+        return self._source.payload(chunk)
+
+    def statistics(self) -> CacheStatistics:
+        return self._source.statistics()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("snapshot", type=Path)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("mountpoint", type=Path)
+    parser.add_argument("--faults", type=Path)
+    parser.add_argument("--cache-bytes", type=int, default=256 << 20)
+    parser.add_argument("--allow-other", action="store_true")
+    parser.add_argument("--uid", type=int)
+    parser.add_argument("--gid", type=int)
+    parser.add_argument("--nonempty", action="store_true")
+    chosen = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    options = MountOptions(
+        chosen.mountpoint,
+        store_url=f"file://user:secret@host{chosen.store}?token=secret",
+        allow_other=chosen.allow_other,
+        uid=chosen.uid,
+        gid=chosen.gid,
+        nonempty=chosen.nonempty,
+    )
+    try:
+        with Snapshot.open(chosen.snapshot) as snapshot:
+            reader = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
+            source = ChunkCache(reader, chosen.cache_bytes)
+            if chosen.faults:
+                source = FaultySource(source, chosen.faults)
+            run_mount(snapshot, source, options)
+    except DieselFSError as error:
+        print(f"dlcmd: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Mounts for tests: started as a user's are, and surely gone afterwards."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dieselfs.fuse.background import start_in_background
+from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mountpoint import unmount
+from tests.mount.packing import PackedDataset
+
+PATIENCE_S = 20.0
+
+needs_fuse = pytest.mark.skipif(
+    os.geteuid() == 0 and not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
+)
+
+
+def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@dataclass(frozen=True)
+class Mount:
+    path: Path
+    pid: int
+    log_file: Path
+    faults: Path
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def statistics(self) -> dict[str, Any]:
+        """What the mount counts. Asking makes a few requests itself."""
+        document: dict[str, Any] = json.loads((self.path / ".dieselfs" / "stats.json").read_text())
+        return document
+
+    def fail_with(self, fault: str) -> None:
+        """Let reads that reach the daemon fail from now on; '' ends it."""
+        replacement = self.faults.with_suffix(".new")
+        replacement.write_text(fault)
+        replacement.rename(self.faults)
+
+    def wait_until_ended(self) -> None:
+        eventually(lambda: not is_alive(self.pid), f"end of daemon {self.pid}")
+
+
+def daemon_command(packed: PackedDataset, mountpoint: Path, *options: str) -> list[str]:
+    program = [sys.executable, "-m", "tests.mount.daemon"]
+    return [*program, str(packed.snapshot), str(packed.store), str(mountpoint), *options]
+
+
+def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
+    mountpoint = folder / "mnt"
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    faults = folder / "faults"
+    faults.write_text("")
+    log_file = folder / "daemon.log"
+    command = daemon_command(packed, mountpoint, "--faults", str(faults), *options)
+    pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
+    return Mount(mountpoint, pid, log_file, faults)
+
+
+@contextmanager
+def mounted(packed: PackedDataset, folder: Path, *options: str) -> Iterator[Mount]:
+    mount = start(packed, folder, *options)
+    try:
+        yield mount
+    finally:
+        end(mount)
+
+
+def end(mount: Mount) -> None:
+    if is_alive(mount.pid):
+        os.kill(mount.pid, signal.SIGTERM)
+        mount.wait_until_ended()
+    while entry_at(mount.path) is not None:
+        unmount(mount.path, lazy=True)

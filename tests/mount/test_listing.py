@@ -1,0 +1,87 @@
+"""opendir, readdir, releasedir: complete, in a stable order, with attributes, for concurrent readers."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.mount.mounting import Mount, mounted
+from tests.mount.packing import PackedDataset, pack
+
+MANY = 20_000
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
+    folder = tmp_path_factory.mktemp("crowded")
+    (folder / "source" / "all").mkdir(parents=True)
+    for n in range(MANY):
+        (folder / "source" / "all" / f"file-{n:05}").write_bytes(b"%d" % n)
+    for n in range(50):
+        (folder / "source" / "all" / f"directory-{n:05}").mkdir()
+    return pack(folder / "source", folder)
+
+
+@pytest.fixture
+def crowded_mount(crowded: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
+    with mounted(crowded, tmp_path) as mount:
+        yield mount
+
+
+def test_the_whole_tree_is_listed(sample: PackedDataset, sample_mount: Mount) -> None:
+    def tree(top: Path) -> dict[bytes, tuple[list[bytes], list[bytes]]]:
+        root = os.fsencode(top)
+        return {
+            os.path.relpath(at, root): (sorted(directories), sorted(files))
+            for at, directories, files in os.walk(root)
+        }
+
+    assert tree(sample_mount.path) == tree(sample.source)
+
+
+def test_a_listing_tells_files_from_directories(sample_mount: Mount) -> None:
+    for entry in os.scandir(sample_mount.path):
+        assert entry.is_dir(follow_symlinks=False) == os.path.isdir(entry.path)
+        assert entry.inode() == os.stat(entry.path).st_ino
+
+
+def test_an_empty_directory_lists_nothing(sample_mount: Mount) -> None:
+    assert os.listdir(sample_mount.path / "empty") == []
+
+
+def test_a_large_directory_is_listed_completely_by_concurrent_readers(crowded_mount: Mount) -> None:
+    expected = sorted(
+        [f"file-{n:05}" for n in range(MANY)] + [f"directory-{n:05}" for n in range(50)]
+    )
+    with ThreadPoolExecutor(6) as readers:
+        listings = list(readers.map(os.listdir, [crowded_mount.path / "all"] * 6))
+    for listing in listings:
+        assert sorted(listing) == expected
+
+
+def test_the_order_of_a_listing_never_changes(crowded_mount: Mount) -> None:
+    assert os.listdir(crowded_mount.path / "all") == os.listdir(crowded_mount.path / "all")
+
+
+def test_attributes_come_with_the_listing(crowded_mount: Mount) -> None:
+    before = crowded_mount.statistics()["requests"]
+    subprocess.run(["ls", "-l", crowded_mount.path / "all"], check=True, stdout=subprocess.DEVNULL)
+    after = crowded_mount.statistics()["requests"]
+    assert after.get("getattr", 0) - before.get("getattr", 0) < 50
+    assert after["lookup"] - before["lookup"] < 50
+    # After the first ENOTSUP `ls` asks for no more extended attributes on this device.
+    assert after.get("getxattr", 0) - before.get("getxattr", 0) < 50
+
+
+def test_a_directory_can_be_read_again_from_the_start(sample_mount: Mount) -> None:
+    fd = os.open(sample_mount.path / "class" / "c0", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        first = os.listdir(fd)
+        os.lseek(fd, 0, os.SEEK_SET)
+        assert os.listdir(fd) == first
+        assert len(first) == 43
+    finally:
+        os.close(fd)
