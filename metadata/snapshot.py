@@ -25,7 +25,7 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from metadata import path_index, snapshot_bulk
+from metadata import path_index, snapshot_bulk, snapshot_verification
 from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import (
     DIRECTORY_BASE,
@@ -107,6 +107,16 @@ class Snapshot:
             size = os.fstat(file.fileno()).st_size
             header = decode_header(file.read(MAX_HEADER_BYTES), size)
             return cls(Path(path), header, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+
+    @classmethod
+    def verify(cls, path: str | os.PathLike[str]) -> None:
+        """Check everything: `open`'s checks, the whole file's hash, and that every number, name and path is in bounds and in order.
+
+        For a file that was built, pulled or is doubted: about 1 µs a file. Raises `SnapshotRefused` with the reason.
+        """
+        snapshot_verification.check_file_hash(path)
+        with cls.open(path) as snapshot:
+            snapshot_verification.check_content(snapshot.header, snapshot.columns)
 
     def close(self) -> None:
         """Give the map back. Arrays still held elsewhere keep it alive until they go; the snapshot itself is unusable."""

@@ -23,10 +23,11 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import InvalidPath
 from chunkstore.object_keys import check_dataset_name
-from chunkstore.paths import MAX_PATH_BYTES, check_paths
+from chunkstore.paths import MAX_PATH_BYTES
 from metadata import path_index
 from metadata.errors import RecordCorrupt
 from metadata.listing import DirectoryListing
+from metadata.names import check_names
 from metadata.records import ChunkRecord, DatasetState
 from metadata.snapshot_folder import file_name, publish
 from metadata.snapshot_format import (
@@ -313,15 +314,10 @@ def _narrow(column: npt.NDArray[np.uint64]) -> npt.NDArray[np.unsignedinteger]:
 
 
 def _check_names(directory: bytes, names: Sequence[bytes]) -> None:
-    """Each name is one component of a path, as the kernel will be told it."""
     try:
-        if b"" in names:  # check_paths takes it for the root
-            raise InvalidPath("an empty name")
-        check_paths(names)
-        if b"/" in b"".join(names):
-            raise InvalidPath("a name that holds a '/'")
+        check_names(names)
     except InvalidPath as error:
-        raise RecordCorrupt(f"illegal name in {directory!r} of the index: {error}") from error
+        raise RecordCorrupt(f"the index holds, in {directory!r} or near it, an {error}") from error
 
 
 def _check_sorted(directory: bytes, names: Sequence[bytes]) -> None:

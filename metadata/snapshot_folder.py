@@ -7,7 +7,6 @@ no other content has. So nothing that is mapped is ever written to, and a name t
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,27 +14,10 @@ from pathlib import Path
 from typing import IO, Final
 
 SUFFIX: Final = ".snapshot"
-_NAME = re.compile(r"(?P<dataset>.+)-(?P<id>(?P<generation>\d+)-[0-9a-f]{32})\.snapshot")
 
 
 def file_name(dataset_name: str, snapshot_id: str) -> str:
     return f"{dataset_name}-{snapshot_id}{SUFFIX}"
-
-
-def parse_file_name(name: str) -> tuple[str, int, str] | None:
-    """(dataset's name, generation, snapshot id), None for a file that is not called like a snapshot."""
-    match = _NAME.fullmatch(name)
-    return (match["dataset"], int(match["generation"]), match["id"]) if match else None
-
-
-def snapshots_of(folder: Path, dataset_name: str) -> list[Path]:
-    """The dataset's snapshots in `folder`, newest generation first."""
-    found = []
-    for path in folder.glob(f"{dataset_name}-*{SUFFIX}"):
-        parsed = parse_file_name(path.name)
-        if parsed is not None and parsed[0] == dataset_name:
-            found.append((parsed[1], parsed[2], path))
-    return [path for *_, path in sorted(found, reverse=True)]
 
 
 @contextmanager
