@@ -1,8 +1,9 @@
 """One LMDB environment per folder and process: opened, shared, grown, and out of the way of a fork.
 
-LMDB forbids a process to open one database twice (its locks belong to the process, and closing either would drop them) and to
-carry an open one over a fork. So all stores of a folder share one environment here, and before a fork every environment is
-closed, once its running transactions have ended; parent and child open it again when they next need it.
+LMDB forbids a process to open one database twice (its locks belong to the process, and closing
+either would drop them) and to carry an open one over a fork. So all stores of a folder share one
+environment here, and before a fork every environment is closed, once its running transactions have
+ended; parent and child open it again when they next need it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _ATTEMPTS: Final = 64
 
 
 class LmdbEnvironment:
-    """Runs whole transactions, each on the calling thread (LMDB's write lock belongs to a thread)."""
+    """Runs whole transactions, each on the calling thread (LMDB's write lock belongs to a
+    thread)."""
 
     def __init__(self, folder: Path, map_bytes: int) -> None:
         self._folder = folder
@@ -41,8 +43,8 @@ class LmdbEnvironment:
         self.users = 0
 
     def run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
-        """The result of `operation` in one transaction, which is committed if `write`. It may be run again after its effects
-        were rolled back, when the map turned out too small."""
+        """The result of `operation` in one transaction, which is committed if `write`. It may be
+        run again after its effects were rolled back, when the map turned out too small."""
         for _ in range(_ATTEMPTS):
             map_bytes = self._map_bytes
             try:
@@ -170,7 +172,8 @@ _environments_lock = threading.Lock()
 
 
 def acquire_environment(folder: Path, map_bytes: int = INITIAL_MAP_BYTES) -> LmdbEnvironment:
-    """This process's environment of the folder (resolved). Each call needs one `release_environment`."""
+    """This process's environment of the folder (resolved). Each call needs one
+    `release_environment`."""
     with _environments_lock:
         environment = _environments.get(folder)
         if environment is None:

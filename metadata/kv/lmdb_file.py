@@ -1,7 +1,8 @@
 """The key-value store in a folder of this machine: the embedded default, with no server to run.
 
-A field lies under map key + field. Map keys are prefix-free, so a map is one range of the B-tree. Every put is one write
-transaction, whatever its phases: all of it is there after a crash, or nothing.
+A field lies under map key + field. Map keys are prefix-free, so a map is one range of the B-tree.
+Every put is one write transaction, whatever its phases: all of it is there after a crash, or
+nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Pair: TypeAlias = tuple[bytes, bytes]
 
 
 class LmdbFileStore:
-    """Implements `KeyValueStore`. Any number of stores, threads and processes may use one folder; a store may be used on both
-    sides of a fork. The file grows as needed and never shrinks."""
+    """Implements `KeyValueStore`. Any number of stores, threads and processes may use one folder; a
+    store may be used on both sides of a fork. The file grows as needed and never shrinks."""
 
     def __init__(self, folder: str | Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
         self._environment = acquire_environment(Path(folder).absolute().resolve(), map_bytes)
@@ -133,8 +134,8 @@ def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
 
 
 def _put(transaction: lmdb.Transaction, ordered: list[Pair]) -> None:
-    """Most puts hold only new fields, so those are written first and only what is left is compared. 1.4 µs a field instead of
-    1.9."""
+    """Most puts hold only new fields, so those are written first and only what is left is compared.
+    1.4 µs a field instead of 1.9."""
     cursor = transaction.cursor()
     _, added = cursor.putmulti(ordered, overwrite=False)
     if added == len(ordered):

@@ -1,0 +1,157 @@
+"""The key-value store in a Redis Cluster: every map's key names a slot, every slot has a master,
+and both may change.
+
+redis-py's own cluster client repeats commands one by one and each with timeouts of its own, so a
+put in a fail-over has no bound worth the name, and it refuses scripts in pipelines. Here a round of
+commands goes to all masters at once and what failed goes again, by a fresh map of the slots, until
+one deadline.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from redis import exceptions
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
+from metadata.kv.redis_pipeline import (
+    SOCKET_TIMEOUT_S,
+    Address,
+    Command,
+    Pipeline,
+    RedisUrl,
+    Reply,
+    advice,
+    exchange,
+    is_error,
+)
+
+PATIENCE_S: Final = 15.0
+"""A fail-over takes 3-4 s with a node timeout of 2 s. A call takes at most this and four socket
+timeouts, unless servers answer."""
+
+_TRANSIENT: Final = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.MovedError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.MasterDownError,
+    exceptions.ReadOnlyError,
+)
+_FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
+"""Subclasses of `ConnectionError` that repeating does not change."""
+
+
+class RedisClusterStore(RedisMaps):
+    """Implements `KeyValueStore`; may be used on both sides of a fork.
+
+    `url` is `redis+cluster://[user:password@]host:port[,host:port…]` (`rediss+cluster://` with
+    TLS): any of its nodes."""
+
+    def __init__(
+        self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._nodes = _node_urls(url)
+        super().__init__(str(self._nodes[0]), split_above, patience_s)
+        self._pools: dict[Address, Any] = {}
+        self._slots: list[Address | None] = []
+        error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
+        if not self._slots:
+            raise self._unavailable(error)
+
+    def close(self) -> None:
+        super().close()
+        for pool in list(self._pools.values()):
+            pool.disconnect()
+
+    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+        slots = self._slots
+        replies: list[Reply] = [None] * len(commands)
+        by_node: dict[Address, list[int]] = defaultdict(list)
+        for at, command in enumerate(commands):
+            address = command.asking or slots[key_slot(command.key)]
+            if address is None:
+                replies[at] = exceptions.ClusterDownError("a hash slot is not served")
+            else:
+                by_node[address].append(at)
+        pipelines = [
+            Pipeline(self._pool(address), [commands[at] for at in places])
+            for address, places in by_node.items()
+        ]
+        for places, answers in zip(by_node.values(), exchange(pipelines), strict=True):
+            for at, answer in zip(places, answers, strict=True):
+                replies[at] = answer
+        return replies
+
+    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+        if isinstance(error, exceptions.AskError):
+            return replace(command, asking=Address(error.host, error.port))
+        if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
+            return replace(command, asking=None, by_text=False)
+        return None
+
+    def _before_retry(self) -> None:
+        self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
+
+    def _pool(self, address: Address) -> Any:
+        pool = self._pools.get(address)
+        if pool is None:
+            # Two threads may both make one: the loser's has no connection yet.
+            pool = self._pools.setdefault(address, self._nodes[0].pool(address))
+        return pool
+
+    def _load_slots(self, deadline: float) -> exceptions.RedisError | None:
+        """Ask one node after the other who serves which slot; the last error, if none has told."""
+        masters = list({address for address in self._slots if address})
+        random.shuffle(masters)
+        error: exceptions.RedisError | None = None
+        for address in [*masters, *(node.address for node in self._nodes)]:
+            if error is not None and time.monotonic() > deadline:
+                break
+            question = Command(b"", ("CLUSTER", "SLOTS"))
+            [[reply]] = exchange([Pipeline(self._pool(address), [question])])
+            if not is_error(reply):
+                self._slots = _masters_by_slot(reply, address)
+                return None
+            error = reply
+        return error
+
+    def _unavailable(self, error: exceptions.RedisError | None) -> IndexUnavailable:
+        if error is None or "cluster support disabled" in str(error):
+            return IndexUnavailable(f"index {self._shown}: not a cluster: write redis:// instead")
+        return IndexUnavailable(f"index {self._shown}: {advice(error)}")
+
+
+def _node_urls(url: str) -> list[RedisUrl]:
+    scheme, _, rest = url.partition("+cluster://")
+    login, at, places = rest.rpartition("@")
+    hosts, slash, query = places.partition("/")
+    if not slash:
+        hosts, slash, query = places.partition("?")
+    shown = f"{scheme}+cluster://{hosts}"
+    if scheme not in ("redis", "rediss") or not hosts or not all(hosts.split(",")):
+        raise IndexUnavailable(
+            f"index {shown}: not a cluster's address; write redis+cluster://host:7000,host:7001"
+        )
+    return [
+        RedisUrl(f"{scheme}://{login}{at}{host}{slash}{query}", shown) for host in hosts.split(",")
+    ]
+
+
+def _masters_by_slot(reply: Reply, asked: Address) -> list[Address | None]:
+    """From CLUSTER SLOTS: first slot, last slot, master, replicas…; a node is host, port, id. No
+    host: the one asked."""
+    slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    for first, last, (host, port, *_), *_ in reply:
+        if host != b"?":
+            master = Address(host.decode() if host else asked.host, int(port))
+            slots[first : last + 1] = [master] * (last + 1 - first)
+    return slots

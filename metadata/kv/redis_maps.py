@@ -1,0 +1,234 @@
+"""Maps as Redis hashes: the part of the port that a single server and a cluster have in common.
+
+A put is one script call a map, which compares stamps on the server. A large map is split: once its
+hash (the base) holds `split_above` fields it gets a marker, a field longer than any real one, and
+from then on a new field goes to one of 256 bucket hashes, chosen by the field's hash, whose keys
+spread over a cluster. A field that is in the base stays there, so that a field has one place: the
+base if it is there, else its bucket. The marker goes only with the whole map.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import xxhash
+from redis import exceptions
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.key_value_store import MapFields, MapUpdate
+from metadata.kv.redis_pipeline import Command, Reply, Script, advice, is_error
+
+SPLIT_ABOVE: Final = 65_536
+BUCKETS: Final = 256
+MARKER: Final = b"split".ljust(256, b".")
+"""Fields have at most 255 bytes."""
+_SLICE_FIELDS: Final = 2_000
+"""Fields a command: two values for each are still below what Lua's unpack takes (about 8,000)."""
+_PIPELINE_BYTES: Final = 8 << 20
+_SCAN_BATCH: Final = 4096
+_SCAN_RESTARTS: Final = 10
+_RETRY_PAUSE_S: Final = 0.1
+
+_PUT = Script("put_newer.lua")
+_SCAN = Script("scan_batch.lua")
+
+
+class RedisMaps(ABC):
+    """Implements `KeyValueStore` but for how commands reach their server."""
+
+    def __init__(self, shown: str, split_above: int, patience_s: float) -> None:
+        """`patience_s`: how long a command is repeated whose server has just failed; everything
+        here may be repeated."""
+        self._shown = shown
+        self._split_above = split_above
+        self._patience_s = patience_s
+        self._is_open = True
+
+    @abstractmethod
+    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send each command to the server of its key, those of one key in order, and wait for all
+        the replies."""
+
+    @abstractmethod
+    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+        """What to send instead of a command that failed so; None if repeating is no use."""
+
+    def _before_retry(self) -> None:  # noqa: B027 - a server that stays where it is needs nothing
+        """Find out where servers are now."""
+
+    def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        found: list[list[bytes | None]] = [[None] * len(fields) for _, fields in lookups]
+        slices = [
+            (at, start, key, fields[start : start + _SLICE_FIELDS])
+            for at, (key, fields) in enumerate(lookups)
+            for start in range(0, len(fields), _SLICE_FIELDS)
+        ]
+        replies = self._execute(
+            Command(key, ("HMGET", key, MARKER, *fields)) for _, _, key, fields in slices
+        )
+        # What a split map lacks in its base is asked for in the buckets.
+        missing: dict[bytes, list[tuple[int, int, bytes]]] = defaultdict(list)
+        for (at, start, key, fields), (marker, *values) in zip(slices, replies, strict=True):
+            found[at][start : start + len(values)] = values
+            if marker is not None:
+                for i, (field, value) in enumerate(zip(fields, values, strict=True)):
+                    if value is None:
+                        missing[bucket_key(key, field)].append((at, start + i, field))
+        if missing:
+            buckets = list(missing.items())
+            replies = self._execute(
+                Command(key, ("HMGET", key, *(field for _, _, field in places)))
+                for key, places in buckets
+            )
+            for (_, places), values in zip(buckets, replies, strict=True):
+                for (at, i, _), value in zip(places, values, strict=True):
+                    found[at][i] = value
+        return found
+
+    def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        for batch in self._scan_hash(key):
+            if real := [pair for pair in batch if pair[0] != MARKER]:
+                yield real
+        # Asked last, so that a map that was split meanwhile shows as much as possible.
+        if self._split_among([key]):
+            for bucket in bucket_keys(key):
+                yield from self._scan_hash(bucket)
+
+    def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        for updates in phases:
+            elsewhere = self._put(updates, self._split_above)
+            self._put(elsewhere, 0)
+
+    def remove(self, removals: Sequence[MapFields]) -> None:
+        slices = [
+            MapFields(key, fields[start : start + _SLICE_FIELDS])
+            for key, fields in removals
+            for start in range(0, len(fields), _SLICE_FIELDS)
+        ]
+        self._execute(Command(key, ("HDEL", key, *fields)) for key, fields in slices)
+        split = self._split_among([key for key, _ in slices])
+        buckets: dict[bytes, list[bytes]] = defaultdict(list)
+        for key, fields in slices:
+            if key in split:
+                for field in fields:
+                    buckets[bucket_key(key, field)].append(field)
+        self._execute(Command(key, ("HDEL", key, *fields)) for key, fields in buckets.items())
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        # The base with its marker goes last: after a crash in the middle, the rest is still found.
+        for key in self._split_among(keys):
+            self._execute(Command(bucket, ("UNLINK", bucket)) for bucket in bucket_keys(key))
+        self._execute(Command(key, ("UNLINK", key)) for key in keys)
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _put(self, updates: Sequence[MapUpdate], split_above: int) -> list[MapUpdate]:
+        """Put what belongs into these hashes; return what belongs into their buckets."""
+        slices = [
+            MapUpdate(key, fields[start:end], values[start:end])
+            for key, fields, values in updates
+            for start in range(0, len(fields), _SLICE_FIELDS)
+            for end in [start + _SLICE_FIELDS]
+        ]
+        replies = self._execute(
+            Command(key, (split_above, MARKER, *fields, *values), _PUT)
+            for key, fields, values in slices
+        )
+        buckets: dict[bytes, tuple[list[bytes], list[bytes]]] = defaultdict(lambda: ([], []))
+        for (key, fields, values), positions in zip(slices, replies, strict=True):
+            for at in positions:
+                bucket_fields, bucket_values = buckets[bucket_key(key, fields[at])]
+                bucket_fields.append(fields[at])
+                bucket_values.append(values[at])
+        return [MapUpdate(key, *content) for key, content in buckets.items()]
+
+    def _split_among(self, keys: Sequence[bytes]) -> set[bytes]:
+        replies = self._execute(Command(key, ("HEXISTS", key, MARKER)) for key in keys)
+        return {key for key, reply in zip(keys, replies, strict=True) if reply}
+
+    def _scan_hash(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        cursor, server, restarts = b"0", None, 0
+        while True:
+            [(run_id, cursor, flat)] = self._execute([Command(key, (cursor, _SCAN_BATCH), _SCAN)])
+            if server not in (None, run_id):
+                # Another server, or the same started again: its hash has another order.
+                restarts += 1
+                if restarts > _SCAN_RESTARTS:
+                    raise IndexUnavailable(f"index {self._shown}: the server keeps changing")
+                server, cursor = None, b"0"
+                continue
+            server = run_id
+            if flat:
+                yield list(zip(flat[::2], flat[1::2], strict=True))
+            if cursor == b"0":
+                return
+
+    def _execute(self, commands: Iterable[Command]) -> list[Reply]:
+        """The replies to all commands, in pipelines of bounded size. All succeeded, or
+        `IndexUnavailable`."""
+        if not self._is_open:
+            raise IndexUnavailable(f"index {self._shown}: this connection is closed")
+        replies: list[Reply] = []
+        pipeline: list[Command] = []
+        size = 0
+        for command in commands:
+            pipeline.append(command)
+            size += command.size_bytes()
+            if size >= _PIPELINE_BYTES:
+                replies += self._insist(pipeline)
+                pipeline, size = [], 0
+        if pipeline:
+            replies += self._insist(pipeline)
+        return replies
+
+    def _insist(self, commands: Sequence[Command]) -> list[Reply]:
+        replies = self._round(commands)
+        pending = {at: commands[at] for at, reply in enumerate(replies) if is_error(reply)}
+        deadline = time.monotonic() + self._patience_s
+        while pending:
+            pending = {at: self._next_try(pending[at], replies[at], deadline) for at in pending}
+            if not all(command.by_text or command.asking for command in pending.values()):
+                time.sleep(_RETRY_PAUSE_S)
+                self._before_retry()
+            for at, reply in zip(pending, self._round(list(pending.values())), strict=True):
+                replies[at] = reply
+            pending = {at: command for at, command in pending.items() if is_error(replies[at])}
+        return replies
+
+    def _next_try(self, command: Command, error: exceptions.RedisError, deadline: float) -> Command:
+        if isinstance(error, exceptions.NoScriptError) and not command.by_text:
+            return replace(command, by_text=True)
+        again = self._retry(command, error)
+        if again is None or time.monotonic() > deadline:
+            raise IndexUnavailable(f"index {self._shown}: {advice(error)}") from error
+        return again
+
+
+def bucket_key(key: bytes, field: bytes) -> bytes:
+    """Where a field of a split map lies that its base does not hold."""
+    return _bucket(*_halves(key), xxhash.xxh3_64_intdigest(field) % BUCKETS)
+
+
+def bucket_keys(key: bytes) -> list[bytes]:
+    halves = _halves(key)
+    return [_bucket(*halves, number) for number in range(BUCKETS)]
+
+
+def _halves(key: bytes) -> tuple[bytes, bytes]:
+    """A map's key, cut where its hash tag ends; without a tag, as if all of it were one."""
+    opening = key.find(b"{")
+    closing = key.find(b"}", opening)
+    if opening == -1 or closing <= opening + 1:
+        return b"{" + key, b"}"
+    return key[:closing], key[closing:]
+
+
+def _bucket(head: bytes, tail: bytes, number: int) -> bytes:
+    """A longer hash tag is another slot; the unprintable byte is in no map's key."""
+    return b"%b\x01%02x%b" % (head, number, tail)

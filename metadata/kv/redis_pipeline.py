@@ -1,0 +1,235 @@
+"""Commands to one Redis server over a pooled connection: sent together, answered in order; errors
+are answers too.
+
+All that touches redis-py's untyped objects is in this module. Its own retries are switched off:
+what may be repeated, and for how long, is known one level up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Final, TypeAlias, cast
+
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.connection import ConnectionPool, parse_url
+from redis.retry import Retry
+
+from metadata.errors import IndexUnavailable
+
+SOCKET_TIMEOUT_S: Final = 5.0
+"""Bound of a connect, and of each wait for bytes of an answer."""
+_MAX_CONNECTIONS: Final = 4096
+
+Argument: TypeAlias = bytes | str | int
+Reply: TypeAlias = Any
+"""What the server answered, or the `RedisError` that came instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Script:
+    """A Lua script of this package, called by its hash."""
+
+    def __init__(self, file: str) -> None:
+        self.text = files(__package__).joinpath(file).read_text()
+        self.sha1 = hashlib.sha1(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command about one key."""
+
+    key: bytes
+    arguments: Sequence[Argument]
+    """With the command's name; of a script, what follows the key."""
+    script: Script | None = None
+    by_text: bool = False
+    """The server does not know the script yet."""
+    asking: Address | None = field(default=None)
+    """The key is moving there: ask that server, this once."""
+
+    def words(self) -> Sequence[Argument]:
+        if self.script is None:
+            return self.arguments
+        if self.by_text:
+            return ("EVAL", self.script.text, 1, self.key, *self.arguments)
+        return ("EVALSHA", self.script.sha1, 1, self.key, *self.arguments)
+
+    def size_bytes(self) -> int:
+        return sum(len(word) if isinstance(word, (bytes, str)) else 8 for word in self.arguments)
+
+
+class Pipeline:
+    """Commands on their way to one server. `send`, then `receive`: so several servers work at a
+    time."""
+
+    def __init__(self, pool: Any, commands: Sequence[Command]) -> None:
+        self._pool = pool
+        self._commands = commands
+        self._connection: Any = None
+        self._failure: exceptions.RedisError | None = None
+
+    def send(self) -> None:
+        words: list[Sequence[Argument]] = []
+        for command in self._commands:
+            if command.asking:
+                words.append(("ASKING",))
+            words.append(command.words())
+        try:
+            self._connection = self._pool.get_connection()
+            self._connection.send_packed_command(self._connection.pack_commands(words))
+        except exceptions.RedisError as error:
+            self._failure = error
+        except BaseException:
+            self.abandon()
+            raise
+
+    def receive(self, deadline: float) -> list[Reply]:
+        """The answers, the first of which must begin to arrive before `deadline` (monotonic)."""
+        replies: list[Reply] = []
+        try:
+            self._await_first(deadline)
+            for command in self._commands:
+                if command.asking:
+                    self._read()
+                replies.append(self._read())
+        except BaseException:
+            self.abandon()
+            raise
+        self._release()
+        return replies
+
+    def abandon(self) -> None:
+        """Give the connection back unusable: answers may still be on their way."""
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.disconnect()
+        self._release()
+
+    def _await_first(self, deadline: float) -> None:
+        if self._failure is None:
+            try:
+                if not self._connection.can_read(max(0.0, deadline - time.monotonic())):
+                    raise exceptions.TimeoutError("no answer")
+            except exceptions.RedisError as error:
+                self._connection.disconnect()
+                self._failure = error
+
+    def _read(self) -> Reply:
+        if self._failure is not None:
+            return self._failure
+        try:
+            return self._connection.read_response()
+        except exceptions.ResponseError as error:
+            return error
+        except exceptions.RedisError as error:
+            # Nothing that follows on this connection can be told apart any more.
+            self._connection.disconnect()
+            self._failure = error
+            return error
+
+    def _release(self) -> None:
+        if self._connection is not None:
+            self._pool.release(self._connection)
+            self._connection = None
+
+
+def exchange(pipelines: Sequence[Pipeline]) -> list[list[Reply]]:
+    """The answers of every pipeline, all of them under way at the same time."""
+    try:
+        for pipeline in pipelines:
+            pipeline.send()
+        # One deadline: several hung servers take no longer than one.
+        deadline = time.monotonic() + SOCKET_TIMEOUT_S
+        return [pipeline.receive(deadline) for pipeline in pipelines]
+    except BaseException:
+        for pipeline in pipelines:
+            pipeline.abandon()
+        raise
+
+
+class RedisUrl:
+    """Where a server is and how to log in: `redis://[user:password@]host:port/db`, `rediss://…`
+    (TLS) or `unix://…`.
+
+    As a string it is fit for messages: without user, password and query."""
+
+    def __init__(self, url: str, shown: str | None = None) -> None:
+        scheme, _, rest = url.partition("://")
+        self._shown = shown or f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+        try:
+            parse: Any = parse_url  # has no annotations
+            self._options: dict[str, Any] = parse(url)
+        except ValueError:
+            raise IndexUnavailable(
+                f"index {self}: not a Redis address; write redis://host:6379/0"
+            ) from None
+        self._options.update(
+            decode_responses=False,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=SOCKET_TIMEOUT_S,
+            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            max_connections=_MAX_CONNECTIONS,
+        )
+
+    def __str__(self) -> str:
+        return self._shown
+
+    @property
+    def address(self) -> Address:
+        return Address(self._options.get("host", "localhost"), self._options.get("port", 6379))
+
+    def pool(self, address: Address | None = None) -> Any:
+        """Thread-safe connections to this server, or with the same log-in to another; they do not
+        outlive a fork."""
+        options = dict(self._options)
+        if address is not None:
+            options.update(host=address.host, port=address.port)
+        try:
+            return ConnectionPool(**options)
+        except (TypeError, ValueError, exceptions.RedisError) as error:
+            raise IndexUnavailable(f"index {self}: {error}") from None
+
+
+def advice(error: exceptions.RedisError) -> str:
+    """What is wrong and what to do, in one line."""
+    reason = str(error).partition("\n")[0]
+    match error:
+        case exceptions.AuthenticationError() | exceptions.NoPermissionError():
+            return f"refused ({reason}): check user and password"
+        case exceptions.BusyLoadingError():
+            return "the server is still loading its data: try again shortly"
+        case exceptions.TimeoutError():
+            return f"no answer within {SOCKET_TIMEOUT_S:.0f} s: check that the server is reachable"
+        case exceptions.ConnectionError():
+            return f"no connection ({reason}): check the address and that Redis runs there"
+        case exceptions.OutOfMemoryError():
+            return "the server has reached its maxmemory: give it more, or remove datasets"
+        case exceptions.ReadOnlyError():
+            return "the server is a read-only replica: give its master's address"
+        case exceptions.MovedError() | exceptions.AskError():
+            return "the server belongs to a cluster: write redis+cluster:// instead of redis://"
+        case _:
+            return f"the server answered {reason!r}"
+
+
+def is_error(reply: Reply) -> bool:
+    return isinstance(reply, exceptions.RedisError)
+
+
+def as_error(reply: Reply) -> exceptions.RedisError:
+    return cast(exceptions.RedisError, reply)

@@ -1,0 +1,52 @@
+"""The key-value store in one Redis server, shared by the nodes of a small cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from redis import exceptions
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
+from metadata.kv.redis_pipeline import (
+    Command,
+    Pipeline,
+    RedisUrl,
+    Reply,
+    advice,
+    exchange,
+    is_error,
+)
+
+_PATIENCE_S: Final = 1.0
+"""Bridges a restart. A call takes at most this and two socket timeouts, unless the server
+answers."""
+
+
+class RedisServerStore(RedisMaps):
+    """Implements `KeyValueStore`; may be used on both sides of a fork. `url` as in `RedisUrl`."""
+
+    def __init__(self, url: str, *, split_above: int = SPLIT_ABOVE) -> None:
+        where = RedisUrl(url)
+        super().__init__(str(where), split_above, _PATIENCE_S)
+        self._pool = where.pool()
+        [reply] = self._round([Command(b"", ("PING",))])
+        if is_error(reply):
+            raise IndexUnavailable(f"index {where}: {advice(reply)}") from reply
+
+    def close(self) -> None:
+        super().close()
+        self._pool.disconnect()
+
+    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+        [replies] = exchange([Pipeline(self._pool, commands)])
+        return replies
+
+    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+        if isinstance(error, exceptions.ConnectionError) and not isinstance(
+            error, (exceptions.AuthenticationError, exceptions.AuthorizationError)
+        ):
+            return replace(command, by_text=False)
+        return None

@@ -1,0 +1,213 @@
+"""Real Redis servers and clusters on free ports of this machine, in folders of their own.
+
+A process is ended by its id when its owner closes it, and by the kernel if the test run dies first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import redis
+
+START_TIMEOUT_S = 20.0
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            if condition():
+                return
+        except redis.RedisError:
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Free just now: whoever uses it must be ready to take another."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisProcess:
+    """One redis-server. `stop` and `start` again keep its data and port."""
+
+    def __init__(self, folder: Path, *options: str, cluster: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._options = options
+        self._cluster = cluster
+        self._process: subprocess.Popen[bytes] | None = None
+        for attempt in range(5):
+            self.port = free_port()
+            self.bus_port = free_port() if cluster else None
+            try:
+                self.start()
+                return
+            except RuntimeError:  # somebody was faster with the port
+                if attempt == 4:
+                    raise
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=10)
+
+    def start(self) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            raise FileNotFoundError("redis-server: install the package of that name")
+        command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
+        command += ["--dir", str(self._folder), "--logfile", "log", "--daemonize", "no"]
+        command += ["--appendonly", "yes", "--appendfsync", "no"]  # kept over kill -9, not power
+        if self._cluster:
+            command += ["--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)]
+        command += self._options
+        if guard := shutil.which("setpriv"):
+            command = [guard, "--pdeathsig", "KILL", *command]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if self._process.poll() is not None:
+                log = (self._folder / "log").read_text() if (self._folder / "log").exists() else ""
+                raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
+            try:
+                with self.client() as client:
+                    if client.info("server")["process_id"] == self._process.pid:
+                        return
+            except redis.RedisError:
+                pass
+            if time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError("redis-server does not answer")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """As abruptly as a crash; what was acknowledged is there after `start`."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> RedisProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class RedisCluster:
+    """Three masters with a replica each. Up in about three seconds."""
+
+    def __init__(self, folder: Path, node_timeout_ms: int = 2000) -> None:
+        self.nodes: list[RedisProcess] = []
+        try:
+            for number in range(6):
+                self.nodes.append(
+                    RedisProcess(
+                        folder / str(number),
+                        *("--cluster-node-timeout", str(node_timeout_ms)),
+                        *("--repl-diskless-sync-delay", "0"),
+                        cluster=True,
+                    )
+                )
+            self._join()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:3])
+
+    def masters(self) -> list[RedisProcess]:
+        """Of the running nodes, those that are masters now."""
+        return [node for node in self.nodes if node._process and self._role(node) == "master"]
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def is_whole(self) -> bool:
+        """Every slot is served, every node agrees, every replica follows."""
+        return all(self._info(node)["cluster_state"] == "ok" for node in self.nodes) and all(
+            self._role(node) == "master" or self._follows(node) for node in self.nodes
+        )
+
+    def _join(self) -> None:
+        ids = [self._ask(node, "CLUSTER", "MYID") for node in self.nodes]
+        bounds = [0, 5461, 10923, 16384]
+        for number, master in enumerate(self.nodes[:3]):
+            self._ask(master, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            self._ask(
+                *(master, "CLUSTER", "ADDSLOTSRANGE"), bounds[number], bounds[number + 1] - 1
+            )
+        for node in self.nodes[1:]:
+            self._ask(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
+        wait_until(
+            lambda: all(self._info(node)["cluster_known_nodes"] == "6" for node in self.nodes),
+            "the nodes do not find each other",
+        )
+        for replica, master_id in zip(self.nodes[3:], ids[:3], strict=True):
+            wait_until(
+                lambda replica=replica, master_id=master_id: (
+                    self._ask(replica, "CLUSTER", "REPLICATE", master_id) == b"OK"
+                ),
+                "a replica does not accept its master",
+            )
+        wait_until(
+            lambda: self.is_whole() and len(self.masters()) == 3, "the cluster does not come up"
+        )
+
+    def _ask(self, node: RedisProcess, *words: object) -> object:
+        with node.client() as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*words)
+
+    def _info(self, node: RedisProcess) -> dict[str, str]:
+        text = self._ask(node, "CLUSTER", "INFO").decode()
+        return dict(line.split(":", 1) for line in text.split())
+
+    def _role(self, node: RedisProcess) -> str:
+        with node.client() as client:
+            return str(client.info("replication")["role"])
+
+    def _follows(self, node: RedisProcess) -> bool:
+        with node.client() as client:
+            return client.info("replication").get("master_link_status") == "up"
+
+    def __enter__(self) -> RedisCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
