@@ -174,15 +174,15 @@ def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
     return DatasetRef(name, birth.dataset_id)
 
 
-def create_dataset(store: ObjectStore, name: str) -> DatasetRef:
-    """The dataset of that name, born now unless it exists: of many concurrent creators, all get the same one."""
+def create_dataset(store: ObjectStore, name: str) -> tuple[DatasetRef, bool]:
+    """The dataset of that name, and whether it was born now: of many concurrent creators, all get the same one."""
     check_dataset_name(name)
     birth = Commit(BIRTH_GENERATION, secrets.token_bytes(16), time.time_ns())
     try:
         store.create(commit_key(name, BIRTH_GENERATION), [birth.encode()])
-        return DatasetRef(name, birth.dataset_id)
+        return DatasetRef(name, birth.dataset_id), True
     except AlreadyExists:
         found = find_dataset(store, name)
         if found is None:
             raise NotFound(f"dataset {name} was removed while it was opened; try again") from None
-        return found
+        return found, False

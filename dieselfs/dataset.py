@@ -27,6 +27,8 @@ class Dataset:
     log: CommitLog
     reader: ChunkReader
     namespace: Namespace
+    born: bool = False
+    """Created by this very opening."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> DatasetState:
         """Let the index know of a commit just made here; what other writers committed before it is read from the store."""
@@ -39,28 +41,38 @@ class Dataset:
         """Bring the index up to the store's commits. One get each from store and index when it is there already."""
         return self.namespace.catch_up(self.log, self.reader)
 
-    def remove(self) -> None:
-        """Remove the dataset from store and index; its name may be used again. After a crash, `finish_removal` does the rest."""
-        mark_removed(self.store, self.log)
-        self.namespace.forget()
-        finish_removal(self.store, self.ref.name)
-
 
 def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False) -> Dataset:
     """Open a dataset and bring the index up to the store, which holds the truth.
 
     Raises `DatasetNotFound`, or creates the dataset when asked to.
     """
-    if create:
+    ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
+    known = indexed_dataset(index, name) if ref is not None else None
+    if ref is not None and known != ref and is_removed(store, name):
+        if not create:
+            raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
         finish_removal(store, name)
-    ref = create_dataset(store, name) if create else find_dataset(store, name)
-    if ref is not None and not create and indexed_dataset(index, name) != ref and is_removed(store, name):
-        raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
+        ref, born = create_dataset(store, name)
     if ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
     log = CommitLog(store, ref)
-    dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref))
-    if indexed_dataset(index, name) != ref:
+    dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born)
+    if known != ref:
         register_dataset(index, ref, log.read(BIRTH_GENERATION).time_ns)
     dataset.catch_up()
     return dataset
+
+
+def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
+    """Remove a dataset from store and index, for good; its name may be used again. Repeat it after a crash.
+
+    Raises `DatasetNotFound`. One delete for each object, one drop for each directory.
+    """
+    ref = find_dataset(store, name)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+    if not is_removed(store, name):
+        mark_removed(store, CommitLog(store, ref))
+    Namespace(index, ref).forget()
+    finish_removal(store, name)

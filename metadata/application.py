@@ -202,7 +202,7 @@ def _add_implicit_directories(
         holes.add(part.rows[beaten])
         kept = [number for number in range(len(part.names)) if number not in set(beaten)]
         part.names = [part.names[number] for number in kept] + list(lookup.fields)
-        part.rows = np.concatenate([part.rows[kept], rows])
+        part.rows = np.concatenate([part.rows[kept], rows], dtype=ENTRY)  # NumPy would make it native-endian
 
 
 def _directories_above(maps: Iterable[_MapPart]) -> set[bytes]:

@@ -1,0 +1,1 @@
+"""`dlcmd put`: a tree of files becomes chunks, by several processes."""

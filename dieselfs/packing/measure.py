@@ -1,0 +1,39 @@
+"""What a put would do, without doing it: `dlcmd put --dry-run`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dieselfs.packing.pack import PackProgress, PackRequest, runs_of, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What would be packed."""
+
+    files: int
+    bytes: int
+    chunks: int
+    """At the target size; files above it have one each."""
+
+
+def forecast(request: PackRequest) -> Forecast:
+    """Look at every source file (one stat each); raises `BadSource` as the put would."""
+    survey(request.sources, PackProgress())
+    files = total = large = small = 0
+    for size in _sizes(request):
+        files += 1
+        total += size
+        if size >= request.target_bytes:
+            large += 1
+        else:
+            small += size
+    return Forecast(files, total, large + -(-small // request.target_bytes))
+
+
+def _sizes(request: PackRequest) -> Iterator[int]:
+    for run in runs_of(request.sources):
+        for name in run.names:
+            yield os.stat(os.path.join(run.disk_directory, name)).st_size

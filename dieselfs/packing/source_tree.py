@@ -1,0 +1,169 @@
+"""Walks what is to be packed: directories in the order the disk has them, files in small runs.
+
+A run is up to 64 files of one directory, so that it is read nearly sequentially; the runs may then be mixed (`scatter`), so that a chunk samples
+classes from all over the source. Nothing is kept per file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from chunkstore.errors import BadSource
+from dieselfs.path_filter import PathFilter
+
+RUN_FILES = 64
+_MIX_RUNS = 4096
+"""Runs held back for mixing: about 260,000 names, 30 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some files of one directory, and the directory's own attributes in its first run."""
+
+    disk_directory: bytes
+    directory: bytes
+    """Path in the dataset."""
+    names: Sequence[bytes]
+    attributes: tuple[int, int] | None = None
+    """(mode, mtime in ns) of the directory, to be put with this run."""
+    renamed: bytes | None = None
+    """Name in the dataset of the only file, where it differs from the one on disk."""
+
+
+@dataclass(slots=True)
+class Oddities:
+    """What a walk met that is neither a file nor a directory, or can't be read."""
+
+    special: list[bytes] = field(default_factory=list)
+    """Sockets, pipes and devices: left out."""
+    unreadable: list[str] = field(default_factory=list)
+    """Reasons, each naming a path: the put does not begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """One source on disk and where it goes."""
+
+    disk_path: bytes
+    target: bytes
+    """Path in the dataset of the directory (or of the file) itself."""
+    filters: PathFilter = PathFilter()
+    follow_links: bool = True
+    by_path: bool = False
+    """Sort names and directories, instead of the disk's order."""
+
+    def runs(self, oddities: Oddities, run_files: int = RUN_FILES) -> Iterator[Run]:
+        """All of the tree as runs, each directory's after those of the directories above it."""
+        status = os.stat(self.disk_path)
+        if not stat.S_ISDIR(status.st_mode):
+            disk_directory, name = os.path.split(self.disk_path)
+            directory, target_name = os.path.split(self.target)
+            yield Run(disk_directory or b".", directory, [name], None, target_name if target_name != name else None)
+            return
+        pending = [(self.disk_path, self.target, frozenset([(status.st_dev, status.st_ino)]))]
+        while pending:
+            disk_path, target, above = pending.pop()
+            names, folders = self._read(disk_path, target, above, oddities)
+            attributes = _attributes(disk_path)
+            for at in range(0, max(len(names), 1), run_files):
+                yield Run(disk_path, target, names[at : at + run_files], attributes if at == 0 else None)
+            pending.extend(reversed(folders))
+
+    def _read(
+        self, disk_path: bytes, target: bytes, above: frozenset[tuple[int, int]], oddities: Oddities
+    ) -> tuple[list[bytes], list[tuple[bytes, bytes, frozenset[tuple[int, int]]]]]:
+        names: list[bytes] = []
+        folders: list[tuple[bytes, bytes, frozenset[tuple[int, int]]]] = []
+        try:
+            entries = os.scandir(disk_path)
+        except OSError as error:
+            oddities.unreadable.append(_reason(disk_path, error))
+            return names, folders
+        with entries:
+            filtered = bool(self.filters)
+            for entry in sorted(entries, key=lambda entry: entry.name) if self.by_path else entries:
+                name = entry.name
+                below = self._below(target, name) if filtered else ""
+                try:
+                    if entry.is_symlink() and not self.follow_links:
+                        oddities.unreadable.append(f"{os.fsdecode(entry.path)} is a symbolic link (refused by --no-follow)")
+                    elif entry.is_file():
+                        if not filtered or self.filters.takes(below):
+                            names.append(name)
+                    elif entry.is_dir():
+                        if filtered and self.filters.prunes(below):
+                            continue
+                        seen = above
+                        if entry.is_symlink() or len(above) > 1:
+                            status = entry.stat()
+                            seen = self._enter(entry, (status.st_dev, status.st_ino), above)
+                        folders.append((entry.path, target + b"/" + name if target else name, seen))
+                    else:
+                        os.stat(entry.path)  # raises for a link to nowhere
+                        oddities.special.append(entry.path)
+                except OSError as error:
+                    oddities.unreadable.append(_reason(entry.path, error))
+        return names, folders
+
+    def _enter(
+        self, entry: os.DirEntry[bytes], identity: tuple[int, int], above: frozenset[tuple[int, int]]
+    ) -> frozenset[tuple[int, int]]:
+        if identity in above:
+            raise OSError(f"{os.fsdecode(entry.path)} leads back to a directory above it")
+        return above | {identity}
+
+    def _below(self, target: bytes, name: bytes) -> str:
+        """The path below the source, for filters."""
+        path = target + b"/" + name if target else name
+        return os.fsdecode(path[len(self.target) + 1 :] if self.target else path)
+
+
+def listed_runs(base: bytes, target: bytes, paths: Iterable[bytes], run_files: int = RUN_FILES) -> Iterator[Run]:
+    """Runs of files named one by one, relative to `base`, in the order given."""
+    for directory, group in groupby(paths, os.path.dirname):
+        names = [os.path.basename(path) for path in group]
+        disk_directory = os.path.join(base, directory) if directory else base
+        inside = b"/".join(part for part in (target, directory.strip(b"/")) if part)
+        for at in range(0, len(names), run_files):
+            yield Run(disk_directory, inside, names[at : at + run_files])
+
+
+def mixed(runs: Iterable[Run], seed: int) -> Iterator[Run]:
+    """The same runs through a bounded shuffle buffer."""
+    draw = random.Random(seed).randrange
+    held: list[Run] = []
+    for run in runs:
+        held.append(run)
+        if len(held) > _MIX_RUNS:
+            at = draw(len(held))
+            held[at], held[-1] = held[-1], held[at]
+            yield held.pop()
+    random.Random(seed).shuffle(held)
+    yield from held
+
+
+def check_source(path: bytes) -> None:
+    """Raise `BadSource` unless `path` names something that can be read."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        raise BadSource(f"{_reason(path, error)}: check the source's name") from None
+    if not os.access(path, os.R_OK):
+        raise BadSource(f"{os.fsdecode(path)} cannot be read: check its owner and mode")
+
+
+def _attributes(disk_path: bytes) -> tuple[int, int] | None:
+    try:
+        status = os.stat(disk_path)
+    except OSError:
+        return None
+    return status.st_mode & 0o7777, status.st_mtime_ns
+
+
+def _reason(path: bytes, error: OSError) -> str:
+    return f"{os.fsdecode(path)}: {error.strerror}" if error.strerror else str(error)

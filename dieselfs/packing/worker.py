@@ -1,0 +1,258 @@
+"""One packing process: runs of names come in, files are read and packed, and each chunk is reported once it is durable.
+
+Per file: open, fstat, read and close, relative to a directory opened once a run; the content is hashed and gathered into the chunk without
+being copied.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import xxhash
+
+from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
+from chunkstore.errors import BadSource
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.uploader import Uploader
+from dieselfs.dataset_writer import CHUNK_IDS
+from dieselfs.packing.source_tree import Run
+from dieselfs.parent_directories import ParentDirectories
+from metadata.errors import PathNotFound
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.namespace import Namespace
+
+_LARGE_BYTES = 64 << 20
+"""Files from this size on are read twice, to hash and to store, instead of being held in memory."""
+_PIECE_BYTES = 4 << 20
+assert _PIECE_BYTES % BLOCK_BYTES == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How to pack; the same for all processes of one put."""
+
+    dataset: DatasetRef
+    target_bytes: int
+    open_chunks: int
+    seed: int
+    compare_with_index: bool
+    """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
+    checksum: bool
+    """Compare content instead of size and mtime."""
+    open_store: Callable[[], ObjectStore]
+    open_index: Callable[[], KeyValueStore]
+
+
+class ChunkReport(NamedTuple):
+    """A chunk is durable in the store."""
+
+    ref: ChunkRef
+    head: bytes
+    file_count: int
+
+
+class FileReport(NamedTuple):
+    """What became of files that are in no chunk."""
+
+    unchanged: int
+    failed: list[str]
+    """A reason each, naming the path."""
+
+
+class WorkerFailure(NamedTuple):
+    """The process gave up."""
+
+    error: BaseException
+
+
+def run_worker(packing: Packing, number: int, connection: Connection) -> None:
+    """Serve runs from `connection` until None comes; then pack what is open and hang up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and hangs up
+    send_lock = threading.Lock()
+
+    def send(report: ChunkReport | FileReport | WorkerFailure) -> None:
+        with send_lock:
+            connection.send(report)
+
+    try:
+        _Worker(packing, number, send).serve(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone; what it did not commit stays invisible
+    except BaseException as error:
+        send(WorkerFailure(error))
+    finally:
+        connection.close()
+
+
+class _Worker:
+    def __init__(
+        self, packing: Packing, number: int, send: Callable[[ChunkReport | FileReport | WorkerFailure], None]
+    ) -> None:
+        self._packing = packing
+        self._seed = packing.seed * 1000 + number
+        self._send = send
+        self._namespace = Namespace(packing.open_index(), packing.dataset) if packing.compare_with_index else None
+        self._parents = ParentDirectories(self._namespace) if self._namespace else None
+
+    def serve(self, connection: Connection) -> None:
+        packing = self._packing
+        with Uploader(packing.open_store(), packing.dataset.name, self._durable) as uploader:
+            self._writer = ChunkWriter(
+                packing.dataset,
+                CHUNK_IDS,
+                uploader.submit,
+                target_bytes=packing.target_bytes,
+                open_chunks=packing.open_chunks,
+                seed=self._seed,
+            )
+            while (run := connection.recv()) is not None:
+                report = self._pack(run)
+                if report.unchanged or report.failed:
+                    self._send(report)
+            self._writer.flush()
+            uploader.wait()
+
+    def _durable(self, chunk: SealedChunk) -> None:
+        self._send(ChunkReport(chunk.ref, chunk.head, chunk.file_count))
+
+    def _pack(self, run: Run) -> FileReport:
+        failed: list[str] = []
+        if run.attributes is not None:
+            self._pack_directory(run.directory, run.attributes)
+        if not run.names:
+            return FileReport(0, failed)
+        present = self._present(run)
+        prefix = run.directory + b"/" if run.directory else b""
+        unchanged = 0
+        try:
+            folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            return FileReport(0, [f"{os.fsdecode(run.disk_directory)}: {error.strerror}"])
+        try:
+            for name in run.names:
+                try:
+                    target = prefix + (run.renamed or name)
+                    if self._parents is not None:
+                        self._parents.check_file(target)
+                    if not self._pack_file(folder, name, target, present.get(name) if present else None, run):
+                        unchanged += 1
+                except OSError as error:
+                    failed.append(f"{os.fsdecode(os.path.join(run.disk_directory, name))}: {error.strerror}")
+                except BadSource as error:
+                    failed.append(str(error))
+        finally:
+            os.close(folder)
+        return FileReport(unchanged, failed)
+
+    def _pack_file(self, folder: int, name: bytes, target: bytes, present: _Present | None, run: Run) -> bool:
+        """Read and pack one file; False if the dataset has it as it is."""
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            status = os.fstat(fd)
+            size = status.st_size
+            mode = status.st_mode & 0o7777
+            if present is not None and present.size == size and present.mode == mode and not self._packing.checksum:
+                if present.mtime_ns == status.st_mtime_ns:
+                    return False
+            elif size >= _LARGE_BYTES:
+                self._pack_large(fd, os.path.join(run.disk_directory, name), target, size, mode, status.st_mtime_ns)
+                return True
+            data = os.read(fd, size + 1)
+            if len(data) != size:
+                data = _read_changing(fd, data, os.path.join(run.disk_directory, name))
+        finally:
+            os.close(fd)
+        if self._packing.checksum and present is not None and (present.size, present.mode) == (size, mode):
+            if xxhash.xxh3_64_intdigest(data) == present.hash:
+                return False
+        self._writer.add_file(target, data, mode, status.st_mtime_ns)
+        return True
+
+    def _pack_large(self, fd: int, disk_path: bytes, target: bytes, size: int, mode: int, mtime_ns: int) -> None:
+        hashes = hash_stream(_pieces(fd, size), size)
+        self._writer.add_stream(target, size, hashes, _LargeFile(disk_path, size, hashes.whole), mode, mtime_ns)
+
+    def _pack_directory(self, path: bytes, attributes: tuple[int, int]) -> None:
+        if self._namespace is not None and self._parents is not None:
+            if path:
+                self._parents.check_directory(path)
+            try:
+                row = self._namespace.stat(path).row
+            except PathNotFound:
+                pass
+            else:
+                if (int(row["mode"]) & 0o7777, int(row["mtime_ns"])) == attributes:
+                    return
+        self._writer.add_directory(path, *attributes)
+
+    def _present(self, run: Run) -> dict[bytes, _Present] | None:
+        if self._namespace is None:
+            return None
+        wanted = [run.renamed] if run.renamed else run.names
+        rows = self._namespace.stat_files(run.directory, wanted)
+        return {
+            name: _Present(int(row["length"]), int(row["mode"]) & 0o7777, int(row["mtime_ns"]), int(row["hash"]))
+            for name, row in zip(run.names, rows, strict=True)
+            if row is not None
+        }
+
+
+class _Present(NamedTuple):
+    """What the dataset has under a name."""
+
+    size: int
+    mode: int
+    mtime_ns: int
+    hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LargeFile:
+    """A large file as the payload of its chunk; fails unless its content is still what was hashed."""
+
+    path: bytes
+    size: int
+    hash: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        whole = xxhash.xxh3_64()
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for piece in _pieces(fd, self.size):
+                    whole.update(piece)
+                    yield piece
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise BadSource(f"{os.fsdecode(self.path)}: {error.strerror}") from error
+        if whole.intdigest() != self.hash:
+            raise BadSource(f"{os.fsdecode(self.path)} changed while it was packed: run the same command again")
+
+
+def _pieces(fd: int, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file in pieces of 4 MiB (multiples of a block, whatever reads return)."""
+    for at in range(0, size, _PIECE_BYTES):
+        piece = os.pread(fd, min(_PIECE_BYTES, size - at), at)
+        if len(piece) != min(_PIECE_BYTES, size - at):
+            raise BadSource("a file became shorter while it was packed: run the same command again")
+        yield piece
+
+
+def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
+    """The content of a file whose size is not what fstat said: procfs-like files, and files still being written."""
+    pieces = [data]
+    while piece := os.read(fd, _PIECE_BYTES):
+        pieces.append(piece)
+    content = b"".join(pieces)
+    if os.fstat(fd).st_size not in (0, len(content)):
+        raise BadSource(f"{os.fsdecode(disk_path)} changed while it was packed: run the same command again")
+    return content

@@ -1,0 +1,76 @@
+"""`--exclude` and `--include` rules over paths, as in rsync and rclone: in the order given, the first that matches decides.
+
+Without a match a path is taken, unless there are only includes: then they say all that is wanted. `*` and `?` stop at slashes, `**` does
+not. A pattern without a slash matches a name at any depth, one with a leading slash starts at the top; what matches a directory
+decides for everything below it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One pattern and what it does."""
+
+    include: bool
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class PathFilter:
+    """The rules of one command. `PathFilter()` takes everything."""
+
+    rules: Sequence[Rule] = ()
+    _compiled: list[tuple[bool, re.Pattern[str]]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        compiled = [(rule.include, re.compile(_expression(rule.pattern), re.DOTALL)) for rule in self.rules]
+        object.__setattr__(self, "_compiled", compiled)
+
+    def __bool__(self) -> bool:
+        return bool(self.rules)
+
+    def takes(self, path: str) -> bool:
+        """Whether the file or directory at `path` (relative, no slash at either end) is wanted."""
+        for include, expression in self._compiled:
+            if expression.search(path):
+                return include
+        return not self.rules or any(not rule.include for rule in self.rules)
+
+    def prunes(self, path: str) -> bool:
+        """Whether the directory at `path` is excluded with all below it."""
+        for include, expression in self._compiled:
+            if expression.search(path):
+                return not include
+        return False
+
+
+def _expression(pattern: str) -> str:
+    anchored = "/" in pattern.rstrip("/")
+    start = "^" if anchored else "(?:^|/)"
+    return start + _translated(pattern.strip("/")) + "(?:/|$)"
+
+
+def _translated(glob: str) -> str:
+    pieces = re.split(r"(\*\*/?|\*|\?|\[!?[^]]+\])", glob)
+    return "".join(_piece(piece) for piece in pieces)
+
+
+def _piece(piece: str) -> str:
+    match piece:
+        case "**/":
+            return "(?:.*/)?"
+        case "**":
+            return ".*"
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+    if len(piece) > 2 and piece[0] == "[" and piece[-1] == "]":
+        inner = piece[1:-1].replace("\\", r"\\")
+        return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
+    return re.escape(piece)
