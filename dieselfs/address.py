@@ -62,7 +62,10 @@ def parse_dataset(text: str) -> str:
     """The dataset of an address that may name nothing else."""
     address = parse_address(text)
     if address.path or address.snapshot:
-        raise AddressError(f"{text}: a dataset is wanted here, without a path or snapshot", f"write {address.dataset}")
+        raise AddressError(
+            f"{text}: a dataset is wanted here, without a path or snapshot",
+            f"write {address.dataset}",
+        )
     return address.dataset
 
 
@@ -77,7 +80,9 @@ def _split_short(text: str) -> tuple[str, str]:
     dataset, colon, path = text.partition(":")
     if not colon and "/" in dataset:
         name, _, rest = dataset.partition("/")
-        raise AddressError(f"{text}: not an address", f"did you mean {name}:{rest}" if name else _FORMS)
+        raise AddressError(
+            f"{text}: not an address", f"did you mean {name}:{rest}" if name else _FORMS
+        )
     return dataset, path
 
 

@@ -153,7 +153,9 @@ def _read_profile(asked: str | None, environment: Mapping[str, str]) -> _Profile
         return None
     if not isinstance(profiles, dict) or not isinstance(profiles.get(name), dict):
         known = ", ".join(sorted(profiles)) if isinstance(profiles, dict) and profiles else "none"
-        raise ConfigError(f"no profile {name!r} in {file}", f"add [profiles.{name}], or use one of: {known}")
+        raise ConfigError(
+            f"no profile {name!r} in {file}", f"add [profiles.{name}], or use one of: {known}"
+        )
     return _Profile(str(name), file, _checked_values(profiles[name], f"profile {name!r} in {file}"))
 
 

@@ -33,7 +33,12 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 
 @click.command(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
 )
 def dlcmd() -> None:
     """DieselFS: a file system for deep-learning training.

@@ -49,25 +49,53 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (store_errors.Unavailable, ExitCode.TEMPORARY, "check --store and try again"),
     (store_errors.Corrupt, ExitCode.INTEGRITY, "restore this object from a copy of the store"),
     (store_errors.NotFound, ExitCode.FILE_NOT_FOUND, "check the name and --store"),
-    (store_errors.AlreadyExists, ExitCode.CONFLICT, "another writer was faster; run the same command again"),
+    (
+        store_errors.AlreadyExists,
+        ExitCode.CONFLICT,
+        "another writer was faster; run the same command again",
+    ),
     (store_errors.StoreFull, ExitCode.FAILURE, "free space, then run the same command again"),
     (store_errors.Denied, ExitCode.FAILURE, "check the permissions of the store"),
     (store_errors.BadSource, ExitCode.FAILURE, "correct the file, then run the same command again"),
     (store_errors.InvalidPath, ExitCode.USAGE, "rename the file"),
-    (index_errors.IndexUnavailable, ExitCode.TEMPORARY, "check --index and that the server runs, then try again"),
-    (index_errors.RecordCorrupt, ExitCode.INTEGRITY, "rebuild the index from the store with `dlcmd recover`"),
-    (index_errors.DatasetNotFound, ExitCode.DIRECTORY_NOT_FOUND, "see `dlcmd dataset ls`; check --store and --index"),
+    (
+        index_errors.IndexUnavailable,
+        ExitCode.TEMPORARY,
+        "check --index and that the server runs, then try again",
+    ),
+    (
+        index_errors.RecordCorrupt,
+        ExitCode.INTEGRITY,
+        "rebuild the index from the store with `dlcmd recover`",
+    ),
+    (
+        index_errors.DatasetNotFound,
+        ExitCode.DIRECTORY_NOT_FOUND,
+        "see `dlcmd dataset ls`; check --store and --index",
+    ),
     (index_errors.PathNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
     (index_errors.PathConflict, ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
     (index_errors.IndexBehind, ExitCode.CONFLICT, "run `dlcmd recover`"),
     (index_errors.SnapshotRefused, ExitCode.INTEGRITY, "pull or create it again"),
-    (index_errors.SnapshotStale, ExitCode.CONFLICT, "take a new one with `dlcmd snapshot create`, or use --refresh"),
+    (
+        index_errors.SnapshotStale,
+        ExitCode.CONFLICT,
+        "take a new one with `dlcmd snapshot create`, or use --refresh",
+    ),
     (product_errors.UsageError, ExitCode.USAGE, "see `dlcmd --help`"),
-    (product_errors.DirectoryNotFound, ExitCode.DIRECTORY_NOT_FOUND, "see `dlcmd ls` of the directory above"),
+    (
+        product_errors.DirectoryNotFound,
+        ExitCode.DIRECTORY_NOT_FOUND,
+        "see `dlcmd ls` of the directory above",
+    ),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),
     (product_errors.Unreachable, ExitCode.TEMPORARY, "try again"),
-    (product_errors.PartialFailure, ExitCode.PARTIAL, "correct what is reported above, then run the same command again"),
+    (
+        product_errors.PartialFailure,
+        ExitCode.PARTIAL,
+        "correct what is reported above, then run the same command again",
+    ),
     (product_errors.DieselFSError, ExitCode.FAILURE, ""),
     (index_errors.MetadataError, ExitCode.FAILURE, ""),
     (store_errors.ChunkStoreError, ExitCode.FAILURE, ""),
@@ -93,18 +121,33 @@ class Failure:
         return f"{self.what}: {self.hint}" if self.hint else self.what
 
     def as_record(self) -> dict[str, object]:
-        return {"error": self.kind, "message": self.what, "hint": self.hint, "exit_code": int(self.code)}
+        return {
+            "error": self.kind,
+            "message": self.what,
+            "hint": self.hint,
+            "exit_code": int(self.code),
+        }
 
 
 def explain(error: BaseException) -> Failure:
     """Exit code and one line for any error, expected or not."""
     for kind, code, hint in _TABLE:
         if isinstance(error, kind):
-            return Failure(code, _one_line(str(error)) or kind.__name__, _hint(error, hint), type(error).__name__)
+            return Failure(
+                code,
+                _one_line(str(error)) or kind.__name__,
+                _hint(error, hint),
+                type(error).__name__,
+            )
     if isinstance(error, OSError):
         return _explain_os_error(error)
     what = _one_line(f"internal error: {type(error).__name__}: {error}")
-    return Failure(ExitCode.FAILURE, what, "run it again with --debug and report what it prints", type(error).__name__)
+    return Failure(
+        ExitCode.FAILURE,
+        what,
+        "run it again with --debug and report what it prints",
+        type(error).__name__,
+    )
 
 
 def _hint(error: BaseException, fallback: str) -> str:
@@ -124,4 +167,6 @@ def _explain_os_error(error: OSError) -> Failure:
 def _one_line(text: str) -> str:
     """No line breaks, no passwords, nothing that a terminal would obey."""
     flat = " ".join(redacted(text).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat
+    )

@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dieselfs.cli.output import Output
 from dieselfs.cli.progress import Progress, progress_of
-from dieselfs.config import Config, load_config
+from dieselfs.config import Config, Setting, load_config
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
@@ -27,6 +27,8 @@ class Invocation:
     config: Config
     output: Output
     show_progress: bool = True
+    profile: str | None = None
+    """The value of --profile."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Invocation:
@@ -39,7 +41,17 @@ class Invocation:
             terminal=terminal,
             color=_wants_color(options.get("color", "auto"), terminal),
         )
-        return cls(config, output, not (options.get("no_progress") or output.quiet))
+        show_progress = not (options.get("no_progress") or output.quiet)
+        return cls(config, output, show_progress, options.get("profile"))
+
+    def at(self, store: str | None, index: str | None, profile: str | None) -> Invocation:
+        """The same with other places, as an fstab line gives them; None leaves what the flags said."""
+        if store is index is profile is None:
+            return self
+        store = store or _flag(self.config.store)
+        index = index or _flag(self.config.index)
+        profile = profile or self.profile
+        return replace(self, config=load_config(store, index, profile), profile=profile)
 
     def progress(self, action: str) -> AbstractContextManager[Progress]:
         return progress_of(action, silent=not self.show_progress, as_json=self.output.json)
@@ -75,12 +87,17 @@ class Invocation:
                 snapshot_folder=self.config.snapshot_folder,
             )
             with client:
-                if address.snapshot:
-                    from dieselfs.cli.snapshot_choice import find_snapshot
-
-                    folder = self.config.snapshot_folder
-                    client.load_meta(find_snapshot(address.snapshot, address.dataset, folder, store))
+                self.load_snapshot(client, address)
                 yield client
+
+    def load_snapshot(self, client: Client, address: Address) -> None:
+        """Let the client read the address's snapshot, if it names one."""
+        if address.snapshot:
+            from dieselfs.cli.snapshot_choice import find_snapshot
+
+            folder, store = self.config.snapshot_folder, client.dataset.store
+            path = find_snapshot(address.snapshot, address.dataset, folder, store)
+            client.load_meta(path, check_fresh=False)
 
 
 def _wants_color(when: str, terminal: bool) -> bool:
@@ -88,3 +105,7 @@ def _wants_color(when: str, terminal: bool) -> bool:
     if when != "auto":
         return when == "always"
     return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _flag(setting: Setting) -> str | None:
+    return setting.value if setting.origin.startswith("--") else None

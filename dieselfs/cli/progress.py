@@ -96,7 +96,9 @@ class Bar:
         with self._lock:
             self._files += files
             self._bytes += size_bytes
-            if (now := time.monotonic()) - self._drawn > 0.1:  # an update costs 30 µs: too much for every file
+            if (
+                now := time.monotonic()
+            ) - self._drawn > 0.1:  # an update costs 30 µs: too much for every file
                 self._drawn = now
                 self.show()
 
@@ -130,9 +132,7 @@ def drawn_bar(action: str) -> Iterator[Bar]:
 
 
 @contextmanager
-def progress_of(
-    action: str, *, silent: bool = False, as_json: bool = False
-) -> Iterator[Progress]:
+def progress_of(action: str, *, silent: bool = False, as_json: bool = False) -> Iterator[Progress]:
     """The progress that fits stderr: a bar, lines or nothing."""
     if silent:
         yield Silent()

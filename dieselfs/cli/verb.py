@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.path_filter import PathFilter, Rule
 from dieselfs.cli.sizes import parse_size
 from dieselfs.errors import UsageError
+from dieselfs.path_filter import PathFilter, Rule
 
 _RULES: Final = "dieselfs.cli.rules"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -37,12 +37,19 @@ def common_options() -> list[click.Parameter]:
     return [
         CommonOption(["--store"], metavar="URL", help="Object store.", **shared),
         CommonOption(["--index"], metavar="URL", help="Index of names.", **shared),
-        CommonOption(["--profile"], metavar="NAME", help="Profile of the configuration file.", **shared),
+        CommonOption(
+            ["--profile"], metavar="NAME", help="Profile of the configuration file.", **shared
+        ),
         CommonOption(["--json"], is_flag=True, help="JSON, one object a line.", **shared),
         CommonOption(["-q", "--quiet"], is_flag=True, help="Only results and errors.", **shared),
         CommonOption(["--only-show-errors", "quiet"], is_flag=True, hidden=True, **shared),
         CommonOption(["--no-progress"], is_flag=True, help="No progress bar or lines.", **shared),
-        CommonOption(["--color"], type=click.Choice(["auto", "never", "always"]), help="Default: auto.", **shared),
+        CommonOption(
+            ["--color"],
+            type=click.Choice(["auto", "never", "always"]),
+            help="Default: auto.",
+            **shared,
+        ),
         CommonOption(["--no-color", "color"], flag_value="never", hidden=True, **shared),
         CommonOption(["--debug"], is_flag=True, help="A traceback with every error.", **shared),
     ]
@@ -74,7 +81,8 @@ class Verb(click.Command):
         ]
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        own, common = [], []
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
         for parameter in self.get_params(context):
             if record := parameter.get_help_record(context):
                 (common if isinstance(parameter, CommonOption) else own).append(record)
@@ -90,7 +98,9 @@ class Verb(click.Command):
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
 
-def verb(*, examples: Sequence[str], name: str | None = None) -> Callable[[Callable[..., Any]], Verb]:
+def verb(
+    *, examples: Sequence[str], name: str | None = None
+) -> Callable[[Callable[..., Any]], Verb]:
     """Declare a function `f(invocation, …)` as a verb; what it returns is the exit code, None is 0."""
 
     def declare(function: Callable[..., Any]) -> Verb:
@@ -112,15 +122,19 @@ def _path_filter(rules: Sequence[Rule]) -> PathFilter:
     try:
         return PathFilter(rules)
     except re.error as error:
-        raise UsageError(f"bad pattern {error.pattern!r}: {error.msg}", "correct the --exclude or --include") from error
+        raise UsageError(
+            f"bad pattern {error.pattern!r}: {error.msg}", "correct the --exclude or --include"
+        ) from error
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A size in bytes, written as people do: 64MiB."""
 
     name = "size"
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
         return value if isinstance(value, int) else parse_size(str(value))
 
 
@@ -130,13 +144,18 @@ def filter_options(function: Decorated) -> Decorated:
         "--include", multiple=True, metavar="PATTERN", help="Take what matches (see --exclude)."
     )(function)
     return click.option(
-        "--exclude", multiple=True, metavar="PATTERN", help="Leave out what matches; the first match decides."
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out what matches; the first match decides.",
     )(function)
 
 
 def human_option(function: Decorated) -> Decorated:
     """`-H/--human` and `--bytes`; the verb gets `human: bool | None`, None: as stdout suggests."""
-    function = click.option("--bytes", "human", flag_value=False, type=bool, default=None, hidden=True)(function)
+    function = click.option(
+        "--bytes", "human", flag_value=False, type=bool, default=None, hidden=True
+    )(function)
     return click.option(
         "-H",
         "--human",
@@ -150,17 +169,26 @@ def human_option(function: Decorated) -> Decorated:
 
 def recursive_option(help_text: str | None = None) -> Callable[[Decorated], Decorated]:
     """`-r/--recursive`; hidden, and without effect, where recursion is the default."""
-    return click.option("-r", "-R", "--recursive", is_flag=True, hidden=help_text is None, help=help_text)
+    return click.option(
+        "-r", "-R", "--recursive", is_flag=True, hidden=help_text is None, help=help_text
+    )
 
 
 def dry_run_option(function: Decorated) -> Decorated:
     function = click.option("--dryrun", "--dry", "dry_run", is_flag=True, hidden=True)(function)
-    return click.option("-n", "--dry-run", "dry_run", is_flag=True, help="Say what would be done.")(function)
+    return click.option("-n", "--dry-run", "dry_run", is_flag=True, help="Say what would be done.")(
+        function
+    )
 
 
 def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
     return click.option(
-        "-j", "--jobs", type=click.IntRange(1, 256), default=default, metavar="N", help="How many at a time."
+        "-j",
+        "--jobs",
+        type=click.IntRange(1, 256),
+        default=default,
+        metavar="N",
+        help="How many at a time.",
     )
 
 

@@ -48,7 +48,11 @@ class SuggestingGroup(click.Group):
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and self.get_command(context, name) is None and not context.resilient_parsing:
+        if (
+            not name.startswith("-")
+            and self.get_command(context, name) is None
+            and not context.resilient_parsing
+        ):
             raise unknown_verb(name, self.known_names(context), context)
         return super().resolve_command(context, args)
 

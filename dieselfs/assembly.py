@@ -1,0 +1,171 @@
+"""Where URLs become objects: the one place that knows every implementation of the ports. Each is imported when it is asked for, so
+that an embedded set-up needs no Redis and `dlcmd --help` needs neither.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from dieselfs.config import Config, Setting, redacted
+from dieselfs.errors import ConfigError, LocalFileError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.memory import MemoryObjectStore
+    from chunkstore.stores.object_store import ObjectStore
+    from metadata.kv.key_value_store import KeyValueStore
+    from metadata.kv.memory import MemoryStore
+
+_STORE_FORMS: Final = "file:///FOLDER or memory://NAME"
+_INDEX_FORMS: Final = "lmdb:///FOLDER, redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or memory://NAME"
+
+# A memory:// place lives as long as the process; all who name it share it.
+_memory_stores: dict[str, MemoryObjectStore] = {}
+_memory_indexes: dict[str, MemoryStore] = {}
+
+Place = TypeVar("Place")
+
+
+def open_store(url: str) -> ObjectStore:
+    """The object store at `url`; `ConfigError` names the accepted forms."""
+    return _open(url, _STORES, "a store", _STORE_FORMS)
+
+
+def open_index(url: str) -> KeyValueStore:
+    """The key-value database at `url`; `ConfigError` names the accepted forms, `IndexUnavailable` if it does not answer."""
+    return _open(url, _INDEXES, "an index", _INDEX_FORMS)
+
+
+def open_configured_store(config: Config) -> ObjectStore:
+    """The configuration's store. The embedded default is made when it is first used."""
+    if config.store.is_default:
+        _make_private(_folder_of(config.store.value).parent)
+        _make_private(_folder_of(config.store.value))
+    return _with_origin(config.store, open_store)
+
+
+def open_places(config: Config) -> tuple[ObjectStore, KeyValueStore]:
+    """The configuration's store and index. The caller closes the index."""
+    store = open_configured_store(config)
+    if config.index.is_default:
+        _make_private(_folder_of(config.index.value).parent)
+    return store, _with_origin(config.index, open_index)
+
+
+def _with_origin(setting: Setting, opener: Callable[[str], Place]) -> Place:
+    """Errors of a URL tell also where it came from."""
+    try:
+        return opener(setting.value)
+    except ConfigError as error:
+        raise ConfigError(f"{error} (from {setting.origin})", error.hint) from error
+
+
+def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, forms: str) -> Place:
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        hint = (
+            f"for a folder write file://{os.path.abspath(url)}"
+            if "file" in openers and url
+            else f"write {forms}"
+        )
+        raise ConfigError(f"{redacted(url)!r} is not the URL of {what}", hint)
+    if scheme not in openers:
+        near = difflib.get_close_matches(scheme, openers, n=1)
+        guess = f"did you mean {near[0]}://? The forms are {forms}" if near else f"write {forms}"
+        raise ConfigError(f"{redacted(url)}: {scheme}:// is not {what}", guess)
+    try:
+        return openers[scheme](url)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{redacted(url)}: {redacted(str(error))}", f"write {forms}") from error
+
+
+def _folder_of(url: str) -> Path:
+    """The absolute folder of a file:// or lmdb:// URL."""
+    parts: SplitResult = urlsplit(url, allow_fragments=False)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"{url}: a path starts with a slash, {parts.netloc!r} would be a host",
+            f"write {parts.scheme}:///{parts.netloc}{parts.path} with three slashes",
+        )
+    query = f"?{parts.query}" if parts.query else ""
+    path = unquote(parts.path + query, errors="surrogateescape")
+    if not path.strip("/"):
+        raise ConfigError(f"{url} names no folder", f"write {parts.scheme}:///FOLDER")
+    return Path(path)
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFileError(
+            f"{folder}: {error.strerror}", "choose other places with --store and --index"
+        ) from error
+
+
+def _local_directory(url: str) -> ObjectStore:
+    from chunkstore.stores.local_directory import LocalDirectory
+
+    return LocalDirectory(_folder_of(url))
+
+
+def _memory_store(url: str) -> ObjectStore:
+    from chunkstore.stores.memory import MemoryObjectStore
+
+    return _memory_stores.setdefault(url, MemoryObjectStore())
+
+
+def _lmdb_index(url: str) -> KeyValueStore:
+    from metadata.kv.lmdb_file import LmdbFileStore
+
+    return LmdbFileStore(_folder_of(url))
+
+
+def _memory_index(url: str) -> KeyValueStore:
+    from metadata.kv.memory import MemoryStore
+
+    return _memory_indexes.setdefault(url, MemoryStore())
+
+
+def _redis_index(url: str) -> KeyValueStore:
+    from metadata.kv.redis_server import RedisServerStore
+
+    _check_servers(url)
+    return RedisServerStore(url)
+
+
+def _cluster_index(url: str) -> KeyValueStore:
+    from metadata.kv.redis_cluster import RedisClusterStore
+
+    _check_servers(url)
+    return RedisClusterStore(url)
+
+
+def _check_servers(url: str) -> None:
+    """What redis-py would take for a server that does not answer is a wrong URL."""
+    for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        parts = urlsplit(f"//{server}")
+        if not parts.hostname or parts.port == 0:
+            raise ConfigError(
+                f"{redacted(url)}: {server!r} is not HOST:PORT", f"write {_INDEX_FORMS}"
+            )
+
+
+_STORES: Final[Mapping[str, Callable[[str], ObjectStore]]] = {
+    "file": _local_directory,
+    "memory": _memory_store,
+}
+_INDEXES: Final[Mapping[str, Callable[[str], KeyValueStore]]] = {
+    "lmdb": _lmdb_index,
+    "redis": _redis_index,
+    "rediss": _redis_index,
+    "redis+cluster": _cluster_index,
+    "rediss+cluster": _cluster_index,
+    "memory": _memory_index,
+}

@@ -1,0 +1,30 @@
+"""`dlcmd cat`: files to standard output, bytes as they are."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from dieselfs.address import parse_address
+from dieselfs.cli.entries import for_each
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.verb import verb
+
+
+@verb(
+    examples=[
+        "dlcmd cat imagenet:labels.txt",
+        "dlcmd cat imagenet:a.tar imagenet:b.tar | tar -xi",
+    ]
+)
+@click.argument("addresses", nargs=-1, required=True)
+def cat(invocation: Invocation, addresses: tuple[str, ...]) -> int:
+    """Write files to standard output, one after the other."""
+
+    def write(text: str) -> None:
+        address = parse_address(text)
+        with invocation.client(address) as client:
+            client.read_to(address.path, sys.stdout.buffer)
+
+    return for_each(addresses, write, as_json=invocation.output.json)

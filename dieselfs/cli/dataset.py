@@ -1,0 +1,149 @@
+"""`dlcmd dataset`: list, describe and remove datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import Address, parse_dataset
+from dieselfs.cli.confirmation import confirm
+from dieselfs.cli.entries import iso_time
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output
+from dieselfs.cli.verb import human_option, verb, yes_option
+from dieselfs.cli.verbs import SuggestingGroup
+
+if TYPE_CHECKING:
+    from chunkstore.chunk_format import DatasetRef
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.client import Client
+    from metadata.kv.key_value_store import KeyValueStore
+    from metadata.records import DatasetState
+
+
+@click.group(cls=SuggestingGroup)
+def dataset() -> None:
+    """List, describe and remove datasets."""
+
+
+@verb(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
+@human_option
+def ls(invocation: Invocation, human: bool | None) -> None:
+    """List the datasets that the index knows."""
+    print_datasets(invocation, human)
+
+
+@verb(name="info", examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"])
+@click.argument("name")
+@human_option
+def info(invocation: Invocation, name: str, human: bool | None) -> None:
+    """Describe a dataset: totals, generation, chunks and the holes that deletions left in them."""
+    output = invocation.output
+    with invocation.client(Address(parse_dataset(name))) as client:
+        record = _described(client)
+    if output.json:
+        output.record(record)
+    else:
+        _print_fields(output, record, human)
+
+
+def _print_fields(output: Output, record: dict[str, Any], human: bool | None) -> None:
+    holes = record.pop("holes")
+    fields = {key: str(value) for key, value in record.items()}
+    for key in ("bytes", "stored_bytes"):
+        fields[key] = output.size(record[key], human)
+    fields["holes"] = f"{holes['entries']} deleted entries, {output.size(holes['bytes'], human)}"
+    output.fields(fields)
+
+
+@verb(name="rm", examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"])
+@click.argument("name")
+@yes_option
+def rm(invocation: Invocation, name: str, yes: bool) -> None:
+    """Remove a dataset with all its files and published snapshots, for good."""
+    from dieselfs.dataset import remove_dataset
+
+    name = parse_dataset(name)
+    with invocation.places() as (store, index):
+        confirm(f"remove dataset {name}{_extent(store, index, name)} for good?", yes=yes)
+        remove_dataset(store, index, name)
+    if invocation.output.json:
+        invocation.output.record({"dataset": name, "removed": True})
+    else:
+        invocation.output.note(f"removed dataset {name}")
+
+
+dataset.add_command(ls)
+dataset.add_command(info)
+dataset.add_command(rm)
+
+
+def print_datasets(invocation: Invocation, human: bool | None = None) -> None:
+    """One line or record a dataset."""
+    from metadata.dataset_state import list_datasets
+
+    output = invocation.output
+    with invocation.places() as (_, index):
+        records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
+    if output.json:
+        for record in records:
+            output.record(record)
+        return
+    rows = [
+        [
+            r["name"],
+            f"{r['files']}",
+            output.size(r["bytes"], human),
+            f"{r['chunks']}",
+            f"{r['generation']}",
+            r["updated"],
+        ]
+        for r in records
+    ]
+    output.table(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows)
+
+
+def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:
+    from metadata import keys
+    from metadata.dataset_state import read_state
+
+    return read_state(index, ref.id, keys.APPLIED)
+
+
+def _totals(ref: DatasetRef, state: DatasetState) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    return {
+        "name": ref.name,
+        "id": print_id(ref.id),
+        "generation": state.generation,
+        "files": state.files,
+        "bytes": state.bytes,
+        "directories": state.directories,
+        "chunks": state.chunks,
+        "updated": iso_time(state.updated_ns),
+    }
+
+
+def _described(client: Client) -> dict[str, Any]:
+    """Totals, and what of the chunks is hidden by deletions and newer versions."""
+    namespace = client.dataset.namespace
+    chunks = namespace.chunks().values()
+    holes = {
+        "entries": sum(chunk.deleted_count for chunk in chunks),
+        "bytes": sum(chunk.deleted_bytes for chunk in chunks),
+    }
+    stored = {"stored_bytes": sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)}
+    return _totals(client.dataset.ref, namespace.state()) | stored | {"holes": holes}
+
+
+def _extent(store: ObjectStore, index: KeyValueStore, name: str) -> str:
+    """How much would be lost, as far as the index knows: a half removed dataset may be gone from it already."""
+    from chunkstore.commit_log import find_dataset
+    from metadata.errors import DatasetNotFound
+
+    ref = find_dataset(store, name)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
+    return f" ({_applied(index, ref).files:,} files)"

@@ -1,0 +1,129 @@
+"""Copying files out of a dataset into a local folder: plan (where each goes), then fetch, several at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from chunkstore.errors import Corrupt, NotFound
+from dieselfs.cli.local_folder import LocalFolder
+from dieselfs.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from dieselfs.client import Client, FileStat
+
+WINDOW_FILES: Final = 1 << 16
+"""Files put in the order of their chunks at a time: bounds memory, about 40 MB."""
+_BATCH_FILES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One file or directory, and its path below the local folder ('' for the folder itself)."""
+
+    entry: FileStat
+    target: str
+
+
+@dataclass(slots=True)
+class Extraction:
+    """Copies into one folder, and what came of it."""
+
+    folder: LocalFolder
+    open_client: Callable[[], Client]
+    """A client for one thread."""
+    on_failure: Callable[[FileStat, Exception], None]
+    """Told of a file that the store holds damaged or not at all; the others go on."""
+    progress: Progress
+    jobs: int = 1
+    ignore_times: bool = False
+    """Write also what is there already with the same size and mtime."""
+    files: int = 0
+    bytes: int = 0
+    skipped: int = 0
+    failed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _local: threading.local = field(default_factory=threading.local)
+
+    def run(self, copies: Iterable[Copy]) -> None:
+        """Make directories, fetch files, then give the directories their modes and mtimes, deepest first."""
+        directories: list[Copy] = []
+        with ThreadPoolExecutor(self.jobs, "get") as pool:
+            for window in _windows(self._files(copies, directories)):
+                self._fetch_all(pool, window)
+        for copy in sorted(directories, key=lambda copy: copy.target.count("/"), reverse=True):
+            if copy.target or not self.folder.existed:
+                self.folder.restore_directory(copy.target, copy.entry.mode, copy.entry.mtime_ns)
+        for copy in directories:
+            if not copy.target and not self.folder.existed:
+                self.folder.restore_directory("", copy.entry.mode, copy.entry.mtime_ns)
+
+    def _files(self, copies: Iterable[Copy], directories: list[Copy]) -> Iterator[Copy]:
+        for copy in copies:
+            if copy.entry.kind != "directory":
+                yield copy
+                continue
+            directories.append(copy)
+            if copy.target:
+                self.folder.make_directory(copy.target)
+
+    def _fetch_all(self, pool: ThreadPoolExecutor, window: list[Copy]) -> None:
+        batches = (window[at : at + _BATCH_FILES] for at in range(0, len(window), _BATCH_FILES))
+        futures = [pool.submit(self._fetch_batch, batch) for batch in batches]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            _raise_first(futures)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _fetch_batch(self, batch: list[Copy]) -> None:
+        for copy in batch:
+            if not self.ignore_times and self.folder.is_same(
+                copy.target, copy.entry.size, copy.entry.mtime_ns
+            ):
+                self._count(skipped=1)
+            else:
+                self._fetch(copy)
+
+    def _fetch(self, copy: Copy) -> None:
+        entry = copy.entry
+        try:
+            with self.folder.new_file(copy.target, entry.mode, entry.mtime_ns) as file:
+                size = self._client().read_to(entry.path, file)
+        except (Corrupt, NotFound) as error:
+            self._count(failed=1)
+            self.on_failure(entry, error)
+        else:
+            self._count(files=1, size=size)
+
+    def _client(self) -> Client:
+        client: Client | None = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = self.open_client()
+        return client
+
+    def _count(self, files: int = 0, size: int = 0, skipped: int = 0, failed: int = 0) -> None:
+        with self._lock:
+            self.files += files
+            self.bytes += size
+            self.skipped += skipped
+            self.failed += failed
+        self.progress.advance(files + skipped + failed, size)
+
+
+def _windows(copies: Iterator[Copy]) -> Iterator[list[Copy]]:
+    """The files in the order in which they lie in their chunks, as far as a window sees."""
+    while window := list(itertools.islice(copies, WINDOW_FILES)):
+        window.sort(key=lambda copy: (copy.entry.chunk or "", copy.entry.offset))
+        yield window
+
+
+def _raise_first(futures: list[Future[None]]) -> None:
+    for future in futures:
+        if future.done() and not future.cancelled() and (error := future.exception()):
+            raise error

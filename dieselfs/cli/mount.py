@@ -1,0 +1,283 @@
+"""`dlcmd mount`: choose a snapshot, then serve it, in the background unless told otherwise.
+
+The background daemon is a second `dlcmd mount --foreground` that is told the snapshot's file: it chooses nothing, and needs no index.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import Address, parse_address
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_options import as_number, parse_mount_options
+from dieselfs.cli.sizes import parse_size
+from dieselfs.cli.verb import Size, verb
+from dieselfs.errors import LocalFileError, MountError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dieselfs.fuse.mount import MountOptions
+    from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """What the flags and the -o options ask for together."""
+
+    address: Address
+    mountpoint: Path
+    allow_other: bool
+    nonempty: bool
+    uid: int | None
+    gid: int | None
+    snapshot: str | None
+    refresh: bool
+    no_index: bool
+    cache_memory_bytes: int | None
+
+
+@verb(
+    examples=[
+        "dlcmd mount imagenet /mnt/imagenet",
+        "dlcmd mount dl://imagenet /mnt/imagenet --refresh",
+        "dlcmd mount imagenet@12 /mnt/old --no-index --cache-memory 8GiB",
+        "dlcmd mount --foreground imagenet /mnt/imagenet",
+        "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
+    ]
+)
+@click.argument("address", metavar="DATASET[@SNAPSHOT]")
+@click.argument("mountpoint")
+@click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr; end with Ctrl-C.")
+@click.option("--snapshot", metavar="FILE|ID", help="Mount this one, fresh or not.")
+@click.option(
+    "--refresh",
+    is_flag=True,
+    help="Make a new snapshot if the newest is stale (--no-index: pull the newest).",
+)
+@click.option(
+    "--no-index", is_flag=True, help="Don't ask the index: mount the newest snapshot known."
+)
+@click.option(
+    "--cache-memory", type=Size(), metavar="SIZE", help="Memory for chunks (default 1GiB)."
+)
+@click.option("--allow-other", is_flag=True, help="Let other users in.")
+@click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
+@click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
+@click.option("--nonempty", is_flag=True, help="Mount over what the directory holds.")
+@click.option(
+    "-o", "options", multiple=True, metavar="OPT[=VALUE],…", help="The same as in an fstab line."
+)
+def mount(
+    invocation: Invocation,
+    address: str,
+    mountpoint: str,
+    foreground: bool,
+    options: Sequence[str],
+    **flags: Any,
+) -> None:
+    """Mount a dataset as a read-only file system.
+
+    Takes the newest snapshot on this machine or in the store if it is as new as the dataset; otherwise it says so. Returns when the mount
+    answers.
+    """
+    chosen = parse_mount_options(options)
+    invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
+    request = _request(parse_address(address), Path(mountpoint), chosen, flags)
+    (_serve if foreground else _start)(invocation, request)
+
+
+def _request(
+    address: Address, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
+) -> MountRequest:
+    if address.path:
+        raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
+    if address.snapshot and flags["snapshot"]:
+        raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
+    memory = parse_size(options["cache_memory"]) if "cache_memory" in options else None
+    return MountRequest(
+        address=address,
+        mountpoint=mountpoint,
+        allow_other=flags["allow_other"] or "allow_other" in options,
+        nonempty=flags["nonempty"] or "nonempty" in options,
+        uid=as_number(options, "uid") if flags["uid"] is None else flags["uid"],
+        gid=as_number(options, "gid") if flags["gid"] is None else flags["gid"],
+        snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
+        refresh=flags["refresh"] or "refresh" in options,
+        no_index=flags["no_index"] or "no_index" in options,
+        cache_memory_bytes=flags["cache_memory"] or memory,
+    )
+
+
+def _start(invocation: Invocation, request: MountRequest) -> None:
+    """Check all that can be wrong, then start a daemon and wait until it answers."""
+    from dieselfs.fuse.background import default_log_file, start_in_background
+    from dieselfs.fuse.mount import check_mountable
+    from dieselfs.fuse.mountpoint import resolve
+
+    check_mountable(_mount_options(invocation, request))
+    path = _choose(invocation, request)
+    with _opened(path, request) as snapshot:
+        _check_chunks(invocation, snapshot)
+        facts = {
+            "dataset": snapshot.dataset.name,
+            "snapshot": snapshot.id,
+            "files": snapshot.file_count,
+        }
+    mountpoint = resolve(request.mountpoint)
+    log_file = default_log_file(mountpoint)
+    pid = start_in_background(
+        _daemon_command(invocation, request, path), mountpoint, log_file=log_file
+    )
+    if invocation.output.json:
+        invocation.output.record(
+            {"mountpoint": str(mountpoint), "pid": pid, "log": str(log_file)} | facts
+        )
+    else:
+        name = f"{facts['dataset']}@{facts['snapshot']}"
+        invocation.output.note(
+            f"mounted {name} ({facts['files']:,} files) at {mountpoint}; log: {log_file}"
+        )
+
+
+def _serve(invocation: Invocation, request: MountRequest) -> None:
+    """Mount in this process, until it is unmounted or told to end."""
+    from chunkstore.chunk_reader import ChunkReader
+    from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES, ChunkCache
+    from dieselfs.fuse.mount import check_mountable, run_mount
+
+    _log_to_stderr()
+    options = _mount_options(invocation, request)
+    check_mountable(options)
+    with _opened(_choose(invocation, request), request) as snapshot:
+        reader = ChunkReader(invocation.store(), snapshot.dataset)
+        source = ChunkCache(reader, request.cache_memory_bytes or DEFAULT_BUDGET_BYTES)
+        run_mount(snapshot, source, options)
+
+
+def _choose(invocation: Invocation, request: MountRequest) -> Path:
+    """The snapshot file to mount."""
+    from dieselfs import snapshots
+    from dieselfs.cli import snapshot_choice
+
+    dataset, folder = request.address.dataset, invocation.config.snapshot_folder
+    if request.snapshot:
+        return snapshot_choice.find_file_or_snapshot(
+            request.snapshot, dataset, folder, invocation.store()
+        )
+    if request.no_index:
+        store = invocation.store()
+        if request.refresh:
+            return snapshots.pull(store, dataset, None, folder)
+        return snapshot_choice.newest_known(dataset, folder, store)
+    with invocation.client(request.address) as client:
+        places = client.dataset.store, client.dataset.index
+        if not request.refresh:
+            return snapshot_choice.newest_fresh(dataset, folder, *places)
+        return _refreshed(invocation, client.dataset, folder)
+
+
+def _refreshed(invocation: Invocation, dataset: Any, folder: Path) -> Path:
+    """The newest snapshot if it is fresh, else a new one."""
+    from dieselfs import snapshots
+    from dieselfs.cli.snapshot_choice import newest_fresh
+    from metadata.errors import SnapshotRefused, SnapshotStale
+
+    try:
+        return newest_fresh(dataset.ref.name, folder, dataset.store, dataset.index)
+    except (SnapshotStale, SnapshotRefused) as error:
+        invocation.output.note(f"{error}: making a new one")
+        return snapshots.create(dataset, folder)
+
+
+def _opened(path: Path, request: MountRequest) -> Snapshot:
+    from dieselfs.cli.snapshot_choice import check_dataset
+    from metadata.snapshot import Snapshot
+
+    try:
+        snapshot = Snapshot.open(path)
+    except OSError as error:
+        raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
+    check_dataset(snapshot, request.address.dataset, path)
+    return snapshot
+
+
+def _check_chunks(invocation: Invocation, snapshot: Snapshot) -> None:
+    """A wrong --store would otherwise show only when the first file is read."""
+    from chunkstore.errors import NotFound
+    from chunkstore.object_keys import chunk_key
+
+    if not snapshot.chunk_count:
+        return
+    try:
+        invocation.store().stat(chunk_key(snapshot.dataset.name, snapshot.chunk(0).id))
+    except NotFound as error:
+        where = invocation.config.store
+        raise MountError(
+            f"the chunks of {snapshot.dataset.name} are not in the store {where}", "check --store"
+        ) from error
+
+
+def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
+    from dieselfs.config import redacted
+    from dieselfs.fuse.mount import MountOptions
+
+    return MountOptions(
+        request.mountpoint,
+        store_url=redacted(invocation.config.store.value),
+        allow_other=request.allow_other,
+        uid=request.uid,
+        gid=request.gid,
+        nonempty=request.nonempty,
+    )
+
+
+def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
+    """The daemon gets the same environment, so that only what came from flags needs to be said again."""
+    command = [
+        *_this_program(),
+        "mount",
+        "--foreground",
+        "--no-index",
+        "--snapshot",
+        os.fspath(snapshot.absolute()),
+    ]
+    command += (
+        ["--store", invocation.config.store.value]
+        if invocation.config.store.origin == "--store"
+        else []
+    )
+    command += ["--profile", invocation.profile] if invocation.profile else []
+    command += ["--allow-other"] if request.allow_other else []
+    command += ["--nonempty"] if request.nonempty else []
+    for flag, number in (
+        ("--uid", request.uid),
+        ("--gid", request.gid),
+        ("--cache-memory", request.cache_memory_bytes),
+    ):
+        command += [] if number is None else [flag, str(number)]
+    return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
+
+
+def _this_program() -> list[str]:
+    """How to start `dlcmd` again, from wherever it was started."""
+    script = os.path.abspath(sys.argv[0])
+    if os.path.basename(script).startswith("dlcmd") and os.path.isfile(script):
+        return [sys.executable, script]
+    return [sys.executable, "-m", "dieselfs.cli"]
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )

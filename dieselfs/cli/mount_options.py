@@ -1,0 +1,85 @@
+"""`-o` options as in fstab: those that are ours, and those that mount(8) adds and that mean nothing here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dieselfs.errors import UsageError
+
+FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index")
+VALUES: Final = ("uid", "gid", "snapshot", "cache_memory", "store", "index", "profile")
+# A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.
+_WITHOUT_EFFECT: Final = frozenset(
+    [
+        "ro",
+        "rw",
+        "defaults",
+        "default_permissions",
+        "auto",
+        "noauto",
+        "user",
+        "nouser",
+        "users",
+        "owner",
+        "group",
+        "nofail",
+        "_netdev",
+        "exec",
+        "noexec",
+        "suid",
+        "nosuid",
+        "dev",
+        "nodev",
+        "atime",
+        "noatime",
+        "relatime",
+        "norelatime",
+        "diratime",
+        "nodiratime",
+        "strictatime",
+        "async",
+        "sync",
+        "loud",
+        "silent",
+    ]
+)
+
+
+def parse_mount_options(texts: Iterable[str]) -> dict[str, str]:
+    """`a,b=c` lists as a dictionary with underscores in the names; flags have the value ''. `UsageError`."""
+    options: dict[str, str] = {}
+    for part in ",".join(texts).split(","):
+        name, equals, value = part.partition("=")
+        name = name.strip().replace("-", "_")
+        if name in VALUES and value:
+            options[name] = value
+        elif name in FLAGS and not equals:
+            options[name] = ""
+        elif (
+            name
+            and name not in _WITHOUT_EFFECT
+            and not name.startswith(("x_", "X_mount", "comment"))
+        ):
+            raise _unknown(part, name)
+    return options
+
+
+def as_number(options: Mapping[str, str], name: str) -> int | None:
+    """The value of `uid` or `gid`."""
+    value = options.get(name)
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    raise UsageError(f"-o {name}={value}: not a number", f"write for instance {name}=1000")
+
+
+def _unknown(part: str, name: str) -> UsageError:
+    if name in VALUES:
+        return UsageError(f"-o {part}: a value is missing", f"write {name}=…")
+    if name in FLAGS:
+        return UsageError(f"-o {part}: takes no value", f"write {name}")
+    near = difflib.get_close_matches(name, (*FLAGS, *VALUES), n=1)
+    return UsageError(
+        f"-o {part}: unknown", f"did you mean {near[0]}" if near else "see `dlcmd mount --help`"
+    )

@@ -1,0 +1,48 @@
+"""`dlcmd mounts`: what is mounted on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.verb import verb
+
+if TYPE_CHECKING:
+    from dieselfs.fuse.mount_table import MountInfo
+
+
+@verb(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
+def mounts(invocation: Invocation) -> None:
+    """List what is mounted on this machine: where, which snapshot, since when, and whether it answers."""
+    from dieselfs.fuse.mount_table import mounts as mounted
+
+    found = mounted()
+    if invocation.output.json:
+        for info in found:
+            invocation.output.record(_record(info))
+        return
+    rows = [
+        [
+            os.fspath(info.mountpoint),
+            info.source.partition(":")[2],
+            str(info.state),
+            info.mounted or "-",
+            str(info.pid or "-"),
+        ]
+        for info in found
+    ]
+    invocation.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "SINCE", "PID"], rows)
+
+
+def _record(info: MountInfo) -> dict[str, object]:
+    return {
+        "mountpoint": os.fspath(info.mountpoint),
+        "source": info.source,
+        "state": str(info.state),
+        "dataset": info.dataset,
+        "generation": info.generation,
+        "snapshot": info.snapshot,
+        "mounted": info.mounted,
+        "pid": info.pid,
+    }

@@ -1,0 +1,115 @@
+"""`dlcmd rm`: delete files and directories of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from dieselfs.address import Address, parse_address
+from dieselfs.cli.confirmation import confirm
+from dieselfs.cli.entries import for_each
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.verb import dry_run_option, recursive_option, verb, yes_option
+from dieselfs.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.client import Client, FileStat
+
+
+@verb(
+    examples=[
+        "dlcmd rm imagenet:train/broken.jpg",
+        "dlcmd rm -r -n imagenet:train/n01440764",
+        "dlcmd rm -r --yes --max-delete 2000 imagenet:train/n01440764",
+    ]
+)
+@click.argument("addresses", nargs=-1, required=True)
+@recursive_option("Directories with all below them.")
+@dry_run_option
+@yes_option
+@click.option(
+    "--max-delete",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refuse to delete more than N files.",
+)
+def rm(
+    invocation: Invocation,
+    addresses: tuple[str, ...],
+    recursive: bool,
+    dry_run: bool,
+    yes: bool,
+    max_delete: int | None,
+) -> int:
+    """Delete files or, with -r, directories of a dataset.
+
+    Snapshots taken before still hold what is deleted. To remove a whole dataset use `dlcmd dataset rm`.
+    """
+
+    def delete(text: str) -> None:
+        address = _checked(parse_address(text))
+        with invocation.client(address) as client:
+            entry = client.stat(address.path)
+            if entry.kind == "directory" and not recursive:
+                raise UsageError(
+                    f"{address} is a directory", "add -r to delete it with all below it"
+                )
+            count = _count_files(client, entry, max_delete)
+            if dry_run:
+                _print_plan(invocation, client, address, entry)
+                return
+            confirm(f"delete {address} ({count:,} files)?", yes=yes)
+            deleted = client.delete_tree(address.path)
+            client.flush()
+        _print_result(invocation, address, deleted)
+
+    return for_each(addresses, delete, as_json=invocation.output.json)
+
+
+def _checked(address: Address) -> Address:
+    if address.snapshot:
+        raise UsageError(
+            f"{address}: snapshots do not change", f"write {address.dataset}:{address.path}"
+        )
+    if not address.path:
+        raise UsageError(
+            f"{address} is a whole dataset", f"use `dlcmd dataset rm {address.dataset}`"
+        )
+    return address
+
+
+def _files(client: Client, entry: FileStat) -> Iterator[FileStat]:
+    return (found for found in client.walk(entry.path) if found.kind == "file")
+
+
+def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:
+    count = sum(1 for _ in _files(client, entry))
+    if limit is not None and count > limit:
+        raise Refused(
+            f"{entry.path} holds {count:,} files, --max-delete allows {limit:,}",
+            "nothing was deleted",
+        )
+    return count
+
+
+def _print_plan(invocation: Invocation, client: Client, address: Address, entry: FileStat) -> None:
+    for found in _files(client, entry):
+        if invocation.output.json:
+            invocation.output.record(
+                {"action": "delete", "dataset": address.dataset, "path": found.path}
+            )
+        else:
+            invocation.output.line(
+                f"would delete {invocation.output.name(str(address.at(found.path)))}"
+            )
+
+
+def _print_result(invocation: Invocation, address: Address, deleted: int) -> None:
+    if invocation.output.json:
+        invocation.output.record(
+            {"dataset": address.dataset, "path": address.path, "deleted": deleted}
+        )
+    else:
+        invocation.output.note(f"deleted {address} ({deleted:,} files)")

@@ -1,0 +1,220 @@
+"""`dlcmd snapshot`: one dataset's metadata at one generation, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import Address, parse_address, parse_dataset
+from dieselfs.cli.entries import iso_time
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verbs import SuggestingGroup
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from metadata.snapshot import Snapshot
+
+
+@click.group(cls=SuggestingGroup)
+def snapshot() -> None:
+    """Create, list, show, pull and verify snapshots: what a mount needs instead of an index."""
+
+
+@verb(
+    name="create",
+    examples=["dlcmd snapshot create imagenet", "dlcmd snapshot create imagenet --no-publish"],
+)
+@click.argument("dataset")
+@click.option(
+    "--publish/--no-publish", default=True, help="Store it in the object store too (default)."
+)
+def create(invocation: Invocation, dataset: str, publish: bool) -> None:
+    """Make a snapshot of the dataset as it is now."""
+    from dieselfs import snapshots
+
+    name = parse_dataset(dataset)
+    with invocation.client(Address(name)) as client, invocation.progress("snapshot") as progress:
+        progress.expect(client.dataset.namespace.state().files, 0)
+        path = snapshots.create(
+            client.dataset,
+            invocation.config.snapshot_folder,
+            publish=publish,
+            progress=_Increments(progress).reached,
+        )
+    _print_file(invocation, path, published=publish)
+    if not invocation.output.json:
+        invocation.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
+
+
+class _Increments:
+    """Turns "n files so far" into steps."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress = progress
+        self._reached = 0
+
+    def reached(self, files: int) -> None:
+        self._progress.advance(files - self._reached, 0)
+        self._reached = files
+
+
+@verb(name="ls", examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"])
+@click.argument("dataset")
+@human_option
+def ls(invocation: Invocation, dataset: str, human: bool | None) -> None:
+    """List a dataset's snapshots, on this machine and in the store, oldest first."""
+    output = invocation.output
+    records = _known(invocation, parse_dataset(dataset))
+    if output.json:
+        for record in records:
+            output.record(record)
+        return
+    rows = [
+        [r["id"], str(r["generation"]), output.size(r["bytes"], human), ", ".join(_places(r))]
+        for r in records
+    ]
+    output.table(["ID", "GENERATION", "SIZE", "WHERE"], rows)
+
+
+def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
+    from dieselfs import snapshots
+
+    found: dict[str, dict[str, Any]] = {}
+    for published in snapshots.list_published(invocation.store(), name):
+        found[published.snapshot_id] = _record(
+            published.snapshot_id, published.size_bytes, None, True
+        )
+    for path in snapshots.list_local(invocation.config.snapshot_folder, name):
+        snapshot_id = path.stem.removeprefix(f"{name}-")
+        found[snapshot_id] = _record(
+            snapshot_id, path.stat().st_size, str(path), snapshot_id in found
+        )
+    return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
+
+
+def _record(snapshot_id: str, size_bytes: int, file: str | None, published: bool) -> dict[str, Any]:
+    generation = int(snapshot_id.partition("-")[0])
+    return {
+        "id": snapshot_id,
+        "generation": generation,
+        "bytes": size_bytes,
+        "file": file,
+        "published": published,
+    }
+
+
+def _places(record: dict[str, Any]) -> list[str]:
+    return (["local"] if record["file"] else []) + (["store"] if record["published"] else [])
+
+
+@verb(
+    name="show", examples=["dlcmd snapshot show imagenet", "dlcmd snapshot show imagenet@12 --json"]
+)
+@click.argument("which", metavar="DATASET[@ID]|FILE")
+@human_option
+def show(invocation: Invocation, which: str, human: bool | None) -> None:
+    """Show what a snapshot says of itself; without ID, the newest one on this machine."""
+    from metadata.snapshot import Snapshot
+
+    path = _local_file(invocation, which)
+    with Snapshot.open(path) as opened:
+        record = _described(opened, path)
+    if invocation.output.json:
+        invocation.output.record(record)
+        return
+    fields = {key: str(value) for key, value in record.items()}
+    for key in ("bytes", "file_bytes"):
+        fields[key] = invocation.output.size(record[key], human)
+    invocation.output.fields(fields)
+
+
+def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    return {
+        "dataset": opened.dataset.name,
+        "dataset_id": print_id(opened.dataset.id),
+        "id": opened.id,
+        "generation": opened.generation,
+        "updated": iso_time(opened.updated_ns),
+        "files": opened.file_count,
+        "directories": opened.directory_count,
+        "chunks": opened.chunk_count,
+        "bytes": opened.total_bytes,
+        "file": str(path),
+        "file_bytes": path.stat().st_size,
+    }
+
+
+@verb(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
+@click.argument("which", metavar="DATASET[@ID]")
+def pull(invocation: Invocation, which: str) -> None:
+    """Bring a published snapshot (the newest, or that of ID) to this machine, verified."""
+    from dieselfs import snapshots
+
+    address = _without_path(which)
+    path = snapshots.pull(
+        invocation.store(), address.dataset, address.snapshot, invocation.config.snapshot_folder
+    )
+    _print_file(invocation, path, published=True)
+
+
+@verb(
+    name="verify",
+    examples=["dlcmd snapshot verify imagenet@12", "dlcmd snapshot verify ./imagenet-12.snapshot"],
+)
+@click.argument("which", metavar="FILE|DATASET[@ID]")
+def verify(invocation: Invocation, which: str) -> None:
+    """Check every byte of a snapshot file: the whole-file hash, names, ranges."""
+    from metadata.snapshot import Snapshot
+
+    path = _local_file(invocation, which)
+    Snapshot.verify(path)
+    if invocation.output.json:
+        invocation.output.record({"file": str(path), "sound": True})
+    else:
+        invocation.output.line(f"{path}: sound")
+
+
+for _command in (create, ls, show, pull, verify):
+    snapshot.add_command(_command)
+
+
+def _local_file(invocation: Invocation, which: str) -> Path:
+    """A file as it is named, or the local file of a snapshot (pulled if it is not here)."""
+    from dieselfs.cli.snapshot_choice import find_snapshot, newest_known
+    from dieselfs.errors import LocalFileError
+
+    path = Path(which)
+    if path.is_file():
+        return path
+    if which.endswith(".snapshot") or ("/" in which and "://" not in which):
+        raise LocalFileError(f"{which}: no such file", "see `dlcmd snapshot ls DATASET`")
+    address, folder = _without_path(which), invocation.config.snapshot_folder
+    if address.snapshot:
+        return find_snapshot(address.snapshot, address.dataset, folder, invocation.store())
+    return newest_known(address.dataset, folder, invocation.store())
+
+
+def _without_path(which: str) -> Address:
+    address = parse_address(which)
+    if address.path:
+        raise UsageError(f"{which}: snapshots are of whole datasets", f"write {address.dataset}")
+    return address
+
+
+def _print_file(invocation: Invocation, path: Path, *, published: bool) -> None:
+    from metadata.snapshot import Snapshot
+
+    with Snapshot.open(path) as opened:
+        record = _described(opened, path) | {"published": published}
+    if invocation.output.json:
+        invocation.output.record(record)
+    else:
+        invocation.output.line(str(path))
+        invocation.output.note(
+            f"snapshot {record['id']} of {record['dataset']}: {record['files']:,} files, generation {record['generation']}"
+        )

@@ -1,0 +1,121 @@
+"""Which snapshot file is meant: by id, by file, or the newest that is as fresh as the dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from chunkstore.errors import ChunkStoreError
+from dieselfs import snapshots
+from dieselfs.errors import LocalFileError
+from metadata.errors import SnapshotRefused, SnapshotStale
+from metadata.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from metadata.kv.key_value_store import KeyValueStore
+
+_COPY_BYTES: Final = 8 << 20
+
+
+def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
+    """The local file of the snapshot whose id starts with `which`, or whose generation it is; pulled if it is not here yet."""
+    matching = [
+        path for path in snapshots.list_local(folder, dataset) if is_called(path, dataset, which)
+    ]
+    return matching[-1] if matching else snapshots.pull(store, dataset, which, folder)
+
+
+def is_called(path: Path, dataset: str, which: str) -> bool:
+    """Whether a local snapshot file has the id (or its start) or the generation `which`."""
+    snapshot_id = path.stem.removeprefix(f"{dataset}-")
+    return snapshot_id.startswith(which) or _is_generation(snapshot_id, which)
+
+
+def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
+    """As `find_snapshot`, but `which` may also be a file: it is verified, and copied into `folder` if it lies elsewhere."""
+    if "/" not in which and not os.path.isfile(which):
+        return find_snapshot(which, dataset, folder, store)
+    path = Path(which).absolute()
+    return path if path.parent == folder.absolute() else adopt(path, dataset, folder)
+
+
+def adopt(path: Path, dataset: str, folder: Path) -> Path:
+    """Verify a snapshot file from anywhere and copy it into the local folder: nothing else may map it, write to it or cut it short."""
+    from metadata.snapshot_folder import file_name, publish
+
+    try:
+        with publish(folder) as (copy, finish), open(path, "rb") as original:
+            while piece := original.read(_COPY_BYTES):
+                copy.write(piece)
+            copy.flush()
+            Snapshot.verify(copy.name)
+            with Snapshot.open(copy.name) as snapshot:
+                check_dataset(snapshot, dataset, path)
+                name = file_name(dataset, snapshot.id)
+            return finish(name)
+    except OSError as error:
+        raise LocalFileError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def check_dataset(snapshot: Snapshot, dataset: str, path: Path) -> None:
+    if snapshot.dataset.name != dataset:
+        raise SnapshotRefused(
+            f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of {dataset}"
+        )
+
+
+def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValueStore) -> Path:
+    """The newest local snapshot if it is as new as the dataset, else the newest published one if that is; `SnapshotStale`."""
+    local = snapshots.list_local(folder, dataset)
+    if not local:
+        return _published_fresh(dataset, folder, store, index)
+    try:
+        _check_fresh(local[-1], index)
+    except SnapshotStale:
+        newest = snapshots.list_published(store, dataset)
+        if not newest or is_called(local[-1], dataset, newest[-1].snapshot_id):
+            raise
+        return _published_fresh(dataset, folder, store, index)
+    return local[-1]
+
+
+def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
+    """Without an index: the newest published snapshot, or the newest local one if that is newer or the store does not answer."""
+    local = snapshots.list_local(folder, dataset)
+    try:
+        published: Sequence[snapshots.PublishedSnapshot] = snapshots.list_published(store, dataset)
+    except ChunkStoreError:
+        published = []
+    if published and (not local or _generation(local[-1], dataset) < published[-1].generation):
+        return snapshots.pull(store, dataset, published[-1].snapshot_id, folder)
+    if local:
+        return local[-1]
+    raise SnapshotRefused(
+        f"there is no snapshot of {dataset}; make one with `dlcmd snapshot create {dataset}`"
+    )
+
+
+def _published_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValueStore) -> Path:
+    if not snapshots.list_published(store, dataset):
+        raise SnapshotStale(
+            f"there is no snapshot of {dataset} yet; make one with `dlcmd snapshot create {dataset}`, or use --refresh"
+        )
+    path = snapshots.pull(store, dataset, None, folder)
+    _check_fresh(path, index)
+    return path
+
+
+def _check_fresh(path: Path, index: KeyValueStore) -> None:
+    with Snapshot.open(path) as snapshot:
+        snapshots.check_fresh(snapshot, index)
+
+
+def _generation(path: Path, dataset: str) -> int:
+    return int(path.stem.removeprefix(f"{dataset}-").partition("-")[0])
+
+
+def _is_generation(snapshot_id: str, which: str) -> bool:
+    return which.isdecimal() and int(snapshot_id.partition("-")[0]) == int(which)

@@ -1,0 +1,57 @@
+"""`dlcmd stat`: all that is known of a file or directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dieselfs.address import Address, parse_address
+from dieselfs.cli.entries import entry_record, for_each, iso_time, permissions
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output
+from dieselfs.cli.verb import human_option, verb
+
+if TYPE_CHECKING:
+    from dieselfs.client import FileStat
+
+
+@verb(
+    examples=[
+        "dlcmd stat imagenet:train/n01440764/n01440764_10026.JPEG",
+        "dlcmd stat --json imagenet:train",
+    ]
+)
+@click.argument("addresses", nargs=-1, required=True)
+@human_option
+def stat(invocation: Invocation, addresses: tuple[str, ...], human: bool | None) -> int:
+    """Show all that is known of files or directories: size, times, and where the bytes lie."""
+
+    def show(text: str) -> None:
+        address = parse_address(text)
+        with invocation.client(address) as client:
+            _print(invocation.output, address, client.stat(address.path), human)
+
+    return for_each(addresses, show, as_json=invocation.output.json)
+
+
+def _print(output: Output, address: Address, entry: FileStat, human: bool | None) -> None:
+    if output.json:
+        output.record({"dataset": address.dataset} | entry_record(entry))
+        return
+    fields = {
+        "address": output.name(str(address.at(entry.path))),
+        "kind": entry.kind,
+        "mode": permissions(entry),
+        "modified": iso_time(entry.mtime_ns),
+    }
+    if entry.kind == "file":
+        fields |= {
+            "size": output.size(entry.size, human),
+            "chunk": entry.chunk or "-",
+            "offset": str(entry.offset),
+            "xxh3": f"{entry.hash:016x}",
+        }
+    if entry.generation:
+        fields["generation"] = str(entry.generation)
+    output.fields(fields)
