@@ -1,0 +1,298 @@
+"""A mount's beginning and end: background start, signals, death and what comes after it."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.fuse.background import start_in_background
+from dieselfs.fuse.mount import MountOptions, check_mountable
+from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mountpoint import unmount
+from tests.mount.mounting import (
+    PATIENCE_S,
+    Mount,
+    daemon_command,
+    end,
+    eventually,
+    is_alive,
+    mounted,
+    start,
+)
+from tests.mount.packing import PackedDataset, random_bytes
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A descriptor that may outlive its mount, after which closing it fails."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        with suppress(OSError):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_unmounts_and_ends_the_daemon(small_mount: Mount, number: signal.Signals) -> None:
+    os.kill(small_mount.pid, number)
+    small_mount.wait_until_ended()
+    assert entry_at(small_mount.path) is None
+    assert "is unmounted" in small_mount.log
+
+
+def test_unmounting_ends_the_daemon(small_mount: Mount) -> None:
+    unmount(small_mount.path)
+    assert entry_at(small_mount.path) is None
+    small_mount.wait_until_ended()
+    assert "Traceback" not in small_mount.log
+
+
+def test_a_signal_ends_a_mount_in_use(small_mount: Mount) -> None:
+    with opened(small_mount.path / "large") as fd:
+        assert os.read(fd, 10) == random_bytes(3_000_000)[:10]
+        os.kill(small_mount.pid, signal.SIGTERM)
+        small_mount.wait_until_ended()
+        assert entry_at(small_mount.path) is None
+        with pytest.raises(OSError):
+            os.pread(fd, 100, 2_000_000)
+
+
+def test_a_signal_ends_a_mount_whose_store_hangs_within_five_seconds(small_mount: Mount) -> None:
+    small_mount.fail_with("stuck")
+    failures: list[int | None] = []
+
+    def read() -> None:
+        try:
+            (small_mount.path / "large").read_bytes()
+        except OSError as error:
+            failures.append(error.errno)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    eventually(lambda: small_mount.statistics()["reads_through_threads"], "a read that hangs")
+    began = time.monotonic()
+    os.kill(small_mount.pid, signal.SIGTERM)
+    small_mount.wait_until_ended()
+    assert time.monotonic() - began < 5.0
+    reader.join(PATIENCE_S)
+    assert not reader.is_alive()
+    assert failures
+    assert failures[0] in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+
+
+def test_requests_in_flight_are_answered_before_the_end(small_mount: Mount) -> None:
+    content = random_bytes(3_000_000)
+    outcomes: list[object] = []
+
+    def read_again_and_again() -> None:
+        try:
+            while True:
+                fd = os.open(small_mount.path / "large", os.O_RDONLY | os.O_DIRECT)
+                try:
+                    outcomes.append(os.pread(fd, 1 << 20, 0) == content[: 1 << 20])
+                finally:
+                    os.close(fd)
+        except OSError as error:
+            outcomes.append(error.errno)
+
+    readers = [threading.Thread(target=read_again_and_again) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    eventually(lambda: len(outcomes) > 20, "some reads")
+    os.kill(small_mount.pid, signal.SIGTERM)
+    small_mount.wait_until_ended()
+    for reader in readers:
+        reader.join(PATIENCE_S)
+    assert False not in outcomes, "no wrong byte, whenever the end comes"
+
+
+def test_after_sigkill_the_same_mountpoint_can_be_mounted_again(
+    small: PackedDataset, tmp_path: Path
+) -> None:
+    first = start(small, tmp_path)
+    try:
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait_until_ended()
+        with pytest.raises(OSError) as raised:
+            os.listdir(first.path)  # the kernel may still know what `stat` shows
+        assert raised.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+        with mounted(small, tmp_path) as second:
+            assert second.pid != first.pid
+            assert (second.path / "large").read_bytes() == random_bytes(3_000_000)
+            assert "is gone: unmounting it" in second.log
+    finally:
+        end(first)
+
+
+def test_a_dead_mount_is_cleared_away_also_while_its_files_are_open(
+    small: PackedDataset, tmp_path: Path
+) -> None:
+    first = start(small, tmp_path)
+    try:
+        with opened(first.path / "large"):
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait_until_ended()
+            check_mountable(MountOptions(first.path))
+            assert entry_at(first.path) is None
+    finally:
+        end(first)
+
+
+def test_the_mountpoint_may_be_relative_or_a_link(small: PackedDataset, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "mnt").symlink_to("real")
+    with mounted(small, tmp_path) as mount:
+        assert (tmp_path / "real" / "large").stat().st_size == 3_000_000
+        unmount(Path(os.path.relpath(tmp_path / "mnt")))
+        mount.wait_until_ended()
+    assert entry_at(tmp_path / "real") is None
+
+
+def refusal(packed: PackedDataset, mountpoint: Path, *options: str) -> MountError:
+    """The error that a background start of this mount ends with."""
+    log_file = mountpoint.parent / "refused.log"
+    command = daemon_command(packed, mountpoint, *options)
+    try:
+        pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
+    except MountError as error:
+        return error
+    os.kill(pid, signal.SIGTERM)
+    pytest.fail("the mount was made")
+
+
+def test_a_missing_mountpoint_is_refused(small: PackedDataset, tmp_path: Path) -> None:
+    assert "does not exist" in str(refusal(small, tmp_path / "absent"))
+
+
+def test_a_file_is_no_mountpoint(small: PackedDataset, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is not a directory" in str(refusal(small, tmp_path / "file"))
+
+
+def test_a_mountpoint_that_is_not_empty_is_refused_unless_allowed(
+    small: PackedDataset, tmp_path: Path
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    (tmp_path / "mnt" / "mine").write_text("kept")
+    assert "is not empty" in str(refusal(small, tmp_path / "mnt"))
+    with mounted(small, tmp_path, "--nonempty") as mount:
+        assert not (mount.path / "mine").exists()
+    assert (tmp_path / "mnt" / "mine").read_text() == "kept"
+
+
+def test_a_mounted_mountpoint_is_refused(small: PackedDataset, small_mount: Mount) -> None:
+    assert "is already mounted at" in str(refusal(small, small_mount.path))
+    with pytest.raises(MountpointBusy):
+        check_mountable(MountOptions(small_mount.path))
+
+
+def test_a_mountpoint_whose_daemon_is_stopped_is_refused_in_time(small_mount: Mount) -> None:
+    os.kill(small_mount.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(MountpointBusy, match="does not answer"):
+            check_mountable(MountOptions(small_mount.path))
+    finally:
+        os.kill(small_mount.pid, signal.SIGCONT)
+
+
+def test_the_error_of_a_start_that_failed_is_the_daemons_own(
+    small: PackedDataset, tmp_path: Path
+) -> None:
+    (tmp_path / "mnt").mkdir()
+    command = daemon_command(small, tmp_path / "mnt")
+    command[command.index(str(small.snapshot))] = str(tmp_path / "no-snapshot")
+    with pytest.raises(MountError, match="no-snapshot") as raised:
+        start_in_background(command, tmp_path / "mnt", log_file=tmp_path / "log")
+    assert raised.value.hint is not None
+    assert str(tmp_path / "log") in raised.value.hint
+
+
+def test_a_daemon_that_never_answers_is_ended(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        "import os, time; print(os.getpid(), flush=True); time.sleep(99)",
+    ]
+    with pytest.raises(MountError, match="did not answer within"):
+        start_in_background(command, tmp_path, log_file=tmp_path / "log", timeout_s=1)
+    assert not is_alive(int((tmp_path / "log").read_text()))
+
+
+def test_the_daemon_is_in_a_session_of_its_own(small_mount: Mount) -> None:
+    assert os.getsid(small_mount.pid) == small_mount.pid
+
+
+def test_a_mount_in_use_is_busy_and_says_by_whom(small_mount: Mount) -> None:
+    with subprocess.Popen(["sleep", "99"], cwd=small_mount.path) as user:
+        try:
+            with pytest.raises(MountpointBusy, match=rf"sleep \({user.pid}\)"):
+                unmount(small_mount.path)
+            assert (small_mount.path / "large").exists()
+            unmount(small_mount.path, lazy=True)
+            assert entry_at(small_mount.path) is None
+        finally:
+            user.kill()
+    small_mount.wait_until_ended()
+
+
+def test_unmounting_what_is_not_mounted_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MountError, match="no DieselFS mount"):
+        unmount(tmp_path)
+    with pytest.raises(MountError, match=r"no DieselFS mount .* but proc"):
+        unmount(Path("/proc"))
+
+
+def test_unmounting_while_reading_harms_nobody(small_mount: Mount) -> None:
+    content = random_bytes(3_000_000)
+    stop, wrong = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                if (small_mount.path / "large").read_bytes() != content:
+                    wrong.append("wrong bytes")
+            except FileNotFoundError:
+                return  # it is unmounted
+            except OSError as error:
+                if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
+                    wrong.append(str(error))
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    eventually(lambda: small_mount.statistics()["requests"].get("read"), "reads")
+    unmount(small_mount.path, lazy=True)
+    stop.set()
+    for reader in readers:
+        reader.join(PATIENCE_S)
+    small_mount.wait_until_ended()
+    assert wrong == []
+
+
+def test_readiness_follows_the_protocol_of_systemd(small: PackedDataset, tmp_path: Path) -> None:
+    (tmp_path / "mnt").mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        name = f"dieselfs-test-{os.getpid()}"
+        receiver.bind(f"\0{name}")
+        receiver.settimeout(PATIENCE_S)
+        environment = {**os.environ, "NOTIFY_SOCKET": f"@{name}"}
+        command = daemon_command(small, tmp_path / "mnt")
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as daemon:
+            try:
+                assert receiver.recv(100) == b"READY=1"
+                assert (tmp_path / "mnt" / "large").exists()
+            finally:
+                daemon.terminate()
+        assert daemon.returncode == 0
