@@ -46,14 +46,7 @@ def start_in_background(
     """
     with _listening() as (receiver, address), _opened_log(log_file) as log_output:
         said_before = log_output.tell()
-        daemon = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log_output,
-            stderr=log_output,
-            start_new_session=True,
-            env={**os.environ, VARIABLE: address},
-        )
+        daemon = _started(command, log_output, address)
         try:
             _await_ready(daemon, receiver, monotonic() + timeout_s, timeout_s)
             os.stat(mountpoint)
@@ -69,6 +62,22 @@ def start_in_background(
     # Someone must wait for it, lest it stay as a zombie of a caller that lives on.
     threading.Thread(target=daemon.wait, daemon=True, name=f"reap mount {daemon.pid}").start()
     return daemon.pid
+
+
+def _started(
+    command: Sequence[str], log_output: IO[bytes], address: str
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log_output,
+            stderr=log_output,
+            start_new_session=True,
+            env={**os.environ, VARIABLE: address},
+        )
+    except OSError as error:
+        raise MountError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
 class _DaemonEnded(Exception):

@@ -1,0 +1,82 @@
+"""One read: all the bytes that exist, from memory without a thread, else through one."""
+
+import threading
+
+import pytest
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt
+from dieselfs.fuse.file_reader import FileReader
+from dieselfs.worker_threads import WorkerThreads
+
+CONTENT = bytes(range(256)) * 4
+FILE = FileExtent(ChunkRef(ChunkId(bytes(16)), 64, len(CONTENT)), 0, len(CONTENT), 0)
+
+
+class Source:
+    def __init__(self, in_memory: bool, cut: int = 0) -> None:
+        self.in_memory = in_memory
+        self.cut = cut
+        self.asked: list[tuple[int, int]] = []
+        self.threads: set[int] = set()
+
+    def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
+        return self._bytes(start, length) if self.in_memory else None
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        self.threads.add(threading.get_ident())
+        return self._bytes(start, length)
+
+    def _bytes(self, start: int, length: int) -> memoryview:
+        self.asked.append((start, length))
+        return memoryview(CONTENT)[start : start + length - self.cut]
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        raise NotImplementedError
+
+    def statistics(self) -> None:
+        return None
+
+
+async def test_a_hit_crosses_no_thread() -> None:
+    source = Source(in_memory=True)
+    reader = FileReader(source, WorkerThreads(1))
+    assert await reader.read(FILE, 10, 20) == CONTENT[10:30]
+    assert (source.threads, reader.thread_reads, reader.bytes_read) == (set(), 0, 20)
+
+
+async def test_a_miss_is_read_in_another_thread() -> None:
+    source = Source(in_memory=False)
+    reader = FileReader(source, WorkerThreads(1))
+    assert await reader.read(FILE, 10, 20) == CONTENT[10:30]
+    assert source.threads
+    assert threading.get_ident() not in source.threads
+    assert (reader.thread_reads, reader.bytes_read) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("start", "size", "asked"),
+    [
+        (0, 1024, [(0, 1024)]),
+        (0, 1 << 17, [(0, 1024)]),
+        (1023, 4096, [(1023, 1)]),
+        (1024, 4096, []),
+        (1 << 40, 4096, []),
+        (0, 0, []),
+    ],
+)
+async def test_the_range_ends_where_the_file_does(
+    start: int, size: int, asked: list[tuple[int, int]]
+) -> None:
+    source = Source(in_memory=True)
+    reader = FileReader(source, WorkerThreads(1))
+    assert await reader.read(FILE, start, size) == CONTENT[start : start + size]
+    assert source.asked == asked
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_a_short_answer_is_never_passed_on(in_memory: bool) -> None:
+    reader = FileReader(Source(in_memory, cut=1), WorkerThreads(1))
+    with pytest.raises(Corrupt, match="19 bytes came for 20"):
+        await reader.read(FILE, 10, 20)
