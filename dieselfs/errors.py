@@ -5,6 +5,7 @@
     │   ├── AddressError      not an address of a dataset or of a path in one
     │   └── ConfigError       a URL, a profile or a variable is wrong
     ├── DirectoryNotFound     no such directory in the dataset: tell the user
+    ├── SnapshotNotFound      no such snapshot, here or in the store: tell the user
     ├── NotYetSupported       named, but not built yet: tell the user
     ├── LocalFileError        a file on this machine cannot be read or written: tell the user
     ├── Refused               done on purpose not: it would delete more, or reach further, than was allowed
@@ -43,6 +44,10 @@ class ConfigError(UsageError):
 
 class DirectoryNotFound(DieselFSError):
     """The dataset has no directory of that path."""
+
+
+class SnapshotNotFound(DieselFSError):
+    """The dataset has no snapshot of that id, neither on this machine nor in the store."""
 
 
 class NotYetSupported(DieselFSError):

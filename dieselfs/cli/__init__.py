@@ -14,6 +14,8 @@ from typing import Final, NoReturn
 import click
 
 from dieselfs.cli.exit_codes import ExitCode, Failure, explain
+from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
+from dieselfs.cli.verb import ReaderGone
 from dieselfs.cli.verbs import LazyVerbs
 
 PROGRAM: Final = "dlcmd"
@@ -49,7 +51,14 @@ def dlcmd() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `dlcmd` and end the process with its exit code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(run(_given_arguments() if arguments is None else arguments))
+
+
+def _given_arguments() -> Sequence[str]:
+    if not is_mount_helper(sys.argv[0]):
+        return sys.argv[1:]
+    arguments = as_dlcmd(sys.argv[1:])
+    return sys.exit(ExitCode.OK) if arguments is None else arguments
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         result = dlcmd.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
         return int(result or ExitCode.OK)
-    except BrokenPipeError:
+    except (ReaderGone, BrokenPipeError):
         return _end_quietly()
     except (KeyboardInterrupt, click.Abort):
         failure = Failure(ExitCode.INTERRUPTED, "interrupted", "", "Interrupted")
@@ -89,11 +98,15 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _explain_click(error: click.ClickException) -> Failure:
     context = getattr(error, "ctx", None)
     what = error.format_message().rstrip(".")
-    hint = "" if "; " in what else f"see `{context.command_path if context else PROGRAM} --help`"
+    hint = (
+        ""
+        if "; " in what or "Did you mean" in what
+        else f"see `{context.command_path if context else PROGRAM} --help`"
+    )
     return Failure(ExitCode.USAGE, what, hint, "UsageError")
 
 
 def _end_quietly() -> int:
-    """Whoever reads our output has gone: `dlcmd ls | head`. Python would complain when it flushes at exit."""
+    """Python would complain when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.BROKEN_PIPE

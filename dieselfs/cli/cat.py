@@ -10,6 +10,8 @@ from dieselfs.address import parse_address
 from dieselfs.cli.entries import for_each
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.verb import verb
+from dieselfs.errors import UsageError
+from metadata.errors import PathConflict
 
 
 @verb(
@@ -25,6 +27,9 @@ def cat(invocation: Invocation, addresses: tuple[str, ...]) -> int:
     def write(text: str) -> None:
         address = parse_address(text)
         with invocation.client(address) as client:
-            client.read_to(address.path, sys.stdout.buffer)
+            try:
+                client.read_to(address.path, sys.stdout.buffer)
+            except PathConflict as error:
+                raise UsageError(f"{address} is a directory", "use `dlcmd get`") from error
 
     return for_each(addresses, write, as_json=invocation.output.json)

@@ -6,13 +6,14 @@ import sys
 
 import click
 
-from dieselfs.errors import UsageError
+from dieselfs.errors import Refused, UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the user agrees; raises `click.Abort` for no, `UsageError` if there is nobody to ask."""
+    """`question` has no question mark. Return if the user agrees; raises `Refused` for no, `UsageError` if there is nobody to ask."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"not done without a confirmation: {question}", "add --yes")
-    click.confirm(question, default=False, abort=True, err=True)
+        raise UsageError(f"not confirmed: {question}", "add --yes")
+    if not click.confirm(f"{question}?", default=False, err=True):
+        raise Refused(f"not confirmed: {question}", "nothing was done")

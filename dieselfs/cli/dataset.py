@@ -10,7 +10,7 @@ from dieselfs.address import Address, parse_dataset
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.output import Output
+from dieselfs.cli.output import Output, counted
 from dieselfs.cli.verb import human_option, verb, yes_option
 from dieselfs.cli.verbs import SuggestingGroup
 
@@ -66,7 +66,7 @@ def rm(invocation: Invocation, name: str, yes: bool) -> None:
 
     name = parse_dataset(name)
     with invocation.places() as (store, index):
-        confirm(f"remove dataset {name}{_extent(store, index, name)} for good?", yes=yes)
+        confirm(f"remove dataset {name}{_extent(store, index, name)} for good", yes=yes)
         remove_dataset(store, index, name)
     if invocation.output.json:
         invocation.output.record({"dataset": name, "removed": True})
@@ -146,4 +146,4 @@ def _extent(store: ObjectStore, index: KeyValueStore, name: str) -> str:
     ref = find_dataset(store, name)
     if ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")
-    return f" ({_applied(index, ref).files:,} files)"
+    return f" ({counted(_applied(index, ref).files, 'file')})"

@@ -36,7 +36,7 @@ MEANINGS: Final = {
     ExitCode.FAILURE: "any other failure",
     ExitCode.USAGE: "wrong usage, address, URL or profile",
     ExitCode.DIRECTORY_NOT_FOUND: "dataset or directory not found",
-    ExitCode.FILE_NOT_FOUND: "file not found",
+    ExitCode.FILE_NOT_FOUND: "file or snapshot not found",
     ExitCode.TEMPORARY: "temporary: the store or the index does not answer; try again",
     ExitCode.PARTIAL: "partial: some items failed, the others are done",
     ExitCode.INTEGRITY: "integrity: damaged or foreign data was refused",
@@ -88,6 +88,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
         ExitCode.DIRECTORY_NOT_FOUND,
         "see `dlcmd ls` of the directory above",
     ),
+    (product_errors.SnapshotNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),
     (product_errors.Unreachable, ExitCode.TEMPORARY, "try again"),
@@ -104,7 +105,9 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By our convention a message that says what to do says it after a semicolon, or names a flag or command.
-_SAYS_WHAT_TO_DO = re.compile(r"; |`dlcmd |check --")
+_SAYS_WHAT_TO_DO = re.compile(
+    r"; |`dlcmd |check --|: (check|use|run|write|make|pull|free|see|start|add|name|unmount) "
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from dieselfs.cli.exit_codes import ExitCode, explain
 from dieselfs.cli.extraction import Copy, Extraction
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.local_folder import LocalFolder
+from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.verb import dry_run_option, filter_options, jobs_option, recursive_option, verb
-from dieselfs.errors import UsageError
+from dieselfs.errors import LocalFileError, UsageError
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
@@ -123,6 +124,8 @@ def _plan(client: Client, address: Address, local: Path, filters: PathFilter) ->
         raise UsageError(f"{address} is a file", "leave out the slash at the end")
     if local.is_dir():
         return Plan(entry, local, address.name, filters)
+    if not local.parent.is_dir():
+        raise LocalFileError(f"{local.parent}: no such folder", f"make it: mkdir -p {local.parent}")
     return Plan(entry, local.parent, local.name, filters)
 
 
@@ -207,7 +210,7 @@ def _print_summary(invocation: Invocation, plan: Plan, done: Extraction) -> None
         return
     others = "".join(f", {summary[key]:,} {key}" for key in ("skipped", "failed") if summary[key])
     invocation.output.note(
-        f"got {done.files:,} files, {human_size(done.bytes)}{others}, in {plan.folder}"
+        f"got {counted(done.files, 'file')}, {human_size(done.bytes)}{others}, in {plan.folder}"
     )
 
 

@@ -30,7 +30,7 @@ class LocalFolder:
         self.root = root
         self.existed = root.is_dir()
         with _explained(root):
-            if not self.existed:
+            if not self.existed and not root.exists():
                 root.mkdir(mode=0o755)
             # The root itself is the user's word: a link there may be followed.
             self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -12,7 +12,7 @@ import click
 from dieselfs.address import Address, parse_address
 from dieselfs.cli.entries import entry_record, local_time, permissions
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.output import Output
+from dieselfs.cli.output import Output, counted
 from dieselfs.cli.verb import filter_options, human_option, recursive_option, verb
 from dieselfs.errors import DirectoryNotFound
 from dieselfs.path_filter import PathFilter
@@ -131,5 +131,6 @@ def _print_counts(output: Output, entries: Iterable[FileStat], human: bool | Non
         )
     else:
         output.line(
-            f"{counts.files} files, {counts.directories} directories, {output.size(counts.bytes, human)}"
+            f"{counted(counts.files, 'file')}, {counted(counts.directories, 'directory')}, "
+            f"{output.size(counts.bytes, human)}"
         )

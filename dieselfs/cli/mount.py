@@ -16,7 +16,9 @@ import click
 
 from dieselfs.address import Address, parse_address
 from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_helper import is_mount_helper
 from dieselfs.cli.mount_options import as_number, parse_mount_options
+from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import parse_size
 from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, MountError, UsageError
@@ -126,11 +128,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
         _check_chunks(invocation, snapshot)
-        facts = {
-            "dataset": snapshot.dataset.name,
-            "snapshot": snapshot.id,
-            "files": snapshot.file_count,
-        }
+        name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
     log_file = default_log_file(mountpoint)
     pid = start_in_background(
@@ -138,12 +136,17 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     )
     if invocation.output.json:
         invocation.output.record(
-            {"mountpoint": str(mountpoint), "pid": pid, "log": str(log_file)} | facts
+            {
+                "mountpoint": str(mountpoint),
+                "snapshot": name,
+                "files": files,
+                "pid": pid,
+                "log": str(log_file),
+            }
         )
     else:
-        name = f"{facts['dataset']}@{facts['snapshot']}"
         invocation.output.note(
-            f"mounted {name} ({facts['files']:,} files) at {mountpoint}; log: {log_file}"
+            f"mounted {name} ({counted(files, 'file')}) at {mountpoint}; log: {log_file}"
         )
 
 
@@ -164,7 +167,6 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
 
 def _choose(invocation: Invocation, request: MountRequest) -> Path:
     """The snapshot file to mount."""
-    from dieselfs import snapshots
     from dieselfs.cli import snapshot_choice
 
     dataset, folder = request.address.dataset, invocation.config.snapshot_folder
@@ -175,7 +177,7 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
     if request.no_index:
         store = invocation.store()
         if request.refresh:
-            return snapshots.pull(store, dataset, None, folder)
+            return snapshot_choice.pull_snapshot(None, dataset, folder, store)
         return snapshot_choice.newest_known(dataset, folder, store)
     with invocation.client(request.address) as client:
         places = client.dataset.store, client.dataset.index
@@ -188,12 +190,13 @@ def _refreshed(invocation: Invocation, dataset: Any, folder: Path) -> Path:
     """The newest snapshot if it is fresh, else a new one."""
     from dieselfs import snapshots
     from dieselfs.cli.snapshot_choice import newest_fresh
+    from dieselfs.errors import SnapshotNotFound
     from metadata.errors import SnapshotRefused, SnapshotStale
 
     try:
         return newest_fresh(dataset.ref.name, folder, dataset.store, dataset.index)
-    except (SnapshotStale, SnapshotRefused) as error:
-        invocation.output.note(f"{error}: making a new one")
+    except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
+        invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
         return snapshots.create(dataset, folder)
 
 
@@ -269,6 +272,8 @@ def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Pat
 def _this_program() -> list[str]:
     """How to start `dlcmd` again, from wherever it was started."""
     script = os.path.abspath(sys.argv[0])
+    if is_mount_helper(script):
+        script = os.path.realpath(script)
     if os.path.basename(script).startswith("dlcmd") and os.path.isfile(script):
         return [sys.executable, script]
     return [sys.executable, "-m", "dieselfs.cli"]

@@ -11,6 +11,7 @@ from dieselfs.address import Address, parse_address
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.entries import for_each
 from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
 from dieselfs.cli.verb import dry_run_option, recursive_option, verb, yes_option
 from dieselfs.errors import Refused, UsageError
 
@@ -60,7 +61,7 @@ def rm(
             if dry_run:
                 _print_plan(invocation, client, address, entry)
                 return
-            confirm(f"delete {address} ({count:,} files)?", yes=yes)
+            confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
             deleted = client.delete_tree(address.path)
             client.flush()
         _print_result(invocation, address, deleted)
@@ -88,7 +89,7 @@ def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:
     count = sum(1 for _ in _files(client, entry))
     if limit is not None and count > limit:
         raise Refused(
-            f"{entry.path} holds {count:,} files, --max-delete allows {limit:,}",
+            f"{entry.path} holds {counted(count, 'file')}, --max-delete allows {limit:,}",
             "nothing was deleted",
         )
     return count
@@ -112,4 +113,4 @@ def _print_result(invocation: Invocation, address: Address, deleted: int) -> Non
             {"dataset": address.dataset, "path": address.path, "deleted": deleted}
         )
     else:
-        invocation.output.note(f"deleted {address} ({deleted:,} files)")
+        invocation.output.note(f"deleted {address} ({counted(deleted, 'file')})")

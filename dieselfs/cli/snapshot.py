@@ -10,6 +10,7 @@ import click
 from dieselfs.address import Address, parse_address, parse_dataset
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
 from dieselfs.cli.verb import human_option, verb
 from dieselfs.cli.verbs import SuggestingGroup
 from dieselfs.errors import UsageError
@@ -153,12 +154,11 @@ def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
 @click.argument("which", metavar="DATASET[@ID]")
 def pull(invocation: Invocation, which: str) -> None:
     """Bring a published snapshot (the newest, or that of ID) to this machine, verified."""
-    from dieselfs import snapshots
+    from dieselfs.cli.snapshot_choice import pull_snapshot
 
     address = _without_path(which)
-    path = snapshots.pull(
-        invocation.store(), address.dataset, address.snapshot, invocation.config.snapshot_folder
-    )
+    folder = invocation.config.snapshot_folder
+    path = pull_snapshot(address.snapshot, address.dataset, folder, invocation.store())
     _print_file(invocation, path, published=True)
 
 
@@ -216,5 +216,5 @@ def _print_file(invocation: Invocation, path: Path, *, published: bool) -> None:
     else:
         invocation.output.line(str(path))
         invocation.output.note(
-            f"snapshot {record['id']} of {record['dataset']}: {record['files']:,} files, generation {record['generation']}"
+            f"snapshot {record['id']} of {record['dataset']}: {counted(record['files'], 'file')}, generation {record['generation']}"
         )

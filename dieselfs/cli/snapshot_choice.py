@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from chunkstore.errors import ChunkStoreError
 from dieselfs import snapshots
-from dieselfs.errors import LocalFileError
+from dieselfs.errors import LocalFileError, SnapshotNotFound
 from metadata.errors import SnapshotRefused, SnapshotStale
 from metadata.snapshot import Snapshot
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
 
 _COPY_BYTES: Final = 8 << 20
+_SHORTEST_HASH: Final = 6
+"""Digits; shorter ones are generations."""
 
 
 def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
@@ -25,13 +27,25 @@ def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) ->
     matching = [
         path for path in snapshots.list_local(folder, dataset) if is_called(path, dataset, which)
     ]
-    return matching[-1] if matching else snapshots.pull(store, dataset, which, folder)
+    return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
+
+
+def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectStore) -> Path:
+    """A published snapshot (None: the newest) brought to this machine, verified; `SnapshotNotFound`."""
+    known = [published.snapshot_id for published in snapshots.list_published(store, dataset)]
+    matching = [snapshot_id for snapshot_id in known if which is None or _is_id(snapshot_id, which)]
+    if not matching:
+        wanted = "published snapshot" if which is None else f"snapshot {which}"
+        raise SnapshotNotFound(
+            f"there is no {wanted} of {dataset}",
+            f"see `dlcmd snapshot ls {dataset}`, or make one with `dlcmd snapshot create {dataset}`",
+        )
+    return snapshots.pull(store, dataset, matching[-1], folder)
 
 
 def is_called(path: Path, dataset: str, which: str) -> bool:
     """Whether a local snapshot file has the id (or its start) or the generation `which`."""
-    snapshot_id = path.stem.removeprefix(f"{dataset}-")
-    return snapshot_id.startswith(which) or _is_generation(snapshot_id, which)
+    return _is_id(path.stem.removeprefix(f"{dataset}-"), which)
 
 
 def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
@@ -51,8 +65,9 @@ def adopt(path: Path, dataset: str, folder: Path) -> Path:
             while piece := original.read(_COPY_BYTES):
                 copy.write(piece)
             copy.flush()
-            Snapshot.verify(copy.name)
-            with Snapshot.open(copy.name) as snapshot:
+            copied = f"/proc/self/fd/{copy.fileno()}"  # it has no name of its own yet
+            Snapshot.verify(copied)
+            with Snapshot.open(copied) as snapshot:
                 check_dataset(snapshot, dataset, path)
                 name = file_name(dataset, snapshot.id)
             return finish(name)
@@ -93,15 +108,16 @@ def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
         return snapshots.pull(store, dataset, published[-1].snapshot_id, folder)
     if local:
         return local[-1]
-    raise SnapshotRefused(
-        f"there is no snapshot of {dataset}; make one with `dlcmd snapshot create {dataset}`"
+    raise SnapshotNotFound(
+        f"there is no snapshot of {dataset}", f"make one with `dlcmd snapshot create {dataset}`"
     )
 
 
 def _published_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValueStore) -> Path:
     if not snapshots.list_published(store, dataset):
-        raise SnapshotStale(
-            f"there is no snapshot of {dataset} yet; make one with `dlcmd snapshot create {dataset}`, or use --refresh"
+        raise SnapshotNotFound(
+            f"there is no snapshot of {dataset} yet",
+            f"make one with `dlcmd snapshot create {dataset}`, or use --refresh",
         )
     path = snapshots.pull(store, dataset, None, folder)
     _check_fresh(path, index)
@@ -117,5 +133,10 @@ def _generation(path: Path, dataset: str) -> int:
     return int(path.stem.removeprefix(f"{dataset}-").partition("-")[0])
 
 
-def _is_generation(snapshot_id: str, which: str) -> bool:
+def _is_id(snapshot_id: str, which: str) -> bool:
+    """The beginning of an id or of its hash, or a generation: `2` is generation 2, and not the start of 25."""
+    if "-" in which:
+        return snapshot_id.startswith(which)
+    if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
+        return True
     return which.isdecimal() and int(snapshot_id.partition("-")[0]) == int(which)

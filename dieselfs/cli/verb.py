@@ -4,7 +4,9 @@ with examples in its help. The common options may stand before or after the verb
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Final, TypeVar
@@ -18,6 +20,10 @@ from dieselfs.path_filter import PathFilter, Rule
 
 _RULES: Final = "dieselfs.cli.rules"
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class ReaderGone(Exception):
+    """Whoever reads our output has gone, as in `dlcmd ls | head`. (click would end the process on a BrokenPipeError.)"""
 
 
 class CommonOption(click.Option):
@@ -84,7 +90,10 @@ class Verb(click.Command):
         own: list[tuple[str, str]] = []
         common: list[tuple[str, str]] = []
         for parameter in self.get_params(context):
-            if record := parameter.get_help_record(context):
+            record = (
+                parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+            )
+            if record:
                 (common if isinstance(parameter, CommonOption) else own).append(record)
         for title, records in (("Options", own), ("Options of every verb", common)):
             if records:
@@ -109,7 +118,12 @@ def verb(
             if _RULES in context.meta and "exclude" in kwargs:
                 del kwargs["exclude"], kwargs["include"]
                 kwargs["filters"] = _path_filter(context.meta[_RULES])
-            return function(Invocation.from_options(context.meta), *args, **kwargs)
+            if context.meta.get("debug"):
+                logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+            try:
+                return function(Invocation.from_options(context.meta), *args, **kwargs)
+            except BrokenPipeError as error:
+                raise ReaderGone from error
 
         command = click.command(name, cls=Verb, examples=examples)(update_wrapper(invoke, function))
         assert isinstance(command, Verb)
