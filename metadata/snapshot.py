@@ -92,8 +92,10 @@ class Snapshot:
         self._directory_directory_count = numbers("directory_directory_count")
         self._paths_start = header.sections["directory_paths"][0]
         self._file_index = numbers("file_index")
+        self._file_reach = header.file_index_reach
         self._file_slots = path_index.slot_count(header.files)
         self._directory_index = numbers("directory_index")
+        self._directory_reach = header.directory_index_reach
         self._directory_slots = path_index.slot_count(header.directories)
         self._chunk_refs: dict[int, ChunkRef] = {}
 
@@ -223,7 +225,7 @@ class Snapshot:
     def _find_file(self, path_hash: int, path: bytes) -> int | None:
         table = self._file_index
         place = path_index.home_slot(path_hash, self._file_slots)
-        for at in range(place, place + self.header.file_index_reach):
+        for at in range(place, place + self._file_reach):
             entry: int = table[at]
             if not entry:
                 return None
@@ -236,17 +238,15 @@ class Snapshot:
                 continue
             name_at = self._names_start + self._name_at[inode]
             base = self._paths_start
-            # Both parts together are as long as the path, so that they are all of it.
-            if path.endswith(self._map[name_at : name_at + name_bytes]) and path.startswith(
-                self._map[base + start : base + end]
-            ):
+            directory = self._map[base + start : base + end]
+            if directory + self._map[name_at : name_at + name_bytes] == path:
                 return inode
         return None
 
     def _find_directory(self, path_hash: int, path: bytes) -> int | None:
         table = self._directory_index
         place = path_index.home_slot(path_hash, self._directory_slots)
-        for at in range(place, place + self.header.directory_index_reach):
+        for at in range(place, place + self._directory_reach):
             entry: int = table[at]
             if not entry:
                 return None
@@ -341,28 +341,37 @@ class Snapshot:
         first = self._directory_first_file[number]
         end = first + self._directory_file_count[number]
         for rank in range(first + max(0, start - directories), end, _LISTED_AT_ONCE):
-            yield from self._files_by_rank(rank, min(end, rank + _LISTED_AT_ONCE))
+            yield from self._files_by_rank(number, rank, min(end, rank + _LISTED_AT_ONCE))
 
-    def _files_by_rank(self, first: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """Files of one directory, whose names lie one after the other, each ended by NUL."""
-        inodes = self.columns.by_name[first:end].tolist()
-        last = inodes[-1]
-        start = self._names_start + self._name_at[inodes[0]]
-        stop = self._names_start + self._name_at[last] + self._name_bytes[last]
-        names = self._map[start:stop].split(b"\0")
-        if len(names) != len(inodes) or len(inodes) != end - first:
+    def _files_by_rank(self, directory: int, first: int, end: int) -> Iterator[tuple[bytes, int]]:
+        """Files of one directory: their names lie one after the other, each ended by NUL.
+
+        Every inode's own record must say that its name is the one here, or a damaged rank would show a file under another's name.
+        """
+        columns = self.columns
+        inodes = columns.by_name[first:end].astype(np.int64)
+        start = columns.name_at[inodes].astype(np.int64)
+        stop = start + columns.name_bytes[inodes]
+        base = self._names_start
+        names = self._map[base + int(start[0]) : base + int(stop[-1])].split(b"\0")
+        if (
+            len(names) != end - first
+            or (start[1:] != stop[:-1] + 1).any()
+            or (columns.parent[inodes] != directory).any()
+        ):
             raise SnapshotRefused(
                 f"{self.path}: a directory's names and files do not agree: damaged"
             )
-        return zip(names, inodes, strict=True)
+        return zip(names, inodes.tolist(), strict=True)
 
     # Inode → bytes
 
     def extent(self, inode: int) -> FileExtent:
         """Where a file's bytes lie. Raises `SnapshotRefused` if that is outside of its chunk."""
-        chunk = self.chunk(self._chunk[self._file_number(inode)])
+        number = self._chunk[self._file_number(inode)]
+        chunk = self.chunk(number)
         offset, length = self._offset[inode], self._length[inode]
-        if offset + length > chunk.payload_bytes:
+        if inode not in self.files_in_chunk(number) or offset + length > chunk.payload_bytes:
             raise SnapshotRefused(f"{self.path}: inode {inode} reaches beyond its chunk: damaged")
         return FileExtent(chunk, offset, length, self._hash[inode])
 
@@ -385,7 +394,10 @@ class Snapshot:
         """The inodes of the chunk's live files, by position in the chunk."""
         if not 0 <= number < self.header.chunks:
             raise IndexError(f"no chunk {number} in this snapshot")
-        return range(self._chunk_first_inode[number], self._chunk_first_inode[number + 1])
+        first, end = self._chunk_first_inode[number], self._chunk_first_inode[number + 1]
+        if not first <= end <= self.header.files:
+            raise SnapshotRefused(f"{self.path}: chunk {number} holds impossible inodes: damaged")
+        return range(first, end)
 
     @property
     def chunk_first_inode(self) -> npt.NDArray[np.uint32]:

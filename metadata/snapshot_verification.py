@@ -18,7 +18,7 @@ import xxhash
 
 from chunkstore.errors import InvalidPath
 from chunkstore.object_keys import check_dataset_name
-from chunkstore.paths import MAX_PATH_BYTES, check_path
+from chunkstore.paths import MAX_PATH_BYTES
 from metadata import path_index, snapshot_bulk
 from metadata.errors import SnapshotRefused
 from metadata.names import check_names
@@ -70,14 +70,18 @@ def _require(condition: bool | np.bool_, problem: str) -> None:
 
 
 def _tiles(
-    first: npt.NDArray[np.unsignedinteger], count: npt.NDArray[np.unsignedinteger], start: int
+    first: npt.NDArray[np.unsignedinteger],
+    count: npt.NDArray[np.unsignedinteger],
+    start: int,
+    end: int,
 ) -> npt.NDArray[np.intp]:
-    """The order in which ranges [first, first + count) follow each other from `start` without gap or overlap."""
+    """The order in which the non-empty ranges [first, first + count) fill [start, end) without gap or overlap."""
     used = np.flatnonzero(count)
     used = used[np.argsort(first[used], kind="stable")]
     ends = start + np.cumsum(count[used].astype(np.int64))
-    _require((first[used[1:]] == ends[:-1]).all(), "ranges of children overlap or leave a gap")
-    _require(not len(used) or first[used[0]] == start, "ranges of children start at a wrong place")
+    _require((ends[-1] if len(ends) else start) == end, "ranges of children do not add up")
+    starts = np.concatenate([[start], ends[:-1]])[: len(used)]
+    _require(np.array_equal(first[used], starts), "ranges of children overlap or leave a gap")
     return used
 
 
@@ -106,7 +110,7 @@ def _check_directories(header: SnapshotHeader, columns: Columns) -> None:
     parent = columns.directory_parent.astype(np.int64)
     _require(parent[0] == 0, "the root has a parent")
     _require((parent[1:] < np.arange(1, count)).all(), "a directory comes before its parent")
-    used = _tiles(columns.directory_first_directory, columns.directory_directory_count, 1)
+    used = _tiles(columns.directory_first_directory, columns.directory_directory_count, 1, count)
     sizes = columns.directory_directory_count[used]
     _require(np.array_equal(parent[1:], np.repeat(used, sizes)), "directories and parents disagree")
     _require(
@@ -117,16 +121,16 @@ def _check_directories(header: SnapshotHeader, columns: Columns) -> None:
     _require(path_at[:2] == [0, 0] and path_at[-1] == len(heap), "paths do not fill their heap")
     paths = [heap[start:end] for start, end in pairwise(path_at)]
     parents = parent.tolist()
-    before = b""
+    names = [b""]
     for number in range(1, count):
         path, above = paths[number], paths[parents[number]]
         _require(path.startswith(above) and path.endswith(b"/"), "a path outside of its parent's")
-        check_path(path[:-1])
-        _require(b"/" not in path[len(above) : -1], "a path that skips a directory")
+        names.append(path[len(above) : -1])
         # Names are compared, not paths: '/' at the end would come between 'a' and 'a.b'.
-        if parents[number] == parents[number - 1] and number > 1:
-            _require(before < path[:-1], "directories are out of order")
-        before = path[:-1]
+        sibling = number > 1 and parents[number] == parents[number - 1]
+        _require(not sibling or names[-2] < names[-1], "directories are out of order")
+    check_names(names[1:])
+    _require(max(map(len, paths)) <= MAX_PATH_BYTES + 1, "a path is too long")
 
 
 def _check_files(header: SnapshotHeader, columns: Columns) -> None:
@@ -134,7 +138,7 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
     ranked = np.zeros(header.files, bool)
     ranked[by_name] = True
     _require(ranked.all(), "a file is in no directory")
-    used = _tiles(columns.directory_first_file, columns.directory_file_count, 0)
+    used = _tiles(columns.directory_first_file, columns.directory_file_count, 0, header.files)
     parent = columns.parent[by_name]
     sizes = columns.directory_file_count[used]
     _require(np.array_equal(parent, np.repeat(used, sizes)), "files and directories do not agree")
