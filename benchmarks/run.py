@@ -1,0 +1,42 @@
+"""Runs the benchmarks, one after the other, each in a process of its own; their JSON lines go to stdout.
+
+    python -m benchmarks.run                 # all, full size
+    python -m benchmarks.run --quick         # all, small: that they work, not what they say
+    python -m benchmarks.run bench_snapshot  # some
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+QUICK = {
+    "bench_put": ["--files", "5000", "--rounds", "1"],
+    "bench_pack": ["--files", "10000", "--rounds", "1"],
+    "bench_memory": ["--files", "1000"],
+    "bench_snapshot": ["--files", "20000"],
+    "bench_shuffle": ["--files", "20000"],
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="such as bench_put; all if none is named")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    found = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
+    unknown = set(options.names) - set(found)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+    failed = 0
+    for name in options.names or found:
+        print(f"{name}:", file=sys.stderr, flush=True)
+        arguments = QUICK.get(name, []) if options.quick else []
+        failed |= subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
