@@ -70,6 +70,13 @@ class Output:
             self.line(f"{name + ':':<{width}}{value}")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2,000 files`; the plurals needed are regular, or end in y."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
 def printable(text: str) -> str:
     """`text` with control characters and undecodable bytes escaped."""
     if text.isprintable():
