@@ -75,6 +75,7 @@ def small_network(classes: int) -> nn.Module:
 
 def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(arguments.seed)
+    torch.set_num_threads(1)  # the network is tiny; the cores are for the workers that decode
     images = datasets.ImageFolder(
         arguments.mountpoint,
         transforms.Compose(

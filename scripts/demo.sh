@@ -13,8 +13,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/dieselfs-demo
 work=$(mktemp -d -t dieselfs-demo.XXXXXX)
 mountpoint=$work/mnt
 export DIESELFS_STORE=file://$work/store DIESELFS_INDEX=lmdb://$work/index
+mkdir "$work/store"  # a store that is named has to exist, so that a typing error makes no new one
 # What the commands keep for a user (snapshots, logs of mounts) belongs to the demo as well.
-export XDG_DATA_HOME=$work/data XDG_CACHE_HOME=$work/cache XDG_STATE_HOME=$work/state
+export XDG_CONFIG_HOME=$work/config XDG_DATA_HOME=$work/data
+export XDG_CACHE_HOME=$work/cache XDG_STATE_HOME=$work/state
 
 # --- nothing stays behind ------------------------------------------------------------------------
 
@@ -32,6 +34,8 @@ clean_up() {
         dlcmd umount "$mountpoint" >/dev/null || fusermount3 -u -z "$mountpoint"
     fi
     rm -rf "$work"
+    rm -f /var/log/dieselfs/*"${work##*/}"*.log  # where a mount made by root logs
+    rmdir --ignore-fail-on-non-empty /var/log/dieselfs 2>/dev/null
 }
 trap clean_up EXIT
 trap 'exit 130' INT
@@ -88,9 +92,10 @@ fi
 
 step dlcmd put "$images/" dl://icons
 
-show 'dlcmd ls -r dl://icons | head -n 5'
-run dlcmd ls -r dl://icons >"$work/listing"
-head -n 5 "$work/listing"
+step dlcmd ls -l dl://icons
+show 'dlcmd ls -r -l dl://icons | tail -n 5'
+run dlcmd ls -r -l dl://icons >"$work/listing"
+tail -n 5 "$work/listing"
 
 step dlcmd snapshot create icons
 
