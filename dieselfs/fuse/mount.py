@@ -39,7 +39,7 @@ from metadata.snapshot import ROOT, Snapshot
 
 log = logging.getLogger(__name__)
 
-GRACE_S: Final = 4.0
+GRACE_S: Final = 3.0
 """For requests in flight when the mount is told to end. With the detaching it stays below 5 s."""
 _READING_THREADS: Final = 32
 _MIN_TASKS: Final = 8  # waiting tasks that pyfuse3 keeps instead of starting one per request

@@ -5,9 +5,12 @@ The same datagram serves a systemd unit of `Type=notify` and our own background 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 VARIABLE: Final = "NOTIFY_SOCKET"
 READY: Final = b"READY=1"
@@ -20,5 +23,8 @@ def announce_ready() -> None:
         return
     if address.startswith("@"):  # the abstract namespace
         address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-        sending.sendto(READY, address)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+            sending.sendto(READY, address)
+    except OSError as error:  # whoever waited has gone; the mount is good all the same
+        log.warning("nobody at %s hears that the mount is ready: %s", address, error.strerror)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,22 @@ def test_an_absent_name_below_the_root_is_asked_for_once(small_mount: Mount) -> 
     for _ in range(100):
         assert errno_of_stat(path) == errno.ENOENT
     assert small_mount.statistics()["requests"]["lookup"] - before < 20
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_daemon_does_not_grow_with_the_names_looked_up(small_mount: Mount) -> None:
+    def look_up(kind: str, count: int) -> None:
+        for number in range(count):
+            assert not os.path.exists(small_mount.path / "d0" / f"{kind}{number}")
+
+    look_up("first", 1000)
+    before = resident_bytes(small_mount.pid)
+    look_up("second", 20_000)
+    assert resident_bytes(small_mount.pid) - before < 4 << 20, "200 bytes a name would be seen"
 
 
 def test_a_file_is_no_directory(sample_mount: Mount) -> None:
