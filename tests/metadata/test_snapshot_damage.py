@@ -82,7 +82,7 @@ def exercise(snapshot: Snapshot) -> None:
     attempt(lambda: snapshot.paths_text(np.arange(snapshot.file_count), b"\0"))
 
     def list_directory(inode: int) -> None:
-        for at, (name, child) in enumerate(snapshot.children(inode)):
+        for at, (_, child) in enumerate(snapshot.children(inode)):
             if not snapshot.is_directory(child):
                 assert snapshot.parent(child) == inode
             if at > 100:
