@@ -1,0 +1,84 @@
+"""`dlcmd` in this process, on a dataset in memory."""
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dieselfs.assembly import open_index, open_store
+from dieselfs.cli import run
+from dieselfs.client import Client
+
+FILES = {
+    "readme.txt": b"hello\n",
+    "cat/1.jpg": b"c" * 1000,
+    "cat/2.jpg": b"C" * 5000,
+    "dog/big/3.jpg": b"d" * 300_000,  # more than a block
+    "dog/notes.xml": b"<x/>",
+    b"odd/caf\xe9 \x1b[31m\n.txt": b"odd",
+}
+TIME_NS = 1_577_840_523_123_456_789  # 2020-01-01T01:02:03.123456789Z
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode(errors="surrogateescape").splitlines()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Dlcmd = Callable[..., Result]
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """Store and index of this test; nothing of the user's is used."""
+    url = f"memory://{uuid.uuid4().hex}"
+    monkeypatch.setenv("DIESELFS_STORE", url)
+    monkeypatch.setenv("DIESELFS_INDEX", url)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TZ", "UTC")
+    for name in ("DIESELFS_PROFILE", "DIESELFS_SNAPSHOTS"):
+        monkeypatch.delenv(name, raising=False)
+    return url
+
+
+@pytest.fixture
+def dlcmd(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Dlcmd:
+    def call(*arguments: str | Path) -> Result:
+        capfdbinary.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfdbinary.readouterr()
+        return Result(code, out, err.decode())
+
+    return call
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Path:
+    return tmp_path / "data/dieselfs/snapshots"
+
+
+@pytest.fixture
+def pets(url: str, snapshots: Path) -> Client:
+    """The dataset `pets`."""
+    client = Client.connect(
+        "pets", store=open_store(url), index=open_index(url), create=True, snapshot_folder=snapshots
+    )
+    for path, data in FILES.items():
+        client.put(data, path, mode=0o640, mtime_ns=TIME_NS)
+    client.close()
+    return client

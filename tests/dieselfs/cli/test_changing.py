@@ -1,0 +1,109 @@
+"""rm, dataset, snapshot: what they change, and what they refuse to."""
+
+from pathlib import Path
+
+import pytest
+
+from dieselfs.client import Client
+from tests.dieselfs.cli.conftest import Dlcmd
+
+pytestmark = pytest.mark.usefixtures("pets")
+
+
+def test_rm_wants_a_confirmation_where_nobody_can_be_asked(dlcmd: Dlcmd, pets: Client) -> None:
+    result = dlcmd("rm", "pets:readme.txt")
+    assert result.code == 2
+    assert "--yes" in result.err
+    assert pets.get("readme.txt")
+
+
+def test_rm_deletes_files_and_with_r_directories(dlcmd: Dlcmd) -> None:
+    assert dlcmd("rm", "-y", "pets:cat").code == 2
+    assert dlcmd("rm", "-y", "-r", "pets:cat", "pets:readme.txt").code == 0
+    assert dlcmd("ls", "pets").lines == ["dog/", "odd/"]
+
+
+@pytest.mark.parametrize("flag", ["-n", "--dry-run", "--dryrun", "--dry"])
+def test_a_dry_run_changes_nothing(dlcmd: Dlcmd, flag: str) -> None:
+    result = dlcmd("del", flag, "-r", "pets:cat")
+    assert result.lines == ["would delete dl://pets/cat/1.jpg", "would delete dl://pets/cat/2.jpg"]
+    assert len(dlcmd("ls", "pets:cat").lines) == 2
+
+
+def test_max_delete_is_a_limit(dlcmd: Dlcmd) -> None:
+    result = dlcmd("rm", "-y", "-r", "--max-delete", "1", "pets:cat")
+    assert (result.code, "nothing was deleted" in result.err) == (1, True)
+    assert dlcmd("rm", "-y", "-r", "--max-delete", "2", "pets:cat").code == 0
+
+
+def test_rm_of_several_tells_that_some_failed(dlcmd: Dlcmd) -> None:
+    assert dlcmd("rm", "-y", "pets:nothing", "pets:readme.txt").code == 6
+    assert dlcmd("rm", "-y", "pets:nothing").code == 4
+
+
+@pytest.mark.parametrize("address", ["pets", "pets@2:cat/1.jpg"])
+def test_rm_refuses_datasets_and_snapshots(dlcmd: Dlcmd, address: str) -> None:
+    assert dlcmd("rm", "-y", "-r", address).code == 2
+
+
+def test_dataset_info(dlcmd: Dlcmd) -> None:
+    dlcmd("rm", "-y", "pets:readme.txt")
+    [record] = dlcmd("dataset", "info", "pets", "--json").records
+    assert {
+        "name",
+        "id",
+        "generation",
+        "files",
+        "bytes",
+        "directories",
+        "chunks",
+        "updated",
+    } <= set(record)
+    assert (record["name"], record["files"], record["directories"]) == ("pets", 5, 4)
+    assert record["holes"]["bytes"] == 6
+    assert dlcmd("dataset", "info", "pets").lines[0].split() == ["name:", "pets"]
+
+
+def test_dataset_rm(dlcmd: Dlcmd) -> None:
+    assert dlcmd("dataset", "rm", "pets").code == 2
+    assert dlcmd("dataset", "rm", "pets", "-y").code == 0
+    assert dlcmd("dataset", "ls").lines == []
+    assert dlcmd("dataset", "rm", "pets", "-y").code == 3
+
+
+def test_a_snapshot_is_made_listed_shown_pulled_and_verified(dlcmd: Dlcmd, snapshots: Path) -> None:
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    assert (record["dataset"], record["generation"], record["files"], record["published"]) == (
+        "pets",
+        2,
+        6,
+        True,
+    )
+    assert dlcmd("snapshot", "ls", "pets").lines[1].split()[-2:] == ["local,", "store"]
+    file = Path(record["file"])
+    assert (file.parent, snapshots.stat().st_mode & 0o777) == (snapshots, 0o700)
+    file.unlink()
+    assert dlcmd("snapshot", "pull", "pets").lines == [str(file)]
+    assert dlcmd("snapshot", "verify", f"pets@{record['id']}").code == 0
+    shown = dlcmd("snapshot", "show", str(file), "--json").records
+    assert [shown[0][key] for key in ("id", "files")] == [record["id"], 6]
+    assert dlcmd("snapshot", "show", "pets").lines[0].split() == ["dataset:", "pets"]
+
+
+def test_a_damaged_snapshot_is_refused(dlcmd: Dlcmd, tmp_path: Path) -> None:
+    [record] = dlcmd("snapshot", "create", "pets", "--json", "--no-publish").records
+    content = bytearray(Path(record["file"]).read_bytes())
+    content[-100] ^= 1
+    damaged = tmp_path / "damaged.snapshot"
+    damaged.write_bytes(content)
+    assert dlcmd("snapshot", "verify", damaged).code == 7
+    damaged.write_bytes(content[:10])
+    assert dlcmd("snapshot", "verify", damaged).code == 7
+
+
+def test_a_snapshot_that_is_not_there(dlcmd: Dlcmd) -> None:
+    assert dlcmd("snapshot", "pull", "pets").code == 4
+    assert dlcmd("snapshot", "show", "pets@12").code == 4
+    assert dlcmd("snapshot", "verify", "./nothing.snapshot").code == 1
+    assert dlcmd("snapshot", "create", "cows").code == 3
+    assert dlcmd("snapshot", "ls", "pets").lines == []

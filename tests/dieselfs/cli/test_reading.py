@@ -1,0 +1,135 @@
+"""ls, cat, stat, du, shuffle: what they print, for people and for programs."""
+
+import pytest
+
+from dieselfs.client import Client
+from tests.dieselfs.cli.conftest import FILES, TIME_NS, Dlcmd
+
+pytestmark = pytest.mark.usefixtures("pets")
+
+
+def test_ls_shows_directories_first(dlcmd: Dlcmd) -> None:
+    assert dlcmd("ls", "pets").lines == ["cat/", "dog/", "odd/", "readme.txt"]
+    assert dlcmd("ls", "dl://pets/cat/").lines == ["1.jpg", "2.jpg"]
+    assert dlcmd("ls", "pets:cat/1.jpg").lines == ["1.jpg"]
+
+
+def test_ls_long(dlcmd: Dlcmd) -> None:
+    [line, _] = dlcmd("ls", "-l", "pets:cat").lines
+    assert line.split() == ["-rw-r-----", "1000", "2020-01-01", "01:02:03", "1.jpg"]
+    assert "4.9 KiB" in dlcmd("ls", "-lH", "pets:cat").lines[1]
+
+
+def test_ls_recursive_prints_paths_that_can_be_used_as_they_are(dlcmd: Dlcmd) -> None:
+    lines = dlcmd("ls", "-r", "pets:dog").lines
+    assert lines == ["dog/big/", "dog/notes.xml", "dog/big/3.jpg"]
+
+
+def test_names_of_any_bytes_reach_a_pipe_as_they_are(dlcmd: Dlcmd) -> None:
+    assert dlcmd("ls", "pets:odd").out == b"caf\xe9 \x1b[31m\n.txt\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--include", "*.jpg"], ["cat/1.jpg", "cat/2.jpg", "dog/big/3.jpg"]),
+        (
+            ["--exclude", "odd", "--exclude", "cat", "--exclude", "/dog/big"],
+            ["dog/", "dog/notes.xml", "readme.txt"],
+        ),
+        (["--include", "2.*", "--exclude", "*"], ["cat/2.jpg"]),
+        (["--exclude", "*", "--include", "2.*"], []),
+        (["--sort", "size", "--limit", "2", "--include", "*.*"], ["dog/big/3.jpg", "cat/2.jpg"]),
+    ],
+)
+def test_filters_count_in_the_order_given(
+    dlcmd: Dlcmd, flags: list[str], expected: list[str]
+) -> None:
+    assert sorted(dlcmd("ls", "-r", "pets", *flags).lines) == sorted(expected)
+
+
+def test_ls_counts(dlcmd: Dlcmd) -> None:
+    total = sum(map(len, FILES.values()))
+    assert dlcmd("ls", "-r", "--count-only", "pets").lines == [f"6 files, 4 directories, {total}"]
+    counts = {"files": 6, "directories": 4, "bytes": total}
+    assert dlcmd("ls", "-r", "--count-only", "--json", "pets").records == [counts]
+
+
+def test_ls_json(dlcmd: Dlcmd) -> None:
+    [record, _] = dlcmd("ls", "pets:cat", "--json").records
+    assert record | {"chunk": None, "offset": None, "xxh3": None} == {
+        "path": "cat/1.jpg",
+        "kind": "file",
+        "size": 1000,
+        "mode": "0640",
+        "mtime": "2020-01-01T01:02:03.123456789Z",
+        "mtime_ns": TIME_NS,
+        "chunk": None,
+        "offset": None,
+        "xxh3": None,
+        "generation": 2,
+    }
+
+
+def test_ls_without_an_address_lists_datasets(dlcmd: Dlcmd) -> None:
+    heading, row = dlcmd("ls").lines
+    assert (heading.split()[0], row.split()[:2]) == ("NAME", ["pets", "6"])
+    assert dlcmd("ls", "--json").records[0]["name"] == "pets"
+
+
+def test_cat_writes_bytes_one_after_the_other(dlcmd: Dlcmd) -> None:
+    result = dlcmd("cat", "pets:readme.txt", "pets:dog/big/3.jpg")
+    assert result.out == FILES["readme.txt"] + FILES["dog/big/3.jpg"]
+    assert result.err == ""
+
+
+def test_cat_goes_on_after_a_failure(dlcmd: Dlcmd) -> None:
+    result = dlcmd("cat", "pets:nothing", "pets:readme.txt")
+    assert (result.code, result.out) == (6, b"hello\n")
+    assert result.err.count("\n") == 1
+
+
+def test_stat(dlcmd: Dlcmd, pets: Client) -> None:
+    fields = dict(line.split(":", 1) for line in dlcmd("stat", "pets:cat/1.jpg").lines)
+    assert fields["size"].strip() == "1000"
+    assert fields["mode"].strip() == "-rw-r-----"
+    [record] = dlcmd("info", "--json", "pets:cat/1.jpg").records
+    assert record["xxh3"] == f"{pets.stat('cat/1.jpg').hash:016x}"
+
+
+def test_du_adds_up_below_each_directory(dlcmd: Dlcmd) -> None:
+    rows = [line.split() for line in dlcmd("du", "pets").lines]
+    assert rows == [
+        ["6000", "cat"],
+        ["300000", "dog/big"],
+        ["300004", "dog"],
+        ["3", "odd"],
+        ["306013", "."],
+    ]
+    assert [line.split() for line in dlcmd("du", "-s", "pets").lines] == rows[-1:]
+    assert dlcmd("du", "-d", "0", "--json", "pets:dog").records == [
+        {"path": "dog", "bytes": 300004, "files": 2}
+    ]
+
+
+def test_shuffle_prints_every_file_once_and_the_same_twice(dlcmd: Dlcmd) -> None:
+    first = dlcmd("shuffle", "pets", "--seed", "1", "-0").out
+    names = [name.encode() if isinstance(name, str) else name for name in FILES]
+    assert sorted(first.split(b"\0")[:-1]) == sorted(names)
+    assert dlcmd("shuffle", "pets", "--seed", "1", "-0").out == first
+
+
+def test_the_ranks_of_a_shuffle_share_the_files(dlcmd: Dlcmd) -> None:
+    ranks = [
+        dlcmd("shuffle", "pets", "-0", "--world", "2", "--rank", str(rank)).out for rank in (0, 1)
+    ]
+    assert sum(len(out.split(b"\0")) - 1 for out in ranks) == 6
+
+
+def test_a_snapshot_in_an_address_shows_the_past(dlcmd: Dlcmd) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    assert dlcmd("rm", "-r", "-y", "pets:cat").code == 0
+    assert dlcmd("ls", "pets:cat").code == 3
+    assert dlcmd("ls", "pets@2:cat").lines == ["1.jpg", "2.jpg"]
+    assert dlcmd("cat", "dl://pets@2/cat/1.jpg").out == FILES["cat/1.jpg"]
+    assert dlcmd("ls", "pets@99").code == 4
