@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from chunkstore.stores.object_store import Buffer, ObjectInfo
 
 _WRITEV_LIMIT = 1024  # IOV_MAX of Linux
 _TEMPORARY = ".temporary"
+_ABANDONED_AFTER_S = 24 * 3600
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -41,21 +43,28 @@ class LocalDirectory:
         self._synced_folders: set[str] = set()
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        with self._translated(key):
+        path = self._path(key)
+        temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"
+        with self._translated(key, creating=True):
             self._make_root()
-            path = self._path(key)
             self._make_folder(os.path.dirname(path))
-            temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
             try:
-                try:
-                    _write_all(fd, parts)
+                # Outside of the translation: an OSError of the source is not one of the store.
+                for batch in _batches(parts):
+                    with self._translated(key, creating=True):
+                        _write_all(fd, batch)
+                with self._translated(key, creating=True):
                     os.fsync(fd)
-                finally:
-                    os.close(fd)
-                os.link(temporary, path)
             finally:
+                os.close(fd)
+            with self._translated(key, creating=True):
+                os.link(temporary, path)
+        finally:
+            with suppress(OSError):  # what happened before is what the caller must hear
                 os.unlink(temporary)
+        with self._translated(key, creating=True):
             _sync_folder(os.path.dirname(path))
 
     def get(self, key: str) -> bytes:
@@ -70,13 +79,17 @@ class LocalDirectory:
         top = f"{self.root}/{prefix}".rstrip("/")
         with self._translated(prefix):
             self._check_root()
-            for folder, folders, names in os.walk(top):
+            for folder, folders, names in os.walk(top, onerror=_raise_unless_absent):
                 if folder == str(self.root):
                     folders[:] = [name for name in folders if name != _TEMPORARY]
+                    continue
                 parent = os.path.relpath(os.path.dirname(folder), self.root)
+                start = "" if parent == "." else f"{parent}/"
+                if not start.startswith(prefix):  # a fan-out folder that is named like the prefix
+                    continue
                 for name in names:
                     with suppress(FileNotFoundError):
-                        yield ObjectInfo(f"{parent}/{name}", os.stat(f"{folder}/{name}").st_size)
+                        yield ObjectInfo(f"{start}{name}", os.stat(f"{folder}/{name}").st_size)
 
     def delete(self, key: str) -> None:
         with self._translated(key), suppress(FileNotFoundError):
@@ -89,25 +102,35 @@ class LocalDirectory:
             return ObjectInfo(key, os.stat(self._path(key)).st_size)
 
     def _path(self, key: str) -> str:
-        folder, _, name = key.rpartition("/")
-        return f"{self.root}/{folder}/{xxhash.xxh3_64_intdigest(name.encode()) & 0xFF:02x}/{name}"
+        folder, slash, name = key.rpartition("/")
+        fan = f"{xxhash.xxh3_64_intdigest(name.encode()) & 0xFF:02x}"
+        return f"{self.root}/{folder}{slash}{fan}/{name}"
 
     def _make_root(self) -> None:
-        if not self._synced_folders:
-            with suppress(FileExistsError):
-                os.mkdir(self.root)
-            with suppress(FileExistsError):
-                os.mkdir(f"{self.root}/{_TEMPORARY}")
+        root = str(self.root)
+        if root in self._synced_folders:
+            return
+        with suppress(FileExistsError):
+            os.mkdir(root)
+        with suppress(FileExistsError):
+            os.mkdir(f"{root}/{_TEMPORARY}")
+        _remove_abandoned(f"{root}/{_TEMPORARY}")
+        with suppress(PermissionError):  # a parent that may be passed through but not read
+            _sync_folder(os.path.dirname(os.path.abspath(root)))
+        self._synced_folders.add(root)
 
     def _make_folder(self, folder: str) -> None:
-        """Make `folder` and what is above it up to the root, durably; once per folder and process."""
-        if folder in self._synced_folders or folder == str(self.root):
+        """Make `folder` and what is above it up to the root, durably; once per folder and process.
+
+        Also where it exists: whoever made it may not have come to sync its parent yet, or never.
+        """
+        if folder in self._synced_folders:
             return
         parent = os.path.dirname(folder)
         self._make_folder(parent)
         with suppress(FileExistsError):
             os.mkdir(folder)
-            _sync_folder(parent)
+        _sync_folder(parent)
         self._synced_folders.add(folder)
 
     def _check_root(self) -> None:
@@ -117,7 +140,7 @@ class LocalDirectory:
             )
 
     @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
+    def _translated(self, key: str, *, creating: bool = False) -> Iterator[None]:
         try:
             yield
         except ChunkStoreError:
@@ -125,6 +148,8 @@ class LocalDirectory:
         except FileNotFoundError as error:
             self._check_root_parent()
             self._check_root()
+            if creating:
+                raise Unavailable(f"{self.root}: a folder of the store vanished") from error
             raise NotFound(f"{key} is not in the store at {self.root}") from error
         except FileExistsError as error:
             raise AlreadyExists(key) from error
@@ -147,14 +172,35 @@ def _translate(error: OSError, what: str) -> ChunkStoreError:
     return Unavailable(reason)
 
 
-def _write_all(fd: int, parts: Iterable[Buffer]) -> None:
-    """Gather-write without joining the parts: one system call for up to 1024 of them."""
+def _raise_unless_absent(error: OSError) -> None:
+    """Of a listing: what is gone or was never there is not listed, but a folder that can't be read is no empty one."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        raise error
+
+
+def _remove_abandoned(folder: str) -> None:
+    """Remove the temporary files that killed processes left: those that nobody has written to for a day."""
+    oldest = time.time() - _ABANDONED_AFTER_S
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with suppress(OSError):
+                if entry.stat().st_mtime < oldest:
+                    os.unlink(entry.path)
+
+
+def _batches(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
+    """As many parts as one system call takes, each time."""
     source = iter(parts)
     while batch := list(itertools.islice(source, _WRITEV_LIMIT)):
-        wanted = sum(map(len, batch))
-        written = os.writev(fd, batch)
-        if written < wanted:
-            _write_rest(fd, memoryview(b"".join(batch))[written:])
+        yield batch
+
+
+def _write_all(fd: int, batch: list[Buffer]) -> None:
+    """Gather-write without joining the parts."""
+    wanted = sum(map(len, batch))
+    written = os.writev(fd, batch)
+    if written < wanted:
+        _write_rest(fd, memoryview(b"".join(batch))[written:])
 
 
 def _write_rest(fd: int, rest: memoryview) -> None:
