@@ -6,6 +6,7 @@ its files. Entries are held as columns, never as an object per file.
 
 from __future__ import annotations
 
+import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import xxhash
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, InvalidPath
+from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import check_paths
 
 MAGIC: Final = b"DIESELCK"
@@ -25,6 +27,8 @@ BLOCK_BYTES: Final = 256 * 1024
 """Files larger than this carry a hash for each block of this size, so that a range can be verified."""
 MAX_HEADER_BYTES: Final = 64 << 20
 """Bounds what a hostile preamble can make a reader allocate; block hashes of a 2 TB file still fit."""
+MAX_PAYLOAD_BYTES: Final = 1 << 48
+"""No payload comes near; sums of offsets and lengths stay exact in 64 bits, signed ones too."""
 MAX_ENTRIES: Final = 1 << 16
 """Bounds a chunk of empty files."""
 
@@ -36,6 +40,7 @@ _PREAMBLE = struct.Struct("<8sHHI16sQQ8x")  # magic, version, reserved, header l
 PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # and the preamble's own hash: 64
 _FIXED = struct.Struct("<16sIIIHHQ")  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
 _CARRIED_VERSIONS: Final = 1
+_TYPE_BITS: Final = np.uint16(0o170000)
 
 # Columns in file order, widest first, so that each is aligned in the header.
 _COLUMNS: Final = (("offset", "<u8"), ("length", "<u8"), ("hash", "<u8"), ("mtime_ns", "<i8"))
@@ -97,7 +102,7 @@ class ChunkHead:
 def block_counts(length: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """How many block hashes a file of each `length` carries: none up to 256 KiB."""
     block = np.uint64(BLOCK_BYTES)
-    return np.where(length > block, (length + block - np.uint64(1)) // block, np.uint64(0))
+    return np.where(length > block, length // block + (length % block > 0), np.uint64(0))
 
 
 def make_versions(count: int) -> npt.NDArray[np.void]:
@@ -163,6 +168,8 @@ def decode_preamble(data: bytes | memoryview) -> Preamble:
         raise Corrupt(f"chunk format {version}; this release reads {FORMAT_VERSION}")
     if header_bytes > MAX_HEADER_BYTES:
         raise Corrupt(f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}")
+    if payload_bytes > MAX_PAYLOAD_BYTES:
+        raise Corrupt(f"chunk payload of {payload_bytes} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
     return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash)
 
 
@@ -191,6 +198,8 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     dataset_id, count, flags, blocks, name_bytes, _, heap_bytes = _FIXED.unpack_from(header)
     if count > MAX_ENTRIES:
         raise ValueError(f"{count} entries are over the limit of {MAX_ENTRIES}")
+    if flags & ~_CARRIED_VERSIONS:
+        raise ValueError(f"flags {flags:#x} are unknown")
     at = _FIXED.size
 
     def column(dtype: str | np.dtype[np.void], length: int) -> npt.NDArray[np.generic]:
@@ -208,27 +217,33 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     heap = bytes(header[at:])
     if len(heap) != heap_bytes or (ends[-1] if ends else 0) != heap_bytes:
         raise ValueError("length of the paths is wrong")
-    starts = [0, *ends[:-1]]
-    paths = [heap[start:end] for start, end in zip(starts, ends, strict=False)]
-    if ends != sorted(ends):
+    if ends != sorted(ends):  # before the paths are cut out: they could overlap and fill the memory
         raise ValueError("ends of the paths are out of order")
+    paths = [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
     entries = Entries(paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns)  # type: ignore[arg-type]
-    return DatasetRef(name.decode(), dataset_id), entries
+    dataset = DatasetRef(name.decode(), dataset_id)
+    check_dataset_name(dataset.name)
+    return dataset, entries
 
 
 def _check_entries(entries: Entries, payload_bytes: int) -> None:
     is_file = entries.kind == KIND_FILE
     if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_DELETION)).all():
         raise ValueError("unknown kind of entry")
-    if entries.length[~is_file].any() or entries.offset[~is_file].any():
+    if any(column[~is_file].any() for column in (entries.length, entries.offset, entries.hash)):
         raise ValueError("only files have content")
+    file_type = entries.mode & _TYPE_BITS
+    fits = (file_type == stat.S_IFREG) & (entries.kind != KIND_DIRECTORY)
+    fits |= (file_type == stat.S_IFDIR) & ~is_file
+    if not fits.all():
+        raise ValueError("mode of an entry is not of its kind")
     if (entries.length > payload_bytes).any() or (entries.offset > payload_bytes - entries.length).any():
         raise ValueError("a file reaches beyond the payload")
     if int(block_counts(entries.length).sum()) != len(entries.block_hash):
         raise ValueError("number of block hashes is wrong")
     paths = entries.paths
     if b"" in paths:
-        if any(not path and kind == KIND_FILE for path, kind in zip(paths, entries.kind.tolist(), strict=True)):
-            raise InvalidPath("a file without a name")
+        if any(not path and kind != KIND_DIRECTORY for path, kind in zip(paths, entries.kind.tolist(), strict=True)):
+            raise InvalidPath("only a directory may have the empty path")
         paths = [path for path in paths if path]
     check_paths(paths)

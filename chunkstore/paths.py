@@ -18,7 +18,8 @@ MAX_PATH_BYTES = 4095
 """Linux's PATH_MAX less the terminating NUL."""
 
 # Paths are joined by NUL and searched once: a bad component is empty, `.` or `..`, or too long.
-_BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2})(?:[/\0]|$)|[^/\0]{256}")
+# (`$` would also match before a newline at the end, and ".\n" is a legal name.)
+_BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2})(?:[/\0]|\Z)|[^/\0]{256}")
 
 
 def check_path(path: bytes) -> None:
