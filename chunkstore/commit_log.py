@@ -6,6 +6,7 @@ Generation 1 is the dataset's birth and holds its random id alone. Each later ge
 
 from __future__ import annotations
 
+import re
 import secrets
 import struct
 import time
@@ -27,6 +28,7 @@ MAGIC: Final = b"DIESELCM"
 FORMAT_VERSION: Final = 1
 BIRTH_GENERATION: Final = 1
 _REMOVED: Final = 1
+_GENERATION = re.compile(r"[0-9]{16}")  # a folder on a disk collects strange files
 _FIXED = struct.Struct(
     "<8sHHIIIQq16s"
 )  # magic, version, flags, added, retired, reserved, generation, time, dataset id
@@ -77,9 +79,9 @@ class Commit:
         if xxhash.xxh3_64_digest(body) != check:
             raise Corrupt(f"checksum of commit {generation} is wrong")
         _, version, flags, added, retired, _, found, time_ns, dataset_id = _FIXED.unpack_from(body)
-        if version != FORMAT_VERSION:
+        if version != FORMAT_VERSION or flags & ~_REMOVED:
             raise Corrupt(
-                f"commit {generation} has format {version}; this release reads {FORMAT_VERSION}"
+                f"commit {generation} has format {version} and flags {flags:#x}; this release reads {FORMAT_VERSION}"
             )
         if found != generation:
             raise Corrupt(f"commit {generation} was asked for, but the object holds commit {found}")
@@ -119,20 +121,27 @@ class CommitLog:
     ) -> Commit:
         """Make one commit durable and return it; `after` is any generation known to exist.
 
+        May be repeated with the same arguments after an error: if the earlier try landed after all, its commit is returned and
+        nothing is committed twice. Raises `NotFound` when the dataset has been removed; nothing follows that commit.
+
         Cost: one create, and one more (with a get) for each generation that others appended since `after`.
         """
         draft = Commit(
             after + 1, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
         )
         while True:
-            data = draft.encode()
             try:
-                self._store.create(commit_key(self.dataset.name, draft.generation), [data])
+                self._store.create(
+                    commit_key(self.dataset.name, draft.generation), [draft.encode()]
+                )
                 return draft
             except AlreadyExists:
-                # Ours, if an earlier try was answered with a lost connection; no two commits have equal bytes.
-                if self._store.get(commit_key(self.dataset.name, draft.generation)) == data:
-                    return draft
+                found = self.read(draft.generation)
+            # Ours, if an earlier try was answered with a lost connection: no chunk is added or retired twice.
+            if replace(found, time_ns=draft.time_ns) == draft:
+                return found
+            if found.removed:
+                raise NotFound(f"dataset {self.dataset.name} has been removed")
             draft = replace(draft, generation=draft.generation + 1)
 
     def read(self, generation: int) -> Commit:
@@ -159,13 +168,12 @@ class CommitLog:
 
 def newest_generation(store: ObjectStore, name: str) -> int:
     """The greatest generation in the store, 0 if the dataset does not exist. Costs one listing."""
-    return max(
-        (int(info.key.rpartition("/")[2]) for info in store.list(commit_prefix(name))), default=0
-    )
+    names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
+    return max((int(text) for text in names if _GENERATION.fullmatch(text)), default=0)
 
 
 def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
-    """The dataset of that name, or None if it was never created or has been removed. One get."""
+    """The dataset of that name, or None if it was never created or is wholly removed. One get."""
     check_dataset_name(name)
     try:
         birth = Commit.decode(store.get(commit_key(name, BIRTH_GENERATION)), BIRTH_GENERATION)

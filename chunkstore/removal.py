@@ -6,7 +6,14 @@ commit is left, the name can't be taken for a new life (and old chunks would car
 
 from __future__ import annotations
 
-from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, newest_generation
+from chunkstore.commit_log import (
+    BIRTH_GENERATION,
+    Commit,
+    CommitLog,
+    find_dataset,
+    newest_generation,
+)
+from chunkstore.errors import NotFound
 from chunkstore.object_keys import commit_key, dataset_prefix
 from chunkstore.stores.object_store import ObjectStore
 
@@ -20,25 +27,33 @@ def finish_removal(store: ObjectStore, name: str) -> bool:
     """Delete the objects of a dataset that has ended, and tell whether there was one. A live one is left alone.
 
     One listing; one delete for each object."""
-    ended = _ended_at(store, name)
-    if not ended:
+    ended = _end(store, name)
+    if ended is None:
         return False
-    kept = [commit_key(name, ended), commit_key(name, BIRTH_GENERATION)]
+    end, birth = commit_key(name, ended.generation), commit_key(name, BIRTH_GENERATION)
     for info in list(store.list(dataset_prefix(name))):
-        if info.key not in kept:
+        if info.key not in (end, birth):
             store.delete(info.key)
-    for key in kept:
-        store.delete(key)
+    store.delete(end)
+    # Somebody else may have finished meanwhile, and a new life of the name have begun.
+    found = find_dataset(store, name)
+    if found is not None and found.id == ended.dataset_id:
+        store.delete(birth)
     return True
 
 
 def is_removed(store: ObjectStore, name: str) -> bool:
     """Whether the dataset has ended, though objects of it may be left. One listing and one get."""
-    return bool(_ended_at(store, name))
+    return _end(store, name) is not None
 
 
-def _ended_at(store: ObjectStore, name: str) -> int:
+def _end(store: ObjectStore, name: str) -> Commit | None:
+    """The commit that ended the dataset."""
     newest = newest_generation(store, name)
-    if newest and Commit.decode(store.get(commit_key(name, newest)), newest).removed:
-        return newest
-    return 0
+    if not newest:
+        return None
+    try:
+        commit = Commit.decode(store.get(commit_key(name, newest)), newest)
+    except NotFound:  # somebody else finishes it just now
+        return None
+    return commit if commit.removed else None
