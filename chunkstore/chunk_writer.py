@@ -1,8 +1,8 @@
 """Packs files into chunks of about 4 MiB. No I/O and no threads: files go in, sealed chunks come out.
 
 The order inside decides how good a chunk-wise shuffle can be. `scatter` drops each file into one of K open chunks chosen by a seeded generator, so
-that a chunk samples a wide span of the source; what is left open at a flush is merged into as few chunks as its bytes need, so a
-small dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk). A file of the target
+that a chunk samples a wide span of the source; what is left open at a flush is moved together into as few chunks as its bytes
+need, so a small dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk). A file of the target
 size or more lies alone in its chunk.
 
 Memory: at most K chunks of the target size, held as the very buffers that were given (payloads are written out by gathering).
@@ -37,6 +37,8 @@ from chunkstore.stores.object_store import Buffer
 DEFAULT_TARGET_BYTES = 4 << 20
 DEFAULT_OPEN_CHUNKS = 64
 """A power of two; 64 chunks of 4 MiB are 256 MiB at the most, half of it on average."""
+_MAX_HEAP_BYTES = 4 << 20
+"""Of paths in one chunk: keeps a header of the longest paths and most entries well below its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,46 @@ class _OpenChunk:
     blocks: list[int] = field(default_factory=list)
     versions: dict[int, Version] = field(default_factory=dict)
     payload_bytes: int = 0
+    heap_bytes: int = 0
+    """Length of all paths together."""
 
-    def absorb(self, other: _OpenChunk) -> None:
-        shift = len(self.paths)
-        for name in ("paths", "payload", "kind", "mode", "mtime_ns", "length", "hash", "blocks"):
-            getattr(self, name).extend(getattr(other, name))
-        self.versions.update(
-            (shift + position, version) for position, version in other.versions.items()
+    def has_room(self, target_bytes: int, size: int, path_bytes: int) -> bool:
+        return (
+            self.payload_bytes + size <= target_bytes
+            and len(self.paths) < MAX_ENTRIES
+            and self.heap_bytes + path_bytes <= _MAX_HEAP_BYTES
         )
-        self.payload_bytes += other.payload_bytes
+
+    def take_from(self, other: _OpenChunk, target_bytes: int) -> None:
+        """Move the first entries of `other` to the end of this chunk, as many as there is room for."""
+        count = self._room_for(other, target_bytes)
+        shift = len(self.paths)
+        for position, version in other.versions.items():
+            if position < count:
+                self.versions[shift + position] = version
+        other.versions = {at - count: v for at, v in other.versions.items() if at >= count}
+        size, heap = sum(other.length[:count]), sum(map(len, other.paths[:count]))
+        self.payload_bytes, other.payload_bytes = self.payload_bytes + size, other.payload_bytes - size
+        self.heap_bytes, other.heap_bytes = self.heap_bytes + heap, other.heap_bytes - heap
+        shorter = {
+            "payload": other.kind[:count].count(KIND_FILE),
+            "blocks": sum(-(-n // BLOCK_BYTES) for n in other.length[:count] if n > BLOCK_BYTES),
+        }
+        for name in ("payload", "blocks", "paths", "kind", "mode", "mtime_ns", "length", "hash"):
+            column, end = getattr(other, name), shorter.get(name, count)
+            getattr(self, name).extend(column[:end])
+            del column[:end]
+
+    def _room_for(self, other: _OpenChunk, target_bytes: int) -> int:
+        """How many of the first entries of `other` would fit in here."""
+        payload, heap = target_bytes - self.payload_bytes, _MAX_HEAP_BYTES - self.heap_bytes
+        count = 0
+        for path, size in zip(other.paths[: MAX_ENTRIES - len(self.paths)], other.length, strict=False):
+            payload, heap = payload - size, heap - len(path)
+            if payload < 0 or heap < 0:
+                break
+            count += 1
+        return count
 
     def entries(self) -> Entries:
         length = np.array(self.length, np.uint64)
@@ -145,9 +178,7 @@ class ChunkWriter:
         if size >= self.target_bytes:
             self.add_stream(path, size, hash_blocks(data), [data], mode, mtime_ns)
             return
-        chunk = self._choose(path)
-        if chunk.payload_bytes + size > self.target_bytes:
-            chunk = self._seal(chunk)
+        chunk = self._choose(path, size)
         if size > BLOCK_BYTES:
             hashes = hash_blocks(data)
             chunk.blocks.extend(hashes.blocks)
@@ -162,9 +193,8 @@ class ChunkWriter:
         chunk.mode.append(stat.S_IFREG | (mode & 0o7777))
         chunk.mtime_ns.append(mtime_ns)
         chunk.paths.append(path)
+        chunk.heap_bytes += len(path)
         self._where[path] = chunk
-        if len(chunk.paths) == MAX_ENTRIES:
-            self._seal(chunk)
 
     def add_stream(
         self,
@@ -188,6 +218,7 @@ class ChunkWriter:
             [hashes.whole],
             hashes.blocks,
             payload_bytes=size,
+            heap_bytes=len(path),
         )
         self._emit(self._encode(chunk, payload))
 
@@ -202,13 +233,17 @@ class ChunkWriter:
     def flush(self) -> None:
         """Emit all that is open, merged into as few chunks as the bytes need."""
         left = sorted(
-            (chunk for chunk in self._open if chunk.paths), key=lambda chunk: chunk.payload_bytes
+            (chunk for chunk in self._open if chunk.paths), key=lambda chunk: -chunk.payload_bytes
         )
         while left:
-            merged = left.pop()
-            while left and self._fits(merged, left[0]):
-                merged.absorb(left.pop(0))
-            self._emit(self._encode(merged, merged.payload))
+            filled = left.pop(0)
+            while left:
+                # The later entries of a path stay in the chunk that is emitted later.
+                filled.take_from(left[-1], self.target_bytes)
+                if left[-1].paths:
+                    break
+                left.pop()
+            self._emit(self._encode(filled, filled.payload))
         self._open = [_OpenChunk() for _ in self._open]
         self._where.clear()
 
@@ -223,7 +258,7 @@ class ChunkWriter:
     def _add_bare(
         self, path: bytes, kind: int, mode: int, mtime_ns: int, seen: Version | None
     ) -> None:
-        chunk = self._choose(path)
+        chunk = self._choose(path, 0)
         if seen is not None:
             chunk.versions[len(chunk.paths)] = seen
         chunk.length.append(0)
@@ -232,16 +267,18 @@ class ChunkWriter:
         chunk.mode.append(mode)
         chunk.mtime_ns.append(mtime_ns)
         chunk.paths.append(path)
+        chunk.heap_bytes += len(path)
         self._where[path] = chunk
-        if len(chunk.paths) == MAX_ENTRIES:
-            self._seal(chunk)
 
-    def _choose(self, path: bytes) -> _OpenChunk:
-        """The chunk for the next entry: the one that holds an earlier put of the path (so that the later position wins), else any."""
+    def _choose(self, path: bytes, size: int) -> _OpenChunk:
+        """The chunk for the next entry, with room for it.
+
+        The one that holds an earlier put of the path (so that the later position wins), else any.
+        """
         chunk = self._where.get(path)
         if chunk is None:
             chunk = self._open[self._draw(self._bits) if self._bits else 0]
-        return chunk
+        return chunk if chunk.has_room(self.target_bytes, size, len(path)) else self._seal(chunk)
 
     def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
         """Emit an open chunk and open another in its place."""
@@ -253,12 +290,6 @@ class ChunkWriter:
             self._where.pop(path, None)
         self._emit(self._encode(chunk, chunk.payload))
         return fresh
-
-    def _fits(self, chunk: _OpenChunk, other: _OpenChunk) -> bool:
-        return (
-            chunk.payload_bytes + other.payload_bytes <= self.target_bytes
-            and len(chunk.paths) + len(other.paths) <= MAX_ENTRIES
-        )
 
     def _encode(self, chunk: _OpenChunk, payload: Iterable[Buffer]) -> SealedChunk:
         chunk_id = self._ids.next()
