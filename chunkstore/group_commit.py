@@ -38,7 +38,7 @@ class GroupCommit:
         self,
         log: CommitLog,
         after: int,
-        publish: Callable[[Commit, Sequence[bytes]], None],
+        publish: Callable[[Commit, Sequence[bytes]], object],
         *,
         group_bytes: int = DEFAULT_GROUP_BYTES,
         group_delay_s: float = DEFAULT_GROUP_DELAY_S,
@@ -53,9 +53,11 @@ class GroupCommit:
         self._waiting: list[DurableChunk] = []
         self._waiting_bytes = 0
         self._oldest = 0.0
-        self._committing = False
+        # Chunks are counted in the order of `add`, so that a flush waits for those before it and no others.
+        self._added = 0
+        self._published = 0
+        self._flush_up_to = 0
         self._held = hold
-        self._flushing = False
         self._closed = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="commit", daemon=True)
@@ -69,12 +71,15 @@ class GroupCommit:
     def add(self, chunk: DurableChunk) -> None:
         """Take a chunk that is durable in the store. Blocks while four groups are waiting (unless held)."""
         with self._change:
-            self._change.wait_for(lambda: self._held or self._failure or self._waiting_bytes < 4 * self._group_bytes)
-            self._raise_failure()
+            self._change.wait_for(
+                lambda: self._held or self._ended or self._waiting_bytes < 4 * self._group_bytes
+            )
+            self._raise_if_ended()
             if not self._waiting:
                 self._oldest = time.monotonic()
             self._waiting.append(chunk)
             self._waiting_bytes += chunk.ref.payload_bytes
+            self._added += 1
             self._change.notify_all()
 
     def release(self) -> None:
@@ -84,17 +89,22 @@ class GroupCommit:
             self._change.notify_all()
 
     def flush(self) -> int:
-        """Return when all that was added is committed and published; the generation reached."""
+        """Return when all that was added before is committed and published; the generation reached.
+
+        Of a group that is held, `release` comes first (here or in another thread).
+        """
         with self._change:
-            self._flushing = True
+            wanted = self._added
+            self._flush_up_to = max(self._flush_up_to, wanted)
             self._change.notify_all()
-            self._change.wait_for(lambda: self._failure or not (self._waiting or self._committing))
-            self._flushing = False
+            self._change.wait_for(lambda: self._ended or self._published >= wanted)
+            if self._published < wanted:
+                self._raise_if_ended()
             self._raise_failure()
             return self._generation
 
     def close(self) -> None:
-        """Stop the thread. What was not flushed stays uncommitted, so invisible."""
+        """Stop the thread. What was not flushed stays uncommitted, so invisible. May be repeated."""
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -104,7 +114,10 @@ class GroupCommit:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -117,31 +130,43 @@ class GroupCommit:
             except BaseException as error:  # carried to the thread that adds or flushes
                 with self._change:
                     self._failure = error
+                    self._change.notify_all()
+                return
             with self._change:
-                self._committing = False
+                self._published += len(group)
                 self._change.notify_all()
 
     def _next_group(self) -> list[DurableChunk]:
         """The next chunks to commit together; empty when closed."""
         with self._change:
-            while not (self._closed or (self._due() and not self._failure)):
+            while not (self._closed or self._due()):
                 self._change.wait(self._patience())
             if self._closed:
                 return []
             group, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            self._committing = True
+            self._change.notify_all()
             return group
 
     def _due(self) -> bool:
         if not self._waiting or self._held:
             return False
         full = self._waiting_bytes >= self._group_bytes
-        return full or self._flushing or time.monotonic() - self._oldest >= self._group_delay_s
+        flushing = self._published < self._flush_up_to
+        return full or flushing or time.monotonic() - self._oldest >= self._group_delay_s
 
     def _patience(self) -> float | None:
-        if not self._waiting or self._held or self._failure:
+        if not self._waiting or self._held:
             return None
         return max(0.0, self._oldest + self._group_delay_s - time.monotonic())
+
+    @property
+    def _ended(self) -> bool:
+        return self._closed or self._failure is not None
+
+    def _raise_if_ended(self) -> None:
+        self._raise_failure()
+        if self._closed:
+            raise RuntimeError("the group commit is closed")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -19,7 +19,7 @@ from chunkstore.stores.object_store import ObjectStore
 
 
 class Uploader:
-    """A pipeline from `submit` to `deliver`. The first failure is raised by the next `submit`, `wait` or `close`."""
+    """A pipeline from `submit` to `deliver`. The first failure is raised by every later `submit` and `wait`."""
 
     def __init__(
         self,
@@ -49,8 +49,9 @@ class Uploader:
             while self._in_flight and self._in_flight + size > self._limit and not self._failure:
                 self._change.wait()
             self._raise_failure()
+            # Under the lock, so that chunks are delivered in the order in which they got room.
+            self._order.put((chunk, self._pool.submit(self._store_chunk, chunk)))
             self._in_flight += size
-        self._order.put((chunk, self._pool.submit(self._store_chunk, chunk)))
 
     def wait(self) -> None:
         """Return when everything submitted has been delivered."""
@@ -60,7 +61,7 @@ class Uploader:
             self._raise_failure()
 
     def close(self) -> None:
-        """Stop the threads; what is under way is finished, not abandoned."""
+        """Stop the threads; what is under way is finished, not abandoned. Raises nothing: `wait` before tells of failures."""
         self._pool.shutdown(wait=True)
         self._order.put(None)
         self._deliverer.join()
