@@ -15,7 +15,7 @@ import click
 
 from dieselfs.cli.exit_codes import ExitCode, Failure, explain
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
-from dieselfs.cli.verb import ReaderGone
+from dieselfs.cli.verb import Interrupted, ReaderGone
 from dieselfs.cli.verbs import LazyVerbs
 
 PROGRAM: Final = "dlcmd"
@@ -69,7 +69,9 @@ def run(arguments: Sequence[str]) -> int:
         return int(result or ExitCode.OK)
     except (ReaderGone, BrokenPipeError):
         return _end_quietly()
-    except (KeyboardInterrupt, click.Abort):
+    except (Interrupted, KeyboardInterrupt, click.Abort):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal shows ^C
         failure = Failure(ExitCode.INTERRUPTED, "interrupted", "", "Interrupted")
     except click.exceptions.Exit as stop:
         return stop.exit_code

@@ -26,6 +26,10 @@ class ReaderGone(Exception):
     """Whoever reads our output has gone, as in `dlcmd ls | head`. (click would end the process on a BrokenPipeError.)"""
 
 
+class Interrupted(Exception):
+    """Ctrl-C. (click would write an empty line.)"""
+
+
 class CommonOption(click.Option):
     """An option that every verb has; listed apart in its help."""
 
@@ -124,6 +128,8 @@ def verb(
                 return function(Invocation.from_options(context.meta), *args, **kwargs)
             except BrokenPipeError as error:
                 raise ReaderGone from error
+            except KeyboardInterrupt as error:
+                raise Interrupted from error
 
         command = click.command(name, cls=Verb, examples=examples)(update_wrapper(invoke, function))
         assert isinstance(command, Verb)

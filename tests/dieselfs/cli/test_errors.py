@@ -1,0 +1,138 @@
+"""Every error is one line that says what to do, and an exit code that a script can rely on."""
+
+import errno
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+import chunkstore.errors
+import dieselfs.errors
+import metadata.errors
+from dieselfs.cli.exit_codes import MEANINGS, ExitCode, explain
+from tests.dieselfs.cli.conftest import Dlcmd
+
+OUR_ERRORS = [
+    error
+    for module in (chunkstore.errors, metadata.errors, dieselfs.errors)
+    for _, error in inspect.getmembers(module, inspect.isclass)
+    if issubclass(error, Exception) and error.__module__ == module.__name__
+]
+ROOTS = {"ChunkStoreError", "MetadataError", "DieselFSError"}
+
+
+@pytest.mark.parametrize(
+    "error", OUR_ERRORS, ids=lambda error: f"{error.__module__}.{error.__name__}"
+)
+def test_no_error_of_ours_counts_as_internal(error: type[Exception]) -> None:
+    failure = explain(error("what happened"))
+    assert failure.what == "what happened"
+    assert failure.code not in (ExitCode.OK, ExitCode.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (chunkstore.errors.Unavailable("x"), 5),
+        (metadata.errors.IndexUnavailable("x"), 5),
+        (chunkstore.errors.Corrupt("x"), 7),
+        (metadata.errors.SnapshotRefused("x"), 7),
+        (metadata.errors.SnapshotStale("x"), 8),
+        (metadata.errors.DatasetNotFound("x"), 3),
+        (metadata.errors.PathNotFound("x"), 4),
+        (dieselfs.errors.MountpointBusy("x"), 8),
+        (dieselfs.errors.MountError("x"), 1),
+        (dieselfs.errors.ConfigError("x"), 2),
+        (dieselfs.errors.PartialFailure("x"), 6),
+        (chunkstore.errors.InvalidPath("x"), 2),
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), 1),
+        (KeyError("x"), 1),
+    ],
+)
+def test_codes(error: Exception, code: int) -> None:
+    assert explain(error).code == code
+
+
+def test_a_message_that_says_what_to_do_gets_no_second_hint() -> None:
+    assert explain(metadata.errors.SnapshotStale("old: use --refresh")).hint == ""
+    assert explain(dieselfs.errors.MountError("busy", "wait")).hint == "wait"
+    assert "--refresh" in explain(metadata.errors.SnapshotStale("old")).hint
+
+
+def test_an_error_is_one_line_without_secrets_or_control_characters() -> None:
+    failure = explain(chunkstore.errors.Corrupt("a\nb \x1b[31m redis://u:pw@h \udce9"))
+    assert str(failure).isprintable()
+    assert failure.what == r"a b \x1b[31m redis://u:***@h \udce9"
+
+
+def test_a_full_disk_says_what_to_do() -> None:
+    failure = explain(OSError(errno.ENOSPC, "No space left on device", "/out/x"))
+    assert (
+        str(failure)
+        == "/out/x: No space left on device: free space, then run the same command again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["lss"], 2, "did you mean 'ls'"),
+        (["dataset", "lst"], 2, "did you mean 'ls'"),
+        (["xyzzy"], 2, "see `dlcmd --help`"),
+        (["ls", "--rekursive"], 2, "--recursive"),
+        (["cat"], 2, "see `dlcmd cat --help`"),
+        (["ls", "cows"], 3, "dataset ls"),
+        (["ls", "cows/calves"], 2, "did you mean cows:calves"),
+        (["ls", "cows", "--store", "/data"], 2, "file:///data"),
+        (["ls", "cows", "--store", "file:///nothing/here"], 5, "store"),
+        (["ls", "cows", "--index", "redis://127.0.0.1:1"], 5, "check"),
+        (["ls", "cows", "--index", "sqlite:///x"], 2, "lmdb:///"),
+        (["ls", "cows", "--profile", "none"], 2, "[profiles.none]"),
+        (["ls", "cows", "--index", "redis://u:pw@h"], 2, "DIESELFS_INDEX"),
+        (["ls", "cows", "--exclude", "[z-a]"], 2, "--exclude"),
+        (["du", "cows"], 3, "dataset ls"),
+        (["shuffle", "cows", "--rank", "2"], 2, "ranks count from 0"),
+        (["shuffle", "cows:a"], 2, "write cows"),
+        (["mount", "cows", "/nothing/here"], 1, "mkdir -p"),
+        (["mount", "cows:a", "/"], 2, "mount cows"),
+        (["mount", "cows", "/", "-o", "alow_other"], 2, "did you mean allow_other"),
+        (["umount", "/nothing/here"], 1, "dlcmd mounts"),
+        (["completion", "tcsh"], 2, "bash"),
+    ],
+)
+def test_bad_input(dlcmd: Dlcmd, arguments: list[str], code: int, said: str) -> None:
+    result = dlcmd(*arguments)
+    assert (result.code, result.out) == (code, b"")
+    assert result.err.startswith("dlcmd: ")
+    assert result.err.count("\n") == 1
+    assert said in result.err
+
+
+def test_with_json_an_error_is_an_object(dlcmd: Dlcmd) -> None:
+    for arguments in (["ls", "cows", "--json"], ["--json", "ls", "cows"]):
+        record = json.loads(dlcmd(*arguments).err)
+        assert (record["error"], record["exit_code"]) == ("DatasetNotFound", 3)
+    assert json.loads(dlcmd("lss", "--json").err)["exit_code"] == 2
+
+
+def test_a_traceback_only_with_debug(dlcmd: Dlcmd) -> None:
+    assert "Traceback" in dlcmd("ls", "cows", "--debug").err
+    assert "Traceback" not in dlcmd("ls", "cows").err
+
+
+def test_an_interrupt_is_130(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dieselfs.cli.invocation.Invocation.places", interrupt)
+    result = dlcmd("ls", "cows")
+    assert (result.code, result.err) == (130, "dlcmd: interrupted\n")
+
+
+def test_the_help_and_the_documentation_list_every_code(dlcmd: Dlcmd) -> None:
+    shown = dlcmd("--help").out.decode()
+    documented = (Path(__file__).parents[3] / "docs/cli.md").read_text()
+    for code, meaning in MEANINGS.items():
+        assert meaning.split(":")[0] in shown
+        assert f"| {int(code)} |" in documented
