@@ -77,13 +77,6 @@ class _OpenChunk:
     heap_bytes: int = 0
     """Length of all paths together."""
 
-    def has_room(self, target_bytes: int, size: int, path_bytes: int) -> bool:
-        return (
-            self.payload_bytes + size <= target_bytes
-            and len(self.paths) < MAX_ENTRIES
-            and self.heap_bytes + path_bytes <= _MAX_HEAP_BYTES
-        )
-
     def take_from(self, other: _OpenChunk, target_bytes: int) -> None:
         """Move the first entries of `other` to the end of this chunk, as many as there is room for."""
         count = self._room_for(other, target_bytes)
@@ -278,7 +271,13 @@ class ChunkWriter:
         chunk = self._where.get(path)
         if chunk is None:
             chunk = self._open[self._draw(self._bits) if self._bits else 0]
-        return chunk if chunk.has_room(self.target_bytes, size, len(path)) else self._seal(chunk)
+        if (
+            chunk.payload_bytes + size > self.target_bytes
+            or len(chunk.paths) == MAX_ENTRIES
+            or chunk.heap_bytes + len(path) > _MAX_HEAP_BYTES
+        ):
+            return self._seal(chunk)
+        return chunk
 
     def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
         """Emit an open chunk and open another in its place."""
