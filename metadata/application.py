@@ -18,8 +18,8 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import Commit
 from chunkstore.paths import ancestors, split
 from metadata import keys
-from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.dataset_state import read_state
+from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.records import (
     ENTRY,
     NO_CHUNK,
@@ -58,11 +58,10 @@ def apply_commit(index: KeyValueStore, dataset_id: bytes, commit: Commit, heads:
                 MapUpdate(state_key, [keys.TOTALS], [state.encode(state_key, keys.TOTALS)]),
             ],
             [MapUpdate(part.key, part.names, encode_entries(part.key, part.names, part.rows)) for part in maps],
+            [MapUpdate(chunks_key, *_retired_records(chunks_key, commit))],
             [MapUpdate(state_key, [keys.APPLIED], [state.encode(state_key, keys.APPLIED)])],
         ]
     )
-    if commit.retired:
-        index.remove([MapFields(chunks_key, [chunk_id.value for chunk_id in commit.retired])])
     return state
 
 
@@ -186,10 +185,12 @@ def _add_implicit_directories(
     """Bring the directories above everything added to this generation, with the attributes they have (or 0755, now)."""
     by_key = {part.key: part for part in maps if part.directory is not None}
     wanted: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    put: dict[bytes, set[bytes]] = {}
     for path in _directories_above(maps):
         parent, name = split(path)
-        part = by_key.get(keys.directories_of(dataset_id, parent))
-        if part is None or name not in part.names or is_deletion(part.rows[part.names.index(name)]):
+        if parent not in put:
+            put[parent] = _names_put(by_key.get(keys.directories_of(dataset_id, parent)))
+        if name not in put[parent]:
             wanted[parent].append(name)
     lookups = [MapFields(keys.directories_of(dataset_id, parent), names) for parent, names in wanted.items()]
     for parent, lookup, values in zip(wanted, lookups, index.get_many(lookups), strict=True):
@@ -198,11 +199,20 @@ def _add_implicit_directories(
         if part is None:
             maps.append(_MapPart(parent, lookup.key, list(lookup.fields), rows))
             continue
-        beaten = [number for number, name in enumerate(part.names) if name in set(lookup.fields)]
+        implied = set(lookup.fields)
+        beaten = [number for number, name in enumerate(part.names) if name in implied]
         holes.add(part.rows[beaten])
-        kept = [number for number in range(len(part.names)) if number not in set(beaten)]
+        kept = [number for number, name in enumerate(part.names) if name not in implied]
         part.names = [part.names[number] for number in kept] + list(lookup.fields)
         part.rows = np.concatenate([part.rows[kept], rows], dtype=ENTRY)  # NumPy would make it native-endian
+
+
+def _names_put(part: _MapPart | None) -> set[bytes]:
+    """The names that a commit itself adds to a map."""
+    if part is None:
+        return set()
+    deleted = is_deletion(part.rows).tolist()
+    return {name for name, gone in zip(part.names, deleted, strict=True) if not gone}
 
 
 def _directories_above(maps: Iterable[_MapPart]) -> set[bytes]:
@@ -282,12 +292,18 @@ def _chunk_records(
         )
     older = [chunk for chunk in holes.found if chunk not in records]
     for chunk, value in zip(older, index.get_many([MapFields(key, older)])[0] if older else [], strict=True):
-        if value is not None:  # None: a chunk that purge has retired
-            records[chunk] = ChunkRecord.decode(key, chunk, value)
+        if value is not None and not (record := ChunkRecord.decode(key, chunk, value)).retired:
+            records[chunk] = record
     for chunk, positions in holes.found.items():
         if chunk in records:
             records[chunk] = _with_holes(records[chunk], commit, positions)
     return list(records), [record.encode(key, ChunkId(chunk)) for chunk, record in records.items()]
+
+
+def _retired_records(key: bytes, commit: Commit) -> tuple[list[bytes], list[bytes]]:
+    """What stays of retired chunks: a removed field would come back with a slower process that applies an earlier commit."""
+    record = ChunkRecord(commit.generation, commit.time_ns, 0, 0, 0, 0, 0, 0, b"", retired=True)
+    return [chunk_id.value for chunk_id in commit.retired], [record.encode(key, chunk_id) for chunk_id in commit.retired]
 
 
 def _with_holes(record: ChunkRecord, commit: Commit, positions: dict[int, int]) -> ChunkRecord:

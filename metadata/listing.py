@@ -20,3 +20,6 @@ class DirectoryListing:
     directory_names: Sequence[bytes]
     directories: npt.NDArray[np.void]
     """`metadata.records.ENTRY`, one for each directory name."""
+    hidden_files: int = 0
+    """Files that stand in the index, and in the totals, under the name of a directory, so that nobody sees them."""
+    hidden_bytes: int = 0

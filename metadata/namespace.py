@@ -18,6 +18,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,8 @@ class Namespace:
                     raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
                 heads: list[ChunkHead] = list(pool.map(lambda ref: reader.head(ref.id, ref.head_bytes), commit.added))
                 state = apply_commit(self._index, self.dataset.id, commit, heads)
+        if not state.generation:  # every dataset has a first commit
+            raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
         return state
 
     def stat(self, path: bytes) -> PathEntry:
@@ -116,10 +119,12 @@ class Namespace:
         key = keys.directories_of(self.dataset.id, b"")
         value = self._index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
         if value is not None:
-            return decode_entries(key, [keys.ROOT_FIELD], [value])[0]  # type: ignore[no-any-return]
+            put = decode_entries(key, [keys.ROOT_FIELD], [value])
+            if not is_deletion(put)[0]:
+                return cast(np.void, put[0])
         row = np.zeros((), ENTRY)
         row["mode"], row["mtime_ns"] = stat.S_IFDIR | 0o755, self.state().updated_ns
-        return row[()]  # type: ignore[no-any-return]
+        return cast(np.void, row[()])
 
     def list(self, directory: bytes) -> DirectoryListing:
         """The live children of a directory (files and directories in one scan each); `PathNotFound`, `PathConflict`."""
@@ -144,17 +149,19 @@ class Namespace:
         """One chunk's record; `RecordCorrupt` if the index does not know the chunk. One get."""
         key = keys.chunks_of(self.dataset.id)
         value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
-        if value is None:
+        record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
+        if record is None or record.retired:
             raise RecordCorrupt(f"the index has no record of chunk {print_id(chunk_id)}: run `dlcmd recover`")
-        return ChunkRecord.decode(key, chunk_id, value)
+        return record
 
     def chunks(self) -> dict[bytes, ChunkRecord]:
-        """All chunk records by chunk id."""
+        """All chunk records by chunk id, but for those of retired chunks."""
         key = keys.chunks_of(self.dataset.id)
         return {
-            chunk_id: ChunkRecord.decode(key, chunk_id, value)
+            chunk_id: record
             for batch in self._index.scan(key)
             for chunk_id, value in batch
+            if not (record := ChunkRecord.decode(key, chunk_id, value)).retired
         }
 
     def forget(self) -> None:
@@ -180,12 +187,15 @@ class Namespace:
     def _scan(self, directory: bytes) -> DirectoryListing:
         directory_names, directories = self._live(keys.directories_of(self.dataset.id, directory))
         file_names, files = self._live(keys.files_of(self.dataset.id, directory))
+        hidden_files = hidden_bytes = 0
         if hidden := set(directory_names).intersection(file_names):
             kept = [number for number, name in enumerate(file_names) if name not in hidden]
+            hidden_files = len(hidden)
+            hidden_bytes = int(files["length"].sum()) - int(files[kept]["length"].sum())
             file_names, files = [file_names[number] for number in kept], files[kept]
-        return DirectoryListing(directory, file_names, files, directory_names, directories)
+        return DirectoryListing(directory, file_names, files, directory_names, directories, hidden_files, hidden_bytes)
 
-    def _live(self, key: bytes) -> tuple[list[bytes], npt.NDArray[np.void]]:
+    def _live(self, key: bytes) -> tuple[Sequence[bytes], npt.NDArray[np.void]]:
         found: dict[bytes, bytes] = {}
         for batch in self._index.scan(key):
             found.update(batch)

@@ -6,6 +6,7 @@ value under a wrong name is found out as well as a flipped bit). Entries are fix
 
 from __future__ import annotations
 
+import builtins
 import stat
 import struct
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import xxhash
 
 from chunkstore.chunk_id import ChunkId
 from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import STAMP_BYTES
 
 RECORD_VERSION: Final = 1
 _CHECK_BYTES: Final = 8
@@ -49,7 +51,8 @@ def is_deletion(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Live files: neither deletions nor directories."""
-    return ~is_deletion(entries) & ((entries["mode"] & 0o170000) == stat.S_IFREG)
+    regular: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) == stat.S_IFREG
+    return ~is_deletion(entries) & regular
 
 
 def encode_entries(
@@ -87,12 +90,16 @@ def _seal(key: bytes, field: bytes, body: bytes) -> bytes:
 
 def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
     body, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
-    if xxhash.xxh3_64_digest(key + field + body) != check:
+    if len(body) <= STAMP_BYTES or xxhash.xxh3_64_digest(key + field + body) != check:
         raise RecordCorrupt(f"index record of {field!r} is damaged")
+    if body[STAMP_BYTES] != RECORD_VERSION:
+        raise RecordCorrupt(
+            f"index record of version {body[STAMP_BYTES]}; this release reads {RECORD_VERSION}"
+        )
     return body
 
 
-_CHUNK = struct.Struct(">QQ" + "BqIQIIIQ")  # stamp: generation, 0; version, time, head, payload, entries, files, dead, bytes
+_CHUNK = struct.Struct(">QQ" + "BqIQIIIQ")  # stamp: generation, retired; version, time, head, payload, entries, files, dead, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +119,13 @@ class ChunkRecord:
     deleted_bytes: int
     deleted: bytes
     """Bitmap over positions, least significant bit first, (entry_count + 7) // 8 bytes."""
+    retired: bool = False
+    """Nothing but this is left: a commit has retired the chunk. Part of the stamp, so that nothing brings the chunk back."""
 
     def encode(self, key: bytes, chunk_id: ChunkId) -> bytes:
         body = _CHUNK.pack(
             self.generation,
-            0,
+            self.retired,
             RECORD_VERSION,
             self.updated_ns,
             self.head_bytes,
@@ -131,10 +140,13 @@ class ChunkRecord:
     @classmethod
     def decode(cls, key: bytes, chunk_id: bytes, value: bytes) -> ChunkRecord:
         body = _unseal(key, chunk_id, value)
-        generation, _, version, *rest = _CHUNK.unpack_from(body)
-        if version != RECORD_VERSION:
-            raise RecordCorrupt(f"chunk record of version {version}; this release reads {RECORD_VERSION}")
-        return cls(generation, *rest, body[_CHUNK.size :])
+        generation, retired, _, updated, head, payload, entries, files, dead, dead_bytes = (
+            _CHUNK.unpack_from(body)
+        )
+        bitmap = body[_CHUNK.size :]
+        return cls(
+            generation, updated, head, payload, entries, files, dead, dead_bytes, bitmap, bool(retired)
+        )
 
 
 _STATE = struct.Struct(">QQ" + "BqQQQQ")  # stamp: generation, 0; version, time, files, bytes, directories, chunks
@@ -153,17 +165,17 @@ class DatasetState:
     """Without the root."""
     chunks: int
 
-    def encode(self, key: bytes, field: bytes) -> bytes:
+    def encode(self, key: builtins.bytes, field: builtins.bytes) -> builtins.bytes:
         body = _STATE.pack(
             self.generation, 0, RECORD_VERSION, self.updated_ns, self.files, self.bytes, self.directories, self.chunks
         )
         return _seal(key, field, body)
 
     @classmethod
-    def decode(cls, key: bytes, field: bytes, value: bytes) -> DatasetState:
-        generation, _, version, *rest = _STATE.unpack(_unseal(key, field, value))
-        if version != RECORD_VERSION:
-            raise RecordCorrupt(f"dataset record of version {version}; this release reads {RECORD_VERSION}")
+    def decode(
+        cls, key: builtins.bytes, field: builtins.bytes, value: builtins.bytes
+    ) -> DatasetState:
+        generation, _, _, *rest = _STATE.unpack(_unseal(key, field, value))
         return cls(generation, *rest)
 
 

@@ -75,7 +75,7 @@ def build_snapshot(
     tree.flush()
     if progress is not None:
         progress(tree.files)
-    found = (tree.files, tree.total_bytes, tree.directories - 1)
+    found = (tree.files + tree.hidden_files, tree.total_bytes + tree.hidden_bytes, tree.directories - 1)
     if found != (state.files, state.bytes, state.directories):
         raise RecordCorrupt(
             f"the index of {dataset.name} lists {found[0]} files, {found[1]} bytes and {found[2]} directories, but its totals"
@@ -107,6 +107,7 @@ class _Tree:
         self.files = 0
         self.directories = 0
         self.total_bytes = 0
+        self.hidden_files = self.hidden_bytes = 0
         self.pending_files = 0
         self._pending: list[DirectoryListing] = []
         self._pending_numbers: list[int] = []
@@ -164,6 +165,8 @@ class _Tree:
         number = self._numbers.pop(path, None)
         if number is None:
             raise RecordCorrupt(f"the index lists {path!r} twice, or before the directory above it")
+        self.hidden_files += listing.hidden_files
+        self.hidden_bytes += listing.hidden_bytes
         self._first_file[number] = self.files
         self._file_count[number] = len(names)
         self._first_directory[number] = self.directories
