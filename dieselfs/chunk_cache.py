@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -59,14 +59,14 @@ class ChunkCache:
             self._hits += 1
             at = file.offset + start
             return whole[at : at + length]
-        number, at = divmod(start, PIECE_BYTES)
-        if at + length > PIECE_BYTES:
-            return None
-        piece = self._touch((file.chunk.id.value, file.offset, number))
-        if piece is None:
-            return None
+        parts = []
+        for number, part in _parts(start, length):
+            piece = self._touch((file.chunk.id.value, file.offset, number))
+            if piece is None:
+                return None
+            parts.append(piece[part])
         self._hits += 1
-        return piece[at : at + length]
+        return _joined(parts)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         return self._piece((chunk.id.value, 0, -1), lambda: self._source.payload(chunk))
@@ -79,14 +79,7 @@ class ChunkCache:
         if file.chunk.payload_bytes <= MAX_WHOLE_BYTES:
             at = file.offset + start
             return self.payload(file.chunk)[at : at + length]
-        parts = []
-        end = start + length
-        while start < end:
-            number, at = divmod(start, PIECE_BYTES)
-            part = self._file_piece(file, number)[at : at + end - start]
-            parts.append(part)
-            start += len(part)
-        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return _joined([self._file_piece(file, number)[part] for number, part in _parts(start, length)])
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
@@ -146,3 +139,17 @@ class ChunkCache:
                 self._evictions += 1
         waiters.set_result(piece)
         return piece
+
+
+def _parts(start: int, length: int) -> Iterator[tuple[int, slice]]:
+    """The pieces of a large file that a range touches, and what of each."""
+    end = start + length
+    while start < end:
+        number, at = divmod(start, PIECE_BYTES)
+        size = min(PIECE_BYTES - at, end - start)
+        yield number, slice(at, at + size)
+        start += size
+
+
+def _joined(parts: Sequence[memoryview]) -> memoryview:
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
