@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,10 +52,10 @@ def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None
         try:
             path = _write(dataset.namespace, before, folder, progress)
         except RecordCorrupt:
-            if dataset.namespace.state() == before:
+            if _totals(dataset) == before:
                 raise
             continue  # the scan saw half a commit
-        if dataset.namespace.state() == before:
+        if _totals(dataset) == before:
             return path
         path.unlink()
     replayed = Namespace(MemoryStore(), dataset.ref)
@@ -97,20 +98,18 @@ def list_local(folder: Path, name: str) -> list[Path]:
 def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path:
     """Bring a published snapshot (an id or the start of one, a generation, or None for the newest) into `folder`, verified.
 
-    A download that is damaged is deleted and refused; a file that is there already is verified and used."""
+    A download that is damaged is deleted and refused; a file that is there already is verified and used, or replaced if it is damaged."""
     chosen = _choose(list_published(store, name), name, which)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{name}-{chosen.snapshot_id}{_SUFFIX}"
-    if not path.exists():
-        temporary = path.with_suffix(f".{os.getpid()}.part")
+    if not _is_sound(path, name, chosen.snapshot_id):
+        temporary = path.with_suffix(f".{secrets.token_hex(8)}.part")
         try:
             _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, temporary)
             _verify(temporary, name, chosen.snapshot_id)
             os.rename(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    else:
-        _verify(path, name, chosen.snapshot_id)
     return path
 
 
@@ -130,6 +129,11 @@ def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
         )
 
 
+def _totals(dataset: Dataset) -> DatasetState:
+    """Unlike the generation applied, which is put last, these change before any entry of a commit does."""
+    return read_state(dataset.index, dataset.ref.id, keys.TOTALS)
+
+
 def _write(namespace: Namespace, state: DatasetState, folder: Path, progress: Callable[[int], None] | None) -> Path:
     return build_snapshot(
         namespace.dataset,
@@ -144,7 +148,8 @@ def _write(namespace: Namespace, state: DatasetState, folder: Path, progress: Ca
 
 def _choose(published: list[PublishedSnapshot], name: str, which: str | None) -> PublishedSnapshot:
     if which is not None:
-        published = [s for s in published if s.snapshot_id.startswith(which) or str(s.generation) == which]
+        exact = [s for s in published if which in (s.snapshot_id, str(s.generation))]
+        published = exact or [s for s in published if s.snapshot_id.startswith(which)]
     if not published:
         wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
         raise SnapshotRefused(f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`")
@@ -158,6 +163,14 @@ def _download(store: ObjectStore, key: str, size: int, target: Path) -> None:
             file.write(store.get_range(key, at, _COPY_BYTES))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _is_sound(path: Path, name: str, snapshot_id: str) -> bool:
+    try:
+        _verify(path, name, snapshot_id)
+    except (FileNotFoundError, SnapshotRefused):
+        return False
+    return True
 
 
 def _verify(path: Path, name: str, snapshot_id: str) -> None:
