@@ -27,7 +27,7 @@ from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
 from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES, ChunkCache
-from dieselfs.dataset import Dataset, open_dataset
+from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import NotYetSupported, UsageError
 from dieselfs.shuffle import shuffle_order
@@ -108,10 +108,7 @@ class Client:
                 data = file.read()
             mode = status.st_mode & 0o7777 if mode is None else mode
             mtime_ns = status.st_mtime_ns if mtime_ns is None else mtime_ns
-        elif not isinstance(data, bytes | bytearray | memoryview):
-            data = data.read()
-        writer = self._writer or self._open_writer()
-        writer.put(_encoded(path), data, 0o644 if mode is None else mode, mtime_ns)
+        self._open_writer().put(_encoded(path), _bytes_of(data), 0o644 if mode is None else mode, mtime_ns)
 
     def flush(self) -> int:
         """DL_flush: everything put or deleted is durable, committed and indexed; the generation reached."""
@@ -168,20 +165,25 @@ class Client:
     def delete(self, path: DatasetPath) -> None:
         """DL_delete: one file, or an empty directory. Acknowledged by `flush`, as a put is."""
         encoded = _encoded(path)
-        self.flush()
+        writer = self._open_writer()
+        writer.flush()
+        applied = self.dataset.namespace.state().generation
         entry = self.dataset.namespace.stat(encoded)
-        if entry.is_directory:
-            listing = self.dataset.namespace.list(encoded)
-            if not encoded or listing.file_names or listing.directory_names:
-                raise PathConflict(f"directory {_decoded(encoded) or '/'} is not empty: delete it with all below it")
-        (self._writer or self._open_writer()).delete(entry)
+        if not entry.is_directory:
+            writer.delete(entry)
+            return
+        listing = self.dataset.namespace.list(encoded)
+        if not encoded or listing.file_names or listing.directory_names:
+            raise PathConflict(f"directory {_decoded(encoded) or '/'} is not empty: delete it with all below it")
+        writer.delete(entry, applied)
 
     def delete_tree(self, path: DatasetPath) -> int:
         """Delete a file, or a directory with everything below it; how many files. A file put meanwhile survives."""
         encoded = _encoded(path)
-        self.flush()
+        writer = self._open_writer()
+        writer.flush()
+        applied = self.dataset.namespace.state().generation
         top = self.dataset.namespace.stat(encoded)
-        writer = self._writer or self._open_writer()
         if not top.is_directory:
             writer.delete(top)
             return 1
@@ -190,10 +192,10 @@ class Client:
             for name, row in zip(listing.file_names, listing.files, strict=True):
                 writer.delete(PathEntry(_join(listing.path, name), row))
             for name, row in zip(listing.directory_names, listing.directories, strict=True):
-                writer.delete(PathEntry(_join(listing.path, name), row))
+                writer.delete(PathEntry(_join(listing.path, name), row), applied)
             count += len(listing.file_names)
         if encoded:
-            writer.delete(top)
+            writer.delete(top, applied)
         return count
 
     def save_meta(self, folder: Path | None = None) -> Path:
@@ -214,6 +216,8 @@ class Client:
         except BaseException:
             snapshot.close()
             raise
+        if self._snapshot is not None:
+            self._snapshot.close()
         self._snapshot = snapshot
 
     def shuffle(
@@ -230,7 +234,7 @@ class Client:
 
         Needs a snapshot: one is made if none was loaded."""
         if self._snapshot is None:
-            self.load_meta(self.save_meta())
+            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
         assert self._snapshot is not None
         if self._cache is None:
             self._cache = ChunkCache(self.dataset.reader, memory_bytes)
@@ -245,7 +249,7 @@ class Client:
     def delete_dataset(self) -> None:
         """DL_delete_dataset: remove the dataset with everything in it, for good."""
         self._stop_writer()
-        self.dataset.remove()
+        remove_dataset(self.dataset.store, self.dataset.index, self.dataset.ref.name)
 
     def close(self) -> None:
         """DL_close: flush, and let go of the snapshot. Store and index belong to the caller."""
@@ -271,7 +275,8 @@ class Client:
     def _open_writer(self) -> DatasetWriter:
         if self._snapshot is not None:
             raise UsageError("this client reads from a snapshot: write with another one")
-        self._writer = DatasetWriter(self.dataset, **self._packing)
+        if self._writer is None:
+            self._writer = DatasetWriter(self.dataset, **self._packing)
         return self._writer
 
     def _stop_writer(self) -> None:
@@ -310,6 +315,17 @@ class Client:
 
 def _encoded(path: DatasetPath) -> bytes:
     return os.fsencode(path).strip(b"/")
+
+
+def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
+    """What `put` was given, as one flat run of bytes."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        data = data.read()
+        if not isinstance(data, bytes):
+            raise UsageError("a file that is put is opened in binary mode")
+    elif isinstance(data, memoryview) and (data.itemsize != 1 or data.ndim != 1 or not data.contiguous):
+        return data.tobytes()
+    return data
 
 
 def _decoded(path: bytes) -> str:

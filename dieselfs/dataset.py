@@ -10,9 +10,10 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
 from chunkstore.removal import finish_removal, is_removed, mark_removed
 from chunkstore.stores.object_store import ObjectStore
+from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
 from metadata.errors import DatasetNotFound
-from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.namespace import Namespace
 from metadata.records import DatasetState
 
@@ -48,20 +49,33 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
     Raises `DatasetNotFound`, or creates the dataset when asked to.
     """
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
-    known = indexed_dataset(index, name) if ref is not None else None
-    if ref is not None and known != ref and is_removed(store, name):
-        if not create:
-            raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
-        finish_removal(store, name)
-        ref, born = create_dataset(store, name)
     if ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
-    log = CommitLog(store, ref)
-    dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born)
-    if known != ref:
-        register_dataset(index, ref, log.read(BIRTH_GENERATION).time_ns)
-    dataset.catch_up()
-    return dataset
+    known = indexed_dataset(index, name)
+    if known == ref or not is_removed(store, name):
+        log = CommitLog(store, ref)
+        dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born)
+        if known != ref:
+            _register(index, ref, log.read(BIRTH_GENERATION).time_ns)
+        try:
+            dataset.catch_up()
+        except DatasetNotFound:
+            if not is_removed(store, name):
+                raise
+        else:
+            return dataset
+    if not create:
+        raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
+    remove_dataset(store, index, name)
+    return open_dataset(store, index, name, create=True)
+
+
+def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
+    """Also after a former life of the name that a faster clock dated later."""
+    register_dataset(index, ref, born_ns)
+    if indexed_dataset(index, ref.name) != ref:
+        index.remove([MapFields(keys.DATASETS, [ref.name.encode()])])
+        register_dataset(index, ref, born_ns)
 
 
 def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:

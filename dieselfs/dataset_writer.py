@@ -61,37 +61,49 @@ class DatasetWriter:
 
     def put(self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None) -> None:
         """Pack one file; `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
-        if self._pid != os.getpid():
-            raise UsageError("a writer does not survive a fork: open one in the child")
+        self._check_process()
         self._parents.check_file(path)
         self._dirty = True
         self._packer.add_file(path, data, mode, time.time_ns() if mtime_ns is None else mtime_ns)
 
     def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Set a directory's attributes, making it if need be; b'' is the root. Directories above files need not be put."""
+        self._check_process()
         if path:
             self._parents.check_directory(path)
         self._dirty = True
         self._packer.add_directory(path, mode, mtime_ns)
 
-    def delete(self, entry: PathEntry) -> None:
-        """Delete what was seen at a path; a version that another writer puts meanwhile survives."""
+    def delete(self, entry: PathEntry, seen_up_to: int | None = None) -> None:
+        """Delete what was seen at a path; a version that another writer puts meanwhile survives.
+
+        Of a directory found empty, `seen_up_to` is the generation applied when the looking began: a directory that a commit just being
+        applied has touched may hold files that could not be seen yet.
+        """
+        self._check_process()
         self._dirty = True
-        seen = Version(entry.generation, bytes(entry.row["chunk"]), int(entry.row["position"]))
+        generation = entry.generation if seen_up_to is None else min(entry.generation, seen_up_to)
+        seen = Version(generation, bytes(entry.row["chunk"]), int(entry.row["position"]))
         file_type = stat.S_IFDIR if entry.is_directory else stat.S_IFREG
+        if entry.is_directory:
+            self._parents.deleted(entry.path)
         self._packer.add_deletion(entry.path, file_type, time.time_ns(), seen)
 
     def flush(self) -> int:
         """Make everything put before durable, committed and indexed; the generation reached."""
         if self._dirty:
+            self._check_process()
             self._packer.flush()
             self._uploader.wait()
             self._commits.flush()
+            self._parents.flushed()
             self._dirty = False
         return self._commits.generation
 
     def close(self) -> None:
-        """Flush and stop."""
+        """Flush and stop. In a forked child nothing happens: what was put belongs to the parent."""
+        if self._pid != os.getpid():
+            return
         try:
             self.flush()
         finally:
@@ -108,7 +120,13 @@ class DatasetWriter:
         else:
             self._stop()
 
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise UsageError("a writer does not survive a fork: open one in the child")
+
     def _stop(self) -> None:
+        if self._pid != os.getpid():
+            return  # the threads are the parent's
         self._uploader.close()
         self._commits.close()
 

@@ -1,9 +1,12 @@
 """Checks the paths that are put: legal, and no file where a directory is (or the other way round).
 
-A directory is looked at once, when the first file in it is put; after that a path costs one dictionary look-up.
+A directory is looked at once, when the first file in it is put; after that a path costs one dictionary look-up. What this writer put itself
+and the index does not show yet is remembered, up to a bound: beyond it, and between writers, a directory hides a file of its name.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 from chunkstore.errors import InvalidPath
 from chunkstore.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES, ancestors, check_path
@@ -20,41 +23,75 @@ class ParentDirectories:
         self._namespace = namespace
         self._directories_in: dict[bytes, set[bytes]] = {}
         """directory -> names of its sub-directories, where a file must not be put."""
+        self._made: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        """The same, of those that this writer makes."""
+        self._files: set[bytes] = set()
+        """Put since the last flush."""
 
     def check_file(self, path: bytes) -> None:
         """Raise `InvalidPath` or `PathConflict` unless a file may be put at `path`."""
-        directory, _, name = path.rpartition(b"/")
+        directory, slash, name = path.rpartition(b"/")
         taken = self._directories_in.get(directory)
         if taken is None:
             taken = self._enter(directory)
-        if not 0 < len(name) <= MAX_COMPONENT_BYTES or len(path) > MAX_PATH_BYTES or name in (b".", b"..") or b"\0" in name:
+        if (
+            not 0 < len(name) <= MAX_COMPONENT_BYTES
+            or len(path) > MAX_PATH_BYTES
+            or name in (b".", b"..")
+            or b"\0" in name
+            or (slash and not directory)
+        ):
             check_path(path)
-            raise InvalidPath(f"illegal path {path!r}")
+            raise InvalidPath(f"illegal path {path[:200]!r}")
         if name in taken:
             raise PathConflict(f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name")
+        if len(self._files) >= _REMEMBERED:
+            self._files.clear()
+        self._files.add(path)
 
     def check_directory(self, path: bytes) -> None:
         """Raise `InvalidPath` or `PathConflict` unless `path` is or may become a directory."""
         if path not in self._directories_in:
             self._enter(path)
 
+    def deleted(self, directory: bytes) -> None:
+        """The writer deletes a directory, so that a file may take its name."""
+        parent, _, name = directory.rpartition(b"/")
+        self._directories_in.pop(directory, None)
+        for known in (self._directories_in, self._made):
+            if parent in known:
+                known[parent].discard(name)
+
+    def flushed(self) -> None:
+        """The index shows everything that was checked before."""
+        self._files.clear()
+        self._made.clear()
+
     def _enter(self, directory: bytes) -> set[bytes]:
         if len(self._directories_in) >= _REMEMBERED:
             self._directories_in.clear()
+            self._made.clear()
         if directory:
             check_path(directory)
-            for above in (directory, *ancestors(directory)):
-                self._check_not_file(above)
-                parent, _, name = above.rpartition(b"/")
+            above = [directory, *ancestors(directory)]
+            for path in above:
+                self._check_not_file(path)
+            for path in above:
+                parent, _, name = path.rpartition(b"/")
+                self._made[parent].add(name)
                 if (siblings := self._directories_in.get(parent)) is not None:
                     siblings.add(name)
-        taken = self._directories_in[directory] = set(self._namespace.directory_names(directory))
+        made = self._made.get(directory, set())
+        taken = self._directories_in[directory] = made.union(self._namespace.directory_names(directory))
         return taken
 
     def _check_not_file(self, directory: bytes) -> None:
+        conflict = PathConflict(f"{directory.decode(errors='replace')} is a file, so nothing can be put below it")
+        if directory in self._files:
+            raise conflict
         try:
             found = self._namespace.stat(directory)
         except PathNotFound:
             return
         if not found.is_directory:
-            raise PathConflict(f"{directory.decode(errors='replace')} is a file, so nothing can be put below it")
+            raise conflict
