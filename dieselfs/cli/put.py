@@ -16,7 +16,14 @@ from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import printable
 from dieselfs.cli.progress import Progress
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import Size, dry_run_option, filter_options, jobs_option, recursive_option, verb
+from dieselfs.cli.verb import (
+    Size,
+    dry_run_option,
+    filter_options,
+    jobs_option,
+    recursive_option,
+    verb,
+)
 from dieselfs.errors import PartialFailure, UsageError
 from dieselfs.path_filter import PathFilter
 
@@ -77,7 +84,7 @@ def put(
     if address.snapshot:
         raise UsageError(f"{address} is a snapshot, which never changes", f"write {Address(address.dataset, address.path)}")
     if files_from is not None:
-        sources: list[SourceTree | FileList] = [_listed(places[:-1], address, files_from, b"\0" if null else b"\n")]
+        sources: list[SourceTree | FileList] = [_listed(places[:-1], address, files_from, b"\0" if null else b"\n", filters, follow_links=not no_follow)]
     else:
         sources = [
             *_trees(invocation, places[:-1], address, filters, follow_links=not no_follow, by_path=order == "path")
@@ -127,16 +134,25 @@ def _is_directory(invocation: Invocation, address: Address) -> bool:
         return False
 
 
-def _listed(sources: Sequence[str], address: Address, names: BinaryIO, separator: bytes) -> FileList:
+def _listed(
+    sources: Sequence[str],
+    address: Address,
+    names: BinaryIO,
+    separator: bytes,
+    filters: PathFilter,
+    *,
+    follow_links: bool,
+) -> FileList:
     from dieselfs.packing.pack import FileList
 
     if len(sources) > 1:
         raise UsageError("--files-from goes with one SRC at most, below which the names lie")
     paths = [os.path.normpath(name) for name in names.read().split(separator) if name]
     for path in paths:
-        if path.startswith((b"/", b"../")):
+        if path == b".." or path.startswith((b"/", b"../")):
             raise UsageError(f"{os.fsdecode(path)}: names of --files-from lie below SRC", "write them relative to it")
-    return FileList(os.fsencode(sources[0]) if sources else b".", os.fsencode(address.path), paths)
+    wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
+    return FileList(os.fsencode(sources[0]) if sources else b".", os.fsencode(address.path), wanted, follow_links)
 
 
 def _dry_run(invocation: Invocation, request: PackRequest, address: Address) -> int:

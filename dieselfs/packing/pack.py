@@ -9,26 +9,33 @@ nowhere) fails before anything becomes visible. Everything is bounded: runs wait
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
-from chunkstore.commit_log import BIRTH_GENERATION, Commit
-from chunkstore.errors import BadSource, Unavailable
+from chunkstore.commit_log import BIRTH_GENERATION, Commit, newest_generation
+from chunkstore.errors import BadSource, ChunkStoreError, InvalidPath, Unavailable
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
+from chunkstore.paths import MAX_PATH_BYTES
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.packing.source_tree import Oddities, Run, SourceTree, check_source, listed_runs, mixed
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure, run_worker
+from metadata.errors import MetadataError
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.records import DatasetState
+
+log = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 5.0
 
@@ -40,6 +47,7 @@ class FileList:
     base: bytes
     target: bytes
     paths: Sequence[bytes]
+    follow_links: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +88,14 @@ class PackProgress:
 
 
 def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
-    """Walk all sources without packing; raises `BadSource` if any file can't be packed."""
+    """Walk all sources without packing; raises `BadSource`, or `InvalidPath`, if any file can't be packed."""
     oddities = Oddities()
     readable = os.geteuid() == 0  # root may read everything; others find out file by file
     for source in sources:
         for run in _runs(source, oddities, 4096):
             if isinstance(source, FileList) or not readable:
-                oddities.unreadable.extend(_unreadable(run))
+                oddities.unreadable.extend(_unreadable(run, source.follow_links))
+            _check_lengths(run)
             progress.files_found += len(run.names)
     progress.special = oddities.special
     if oddities.unreadable:
@@ -115,13 +124,22 @@ def pack(
         dataset = open_dataset(store, index, name, create=True)
         try:
             _pack(dataset, request, open_store, open_index, progress)
-        except BadSource:
-            if dataset.born and not progress.chunks_committed:
-                remove_dataset(store, index, name)
+        except BaseException:
+            if dataset.born:
+                _take_back(dataset)
             raise
         return dataset.namespace.state()
     finally:
         index.close()
+
+
+def _take_back(dataset: Dataset) -> None:
+    """Remove the dataset that a failed put made, unless something was committed to it, by this put or another one."""
+    try:
+        if newest_generation(dataset.store, dataset.ref.name) == BIRTH_GENERATION:
+            remove_dataset(dataset.store, dataset.index, dataset.ref.name)
+    except (ChunkStoreError, MetadataError) as error:
+        log.warning("dataset %s stays behind, empty: %s", dataset.ref.name, error)
 
 
 def _pack(
@@ -152,7 +170,7 @@ def _pack(
 
 def _run(request: PackRequest, workers: _Workers, commits: _Commits, progress: PackProgress) -> None:
     surveyor = _Thread(lambda: _survey_first(request, progress, commits))
-    feeder = _Thread(lambda: workers.feed(_ordered_runs(request)))
+    workers.start_feeding(_ordered_runs(request))
     try:
         for report in workers.reports():
             surveyor.raise_failure()
@@ -166,7 +184,7 @@ def _run(request: PackRequest, workers: _Workers, commits: _Commits, progress: P
                 case WorkerFailure(error):
                     raise error
         surveyor.join()
-        feeder.join()
+        workers.finish_feeding()
         commits.finish()
     except BaseException:
         commits.abandon()
@@ -195,14 +213,25 @@ def _runs(source: SourceTree | FileList, oddities: Oddities, run_files: int = 64
     return source.runs(oddities, run_files)
 
 
-def _unreadable(run: Run) -> Iterator[str]:
+def _unreadable(run: Run, follow_links: bool) -> Iterator[str]:
     for name in run.names:
         path = os.path.join(run.disk_directory, name)
-        if not os.access(path, os.R_OK):
+        if not follow_links and os.path.islink(path):
+            yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
+        elif not os.access(path, os.R_OK):
             reason = "cannot be read: check its owner and mode" if os.path.lexists(path) else "no such file"
             yield f"{os.fsdecode(path)}: {reason}"
-        elif os.path.isdir(path):
-            yield f"{os.fsdecode(path)}: is a directory, not a file"
+        elif not os.path.isfile(path):
+            yield f"{os.fsdecode(path)}: is a {'directory' if os.path.isdir(path) else 'special file'}, not a file"
+
+
+def _check_lengths(run: Run) -> None:
+    """Names from a disk are legal; below a long target the whole path may be too long."""
+    names = [run.renamed] if run.renamed else run.names
+    longest = max(names, key=len, default=b"")
+    path = b"/".join(part for part in (run.directory, longest) if part)
+    if len(path) > MAX_PATH_BYTES:
+        raise InvalidPath(f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most {MAX_PATH_BYTES}")
 
 
 class _Workers:
@@ -210,6 +239,7 @@ class _Workers:
 
     def __init__(self, packing: Packing, count: int) -> None:
         context = multiprocessing.get_context("fork")
+        self._feeder: _Thread | None = None
         self._connections: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for number in range(count):
@@ -220,7 +250,14 @@ class _Workers:
             self._connections.append(ours)
             self._processes.append(process)
 
-    def feed(self, runs: Iterator[Run]) -> None:
+    def start_feeding(self, runs: Iterator[Run]) -> None:
+        self._feeder = _Thread(lambda: self._feed(runs))
+
+    def finish_feeding(self) -> None:
+        if self._feeder is not None:
+            self._feeder.join()
+
+    def _feed(self, runs: Iterator[Run]) -> None:
         """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
         count = len(self._connections)
         try:
@@ -245,6 +282,11 @@ class _Workers:
 
     def stop(self) -> None:
         """Hang up and wait; a worker that does not end in time is killed."""
+        for connection in self._connections:
+            with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
+                pipe.shutdown(socket.SHUT_RDWR)
+        if self._feeder is not None:  # only then: it may be writing, and the number of a closed descriptor is used again
+            self._feeder.wait()
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -275,6 +317,7 @@ class _Commits:
         self._progress = progress
         self._file_counts: dict[bytes, int] = {}
         self._uncommitted: set[str] = set()
+        self._released = False
         self._group = GroupCommit(dataset.log, after, self._publish, hold=True)
 
     def __enter__(self) -> _Commits:
@@ -289,15 +332,18 @@ class _Commits:
         self._group.add(DurableChunk(ref, head))
 
     def release(self) -> None:
+        self._released = True
         self._group.release()
 
     def finish(self) -> None:
         self._group.flush()
 
     def abandon(self) -> None:
-        """After a failure before the first commit: take back the chunks that nobody will ever see."""
+        """After a failure before anything was committed: take back the chunks that nobody will ever see.
+
+        Not after a failed commit: its object may be in the store all the same, and name them."""
         self._group.close()
-        if not self._progress.chunks_committed:
+        if not self._released:
             for key in self._uncommitted:
                 self._dataset.store.delete(key)
 
@@ -329,6 +375,9 @@ class _Thread(threading.Thread):
     def raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def wait(self) -> None:
+        super().join()
 
     def join(self, timeout: float | None = None) -> None:
         super().join(timeout)

@@ -60,6 +60,9 @@ class SourceTree:
     def runs(self, oddities: Oddities, run_files: int = RUN_FILES) -> Iterator[Run]:
         """All of the tree as runs, each directory's after those of the directories above it."""
         status = os.stat(self.disk_path)
+        if not self.follow_links and os.path.islink(self.disk_path):
+            oddities.unreadable.append(_refused_link(self.disk_path))
+            return
         if not stat.S_ISDIR(status.st_mode):
             disk_directory, name = os.path.split(self.disk_path)
             directory, target_name = os.path.split(self.target)
@@ -91,7 +94,7 @@ class SourceTree:
                 below = self._below(target, name) if filtered else ""
                 try:
                     if entry.is_symlink() and not self.follow_links:
-                        oddities.unreadable.append(f"{os.fsdecode(entry.path)} is a symbolic link (refused by --no-follow)")
+                        oddities.unreadable.append(_refused_link(entry.path))
                     elif entry.is_file():
                         if not filtered or self.filters.takes(below):
                             names.append(name)
@@ -148,13 +151,19 @@ def mixed(runs: Iterable[Run], seed: int) -> Iterator[Run]:
 
 
 def check_source(path: bytes) -> None:
-    """Raise `BadSource` unless `path` names something that can be read."""
+    """Raise `BadSource` unless `path` names a file or directory that can be read."""
     try:
-        os.stat(path)
+        mode = os.stat(path).st_mode
     except OSError as error:
         raise BadSource(f"{_reason(path, error)}: check the source's name") from None
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise BadSource(f"{os.fsdecode(path)} is neither a file nor a directory: name one")
     if not os.access(path, os.R_OK):
         raise BadSource(f"{os.fsdecode(path)} cannot be read: check its owner and mode")
+
+
+def _refused_link(path: bytes) -> str:
+    return f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
 
 
 def _attributes(disk_path: bytes) -> tuple[int, int] | None:

@@ -159,26 +159,26 @@ class _Worker:
             status = os.fstat(fd)
             size = status.st_size
             mode = status.st_mode & 0o7777
-            if present is not None and present.size == size and present.mode == mode and not self._packing.checksum:
-                if present.mtime_ns == status.st_mtime_ns:
+            same = present if present is not None and (present.size, present.mode) == (size, mode) else None
+            if same is not None and not self._packing.checksum and same.mtime_ns == status.st_mtime_ns:
+                return False
+            if size >= _LARGE_BYTES:
+                disk_path = os.path.join(run.disk_directory, name)
+                hashes = hash_stream(_pieces(fd, size, disk_path), size)
+                if same is not None and self._packing.checksum and hashes.whole == same.hash:
                     return False
-            elif size >= _LARGE_BYTES:
-                self._pack_large(fd, os.path.join(run.disk_directory, name), target, size, mode, status.st_mtime_ns)
+                payload = _LargeFile(disk_path, size, hashes.whole)
+                self._writer.add_stream(target, size, hashes, payload, mode, status.st_mtime_ns)
                 return True
             data = os.read(fd, size + 1)
             if len(data) != size:
                 data = _read_changing(fd, data, os.path.join(run.disk_directory, name))
         finally:
             os.close(fd)
-        if self._packing.checksum and present is not None and (present.size, present.mode) == (size, mode):
-            if xxhash.xxh3_64_intdigest(data) == present.hash:
-                return False
+        if same is not None and self._packing.checksum and xxhash.xxh3_64_intdigest(data) == same.hash:
+            return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
         return True
-
-    def _pack_large(self, fd: int, disk_path: bytes, target: bytes, size: int, mode: int, mtime_ns: int) -> None:
-        hashes = hash_stream(_pieces(fd, size), size)
-        self._writer.add_stream(target, size, hashes, _LargeFile(disk_path, size, hashes.whole), mode, mtime_ns)
 
     def _pack_directory(self, path: bytes, attributes: tuple[int, int]) -> None:
         if self._namespace is not None and self._parents is not None:
@@ -227,7 +227,7 @@ class _LargeFile:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for piece in _pieces(fd, self.size):
+                for piece in _pieces(fd, self.size, self.path):
                     whole.update(piece)
                     yield piece
             finally:
@@ -238,12 +238,12 @@ class _LargeFile:
             raise BadSource(f"{os.fsdecode(self.path)} changed while it was packed: run the same command again")
 
 
-def _pieces(fd: int, size: int) -> Iterator[bytes]:
+def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
     """The first `size` bytes of a file in pieces of 4 MiB (multiples of a block, whatever reads return)."""
     for at in range(0, size, _PIECE_BYTES):
         piece = os.pread(fd, min(_PIECE_BYTES, size - at), at)
         if len(piece) != min(_PIECE_BYTES, size - at):
-            raise BadSource("a file became shorter while it was packed: run the same command again")
+            raise BadSource(f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same command again")
         yield piece
 
 
