@@ -1,0 +1,142 @@
+"""mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that options reach the daemon."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dieselfs.cli.conftest import Dlcmd
+
+pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "mnt"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def dataset(dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source of the dataset `pets` in embedded places on disk, which a daemon can open too."""
+    monkeypatch.delenv("DIESELFS_STORE")
+    monkeypatch.delenv("DIESELFS_INDEX")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source = tmp_path / "source"
+    (source / "cat").mkdir(parents=True)
+    (source / "cat/1.jpg").write_bytes(b"meow" * 100)
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+    return source
+
+
+def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    [snapshot] = dlcmd("snapshot", "create", "pets", "--json").records
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "log: " in result.err) == (0, True)
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert (shown["dataset"], shown["snapshot"], shown["state"]) == (
+        "pets",
+        snapshot["id"],
+        "serving",
+    )
+    assert dlcmd("mount", "pets", mountpoint).code == 8
+    assert dlcmd("umount", mountpoint).code == 0
+    assert list(mountpoint.iterdir()) == []
+    assert dlcmd("umount", mountpoint).code == 1
+
+
+def test_a_stale_snapshot_is_said_and_refreshed(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "snapshot create pets" in result.err) == (4, True)
+    assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0
+    assert dlcmd("umount", mountpoint).code == 0
+    (dataset / "new.jpg").write_bytes(b"new")
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "--refresh" in result.err, result.err.count("\n")) == (8, True, 1)
+    for old in (["pets@2"], ["pets", "--snapshot", "2"], ["pets", "--no-index"]):
+        assert dlcmd("mount", *old, mountpoint).code == 0
+        assert not (mountpoint / "new.jpg").exists()
+        assert dlcmd("umount", mountpoint).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new"
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_a_mount_without_an_index_pulls_the_snapshot(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    for file in snapshots.iterdir():
+        file.unlink()
+    assert (
+        dlcmd("mount", "--no-index", "--index", "redis://127.0.0.1:1", "pets", mountpoint).code == 0
+    )
+    assert (mountpoint / "cat/1.jpg").exists()
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_a_snapshot_file_from_elsewhere_is_copied_and_must_be_sound(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    elsewhere = tmp_path / "elsewhere.snapshot"
+    content = Path(record["file"]).read_bytes()
+    Path(record["file"]).unlink()
+    elsewhere.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 7
+    elsewhere.write_bytes(content)
+    assert dlcmd("mount", "cows", mountpoint, "--snapshot", elsewhere).code == 7
+    assert list(snapshots.iterdir()) == []
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
+    assert [file.read_bytes() for file in snapshots.iterdir()] == [content]
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_options_reach_the_daemon(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    options = "rw,nofail,refresh,uid=1234,gid=77,cache_memory=8M"
+    assert dlcmd("mount", "pets", mountpoint, "-o", options).code == 0
+    status = (mountpoint / "cat").stat()
+    assert (status.st_uid, status.st_gid) == (1234, 77)
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_a_foreign_store_is_noticed_before_the_mount(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    (tmp_path / "other").mkdir()
+    result = dlcmd("mount", "--no-index", "pets", mountpoint, "--store", f"file://{tmp_path}/other")
+    assert (result.code, "--store" in result.err) == (1, True)
+
+
+def test_foreground_ends_on_a_signal(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    checkout = Path(__file__).parents[3]
+    command = [
+        sys.executable,
+        "-m",
+        "dieselfs.cli",
+        "mount",
+        "-f",
+        "--refresh",
+        "pets",
+        str(mountpoint),
+    ]
+    with subprocess.Popen(
+        command, cwd=checkout, env=os.environ, stderr=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stderr is not None
+        assert any("is mounted" in line for line in daemon.stderr)
+        assert (mountpoint / "cat/1.jpg").exists()
+        daemon.terminate()
+        daemon.stderr.read()
+    assert daemon.returncode == 0
+    assert list(mountpoint.iterdir()) == []
