@@ -28,11 +28,6 @@ def home_slots(hashes: npt.NDArray[np.uint64], slots: int) -> npt.NDArray[np.int
     return (((hashes >> np.uint64(32)) * np.uint64(slots)) >> np.uint64(32)).astype(np.int64)
 
 
-def home_slot(path_hash: int, slots: int) -> int:
-    """`home_slots` for one."""
-    return (path_hash >> 32) * slots >> 32
-
-
 def build(
     hashes: npt.NDArray[np.uint64], numbers: npt.NDArray[np.integer]
 ) -> tuple[npt.NDArray[np.uint32], int]:
