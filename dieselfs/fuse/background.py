@@ -48,16 +48,12 @@ def start_in_background(
         said_before = log_output.tell()
         daemon = _started(command, log_output, address)
         try:
-            _await_ready(daemon, receiver, monotonic() + timeout_s, timeout_s)
+            if not _becomes_ready(daemon, receiver, monotonic() + timeout_s):
+                what = _failure(log_file, said_before, timeout_s, ended=daemon.poll() is not None)
+                raise MountError(what, f"its log: {log_file}")
             os.stat(mountpoint)
-        except BaseException as error:
+        except BaseException:
             _end(daemon)
-            if isinstance(error, _DaemonEnded):
-                raise MountError(
-                    _last_words(log_file, said_before)
-                    or f"the daemon of {mountpoint} ended at once",
-                    f"its log: {log_file}",
-                ) from None
             raise
     # Someone must wait for it, lest it stay as a zombie of a caller that lives on.
     threading.Thread(target=daemon.wait, daemon=True, name=f"reap mount {daemon.pid}").start()
@@ -80,10 +76,6 @@ def _started(
         raise MountError(f"cannot start {command[0]}: {error.strerror}") from error
 
 
-class _DaemonEnded(Exception):
-    """It ended before it was ready."""
-
-
 @contextmanager
 def _listening() -> Iterator[tuple[socket.socket, str]]:
     """A socket for the daemon's READY=1, and its address."""
@@ -104,27 +96,21 @@ def _opened_log(log_file: Path) -> IO[bytes]:
         raise MountError(f"cannot write the log {log_file}: {error.strerror}") from error
 
 
-def _await_ready(
-    daemon: subprocess.Popen[bytes], receiver: socket.socket, deadline: float, timeout_s: float
-) -> None:
+def _becomes_ready(
+    daemon: subprocess.Popen[bytes], receiver: socket.socket, deadline: float
+) -> bool:
+    """Wait for READY=1; False if the daemon ends or the deadline passes before."""
     ended = os.pidfd_open(daemon.pid)
     try:
         waiting = select.poll()
         waiting.register(receiver, select.POLLIN)
         waiting.register(ended, select.POLLIN)
         while True:
-            remaining_ms = max(0.0, deadline - monotonic()) * 1000
-            events = dict(waiting.poll(remaining_ms))
-            if receiver.fileno() in events:
-                if READY in receiver.recv(4096).split(b"\n"):
-                    return
-            elif ended in events:
-                raise _DaemonEnded
-            else:
-                raise MountError(
-                    f"the mount did not answer within {timeout_s:g} s",
-                    "see its log, or use --foreground",
-                )
+            events = dict(waiting.poll(max(0.0, deadline - monotonic()) * 1000))
+            if receiver.fileno() not in events:
+                return False
+            if READY in receiver.recv(4096).split(b"\n"):
+                return True
     finally:
         os.close(ended)
 
@@ -138,9 +124,13 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
         daemon.wait()
 
 
-def _last_words(log_file: Path, start: int) -> str:
-    """The last line that the daemon wrote, without the program's name in front."""
+def _failure(log_file: Path, start: int, timeout_s: float, *, ended: bool) -> str:
+    """What the daemon wrote last since `start`, without the program's name, is the reason."""
     with log_file.open("rb") as reading:
         reading.seek(start)
         lines = reading.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("dlcmd: ").removeprefix("error: ") if lines else ""
+    last = lines[-1].removeprefix("dlcmd: ").removeprefix("error: ") if lines else ""
+    if ended:
+        return last or "the mount's daemon ended without a word"
+    what = f"the mount did not answer within {timeout_s:g} s"
+    return f"{what}; its daemon said last: {last}" if last else what
