@@ -64,6 +64,7 @@ class MountOperations(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         # Not a @request: there is no reply, so there is nothing that could carry an errno.
+        self.request_counts["forget"] = self.request_counts.get("forget", 0) + 1
         try:
             for inode, lookups in inode_list:
                 if is_control(inode):

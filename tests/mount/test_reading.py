@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.conftest import ODD_NAMES, SIZES
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, mounted
 from tests.mount.packing import PackedDataset, random_bytes
 
 
@@ -127,11 +127,11 @@ def random_bytes_kept(size: int) -> bytes:
     return _kept[size]
 
 
-def test_eight_processes_reading_at_once_all_get_the_right_bytes(sample_mount: Mount) -> None:
+def read_by_eight_processes(mount: Mount) -> None:
     context = multiprocessing.get_context("spawn")
     failures = context.Queue()
     readers = [
-        context.Process(target=_read_at_random, args=(sample_mount.path, seed, failures))
+        context.Process(target=_read_at_random, args=(mount.path, seed, failures))
         for seed in range(8)
     ]
     for reader in readers:
@@ -142,3 +142,13 @@ def test_eight_processes_reading_at_once_all_get_the_right_bytes(sample_mount: M
     assert failures.empty()
     failures.close()
     failures.join_thread()
+
+
+def test_eight_processes_reading_at_once_all_get_the_right_bytes(sample_mount: Mount) -> None:
+    read_by_eight_processes(sample_mount)
+
+
+def test_they_do_also_while_chunks_are_evicted(sample: PackedDataset, tmp_path: Path) -> None:
+    with mounted(sample, tmp_path, "--cache-bytes", str(8 << 20)) as mount:
+        read_by_eight_processes(mount)
+        assert mount.statistics()["cache"]["evictions"] > 0
