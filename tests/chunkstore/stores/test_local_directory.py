@@ -165,9 +165,13 @@ class TestFullDisk:
         subprocess.run(["mount", "-o", "remount,nr_inodes=8", tiny], check=True)
         store = LocalDirectory(tiny / "store")
         with pytest.raises(StoreFull):
-            for number in range(8):
-                store.create(f"{number}/{number}", [b"x"])
+            create_some(store, 8)
         assert all(store.get(key) == b"x" for key in keys(store))
+
+
+def create_some(store: LocalDirectory, count: int) -> None:
+    for number in range(count):
+        store.create(f"{number}/{number}", [b"x"])
 
 
 def as_ordinary_user(action: Callable[[], None]) -> bool:
