@@ -55,12 +55,9 @@ class Extraction:
         with ThreadPoolExecutor(self.jobs, "get") as pool:
             for window in _windows(self._files(copies, directories)):
                 self._fetch_all(pool, window)
-        for copy in sorted(directories, key=lambda copy: copy.target.count("/"), reverse=True):
+        for copy in sorted(directories, key=_depth, reverse=True):
             if copy.target or not self.folder.existed:
                 self.folder.restore_directory(copy.target, copy.entry.mode, copy.entry.mtime_ns)
-        for copy in directories:
-            if not copy.target and not self.folder.existed:
-                self.folder.restore_directory("", copy.entry.mode, copy.entry.mtime_ns)
 
     def _files(self, copies: Iterable[Copy], directories: list[Copy]) -> Iterator[Copy]:
         for copy in copies:
@@ -114,6 +111,10 @@ class Extraction:
             self.skipped += skipped
             self.failed += failed
         self.progress.advance(files + skipped + failed, size)
+
+
+def _depth(copy: Copy) -> int:
+    return copy.target.count("/") + 1 if copy.target else 0
 
 
 def _windows(copies: Iterator[Copy]) -> Iterator[list[Copy]]:

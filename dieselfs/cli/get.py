@@ -183,7 +183,7 @@ def _sibling(invocation: Invocation, address: Address, client: Client) -> Client
     """A client of the same dataset for another thread: each is for one at a time."""
     from dieselfs.client import Client
 
-    sibling = Client(client.dataset, invocation.config.snapshot_folder)
+    sibling = Client(client.dataset, invocation.snapshot_folder)
     invocation.load_snapshot(sibling, address)
     return sibling
 

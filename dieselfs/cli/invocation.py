@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dieselfs.cli.output import Output
 from dieselfs.cli.progress import Progress, progress_of
 from dieselfs.config import Config, Setting, load_config
+from dieselfs.errors import ConfigError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
@@ -53,6 +55,19 @@ class Invocation:
         profile = profile or self.profile
         return replace(self, config=load_config(store, index, profile), profile=profile)
 
+    @property
+    def snapshot_folder(self) -> Path:
+        """The folder of local snapshots. They are mapped into memory and believed: nobody else may write there."""
+        folder = self.config.snapshot_folder
+        with suppress(FileNotFoundError):
+            found = folder.stat()
+            if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+                raise ConfigError(
+                    f"snapshot folder {self.config.snapshots} can be changed by other users",
+                    "make it yours alone (chmod 700), or choose another with DIESELFS_SNAPSHOTS",
+                )
+        return folder
+
     def progress(self, action: str) -> AbstractContextManager[Progress]:
         return progress_of(action, silent=not self.show_progress, as_json=self.output.json)
 
@@ -84,7 +99,7 @@ class Invocation:
                 store=store,
                 index=index,
                 create=create,
-                snapshot_folder=self.config.snapshot_folder,
+                snapshot_folder=self.snapshot_folder,
             )
             with client:
                 self.load_snapshot(client, address)
@@ -95,7 +110,7 @@ class Invocation:
         if address.snapshot:
             from dieselfs.cli.snapshot_choice import find_snapshot
 
-            folder, store = self.config.snapshot_folder, client.dataset.store
+            folder, store = self.snapshot_folder, client.dataset.store
             path = find_snapshot(address.snapshot, address.dataset, folder, store)
             client.load_meta(path, check_fresh=False)
 

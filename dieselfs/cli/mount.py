@@ -21,11 +21,12 @@ from dieselfs.cli.mount_options import as_number, parse_mount_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import parse_size
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import LocalFileError, MountError, UsageError
+from dieselfs.errors import LocalFileError, MountError, SnapshotNotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dieselfs.dataset import Dataset
     from dieselfs.fuse.mount import MountOptions
     from metadata.snapshot import Snapshot
 
@@ -169,7 +170,7 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
     """The snapshot file to mount."""
     from dieselfs.cli import snapshot_choice
 
-    dataset, folder = request.address.dataset, invocation.config.snapshot_folder
+    dataset, folder = request.address.dataset, invocation.snapshot_folder
     if request.snapshot:
         return snapshot_choice.find_file_or_snapshot(
             request.snapshot, dataset, folder, invocation.store()
@@ -183,21 +184,21 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
         places = client.dataset.store, client.dataset.index
         if not request.refresh:
             return snapshot_choice.newest_fresh(dataset, folder, *places)
-        return _refreshed(invocation, client.dataset, folder)
+        return _refreshed(invocation, client.dataset)
 
 
-def _refreshed(invocation: Invocation, dataset: Any, folder: Path) -> Path:
+def _refreshed(invocation: Invocation, dataset: Dataset) -> Path:
     """The newest snapshot if it is fresh, else a new one."""
-    from dieselfs import snapshots
+    from dieselfs.cli.snapshot import create_snapshot
     from dieselfs.cli.snapshot_choice import newest_fresh
-    from dieselfs.errors import SnapshotNotFound
     from metadata.errors import SnapshotRefused, SnapshotStale
 
+    folder = invocation.snapshot_folder
     try:
         return newest_fresh(dataset.ref.name, folder, dataset.store, dataset.index)
     except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
         invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-        return snapshots.create(dataset, folder)
+        return create_snapshot(invocation, dataset)
 
 
 def _opened(path: Path, request: MountRequest) -> Snapshot:

@@ -51,7 +51,11 @@ class Output:
 
     def size(self, size_bytes: int, human: bool | None = None) -> str:
         """Human on a terminal, bytes in a pipe, unless told."""
-        return human_size(size_bytes) if (self.terminal if human is None else human) else str(size_bytes)
+        return (
+            human_size(size_bytes)
+            if (self.terminal if human is None else human)
+            else str(size_bytes)
+        )
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Aligned columns under headings; nothing when there are no rows."""

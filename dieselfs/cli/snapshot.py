@@ -16,6 +16,7 @@ from dieselfs.cli.verbs import SuggestingGroup
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
+    from dieselfs.dataset import Dataset
     from metadata.snapshot import Snapshot
 
 
@@ -34,20 +35,23 @@ def snapshot() -> None:
 )
 def create(invocation: Invocation, dataset: str, publish: bool) -> None:
     """Make a snapshot of the dataset as it is now."""
-    from dieselfs import snapshots
-
     name = parse_dataset(dataset)
-    with invocation.client(Address(name)) as client, invocation.progress("snapshot") as progress:
-        progress.expect(client.dataset.namespace.state().files, 0)
-        path = snapshots.create(
-            client.dataset,
-            invocation.config.snapshot_folder,
-            publish=publish,
-            progress=_Increments(progress).reached,
-        )
+    with invocation.client(Address(name)) as client:
+        path = create_snapshot(invocation, client.dataset, publish=publish)
     _print_file(invocation, path, published=publish)
     if not invocation.output.json:
         invocation.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
+
+
+def create_snapshot(invocation: Invocation, dataset: Dataset, *, publish: bool = True) -> Path:
+    """Make a snapshot and show how far it is."""
+    from dieselfs import snapshots
+
+    folder = invocation.snapshot_folder
+    with invocation.progress("snapshot") as progress:
+        progress.expect(dataset.namespace.state().files, 0)
+        report = _Increments(progress).reached
+        return snapshots.create(dataset, folder, publish=publish, progress=report)
 
 
 class _Increments:
@@ -88,7 +92,7 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
         found[published.snapshot_id] = _record(
             published.snapshot_id, published.size_bytes, None, True
         )
-    for path in snapshots.list_local(invocation.config.snapshot_folder, name):
+    for path in snapshots.list_local(invocation.snapshot_folder, name):
         snapshot_id = path.stem.removeprefix(f"{name}-")
         found[snapshot_id] = _record(
             snapshot_id, path.stat().st_size, str(path), snapshot_id in found
@@ -157,7 +161,7 @@ def pull(invocation: Invocation, which: str) -> None:
     from dieselfs.cli.snapshot_choice import pull_snapshot
 
     address = _without_path(which)
-    folder = invocation.config.snapshot_folder
+    folder = invocation.snapshot_folder
     path = pull_snapshot(address.snapshot, address.dataset, folder, invocation.store())
     _print_file(invocation, path, published=True)
 
@@ -193,7 +197,7 @@ def _local_file(invocation: Invocation, which: str) -> Path:
         return path
     if which.endswith(".snapshot") or ("/" in which and "://" not in which):
         raise LocalFileError(f"{which}: no such file", "see `dlcmd snapshot ls DATASET`")
-    address, folder = _without_path(which), invocation.config.snapshot_folder
+    address, folder = _without_path(which), invocation.snapshot_folder
     if address.snapshot:
         return find_snapshot(address.snapshot, address.dataset, folder, invocation.store())
     return newest_known(address.dataset, folder, invocation.store())

@@ -29,7 +29,9 @@ def test_every_form_is_understood(text: str, expected: Address) -> None:
     assert parse_address(text) == expected
 
 
-@pytest.mark.parametrize("address", [Address("d", "a/b"), Address("d", "a", "3-ff"), Address("d", contents=True)])
+@pytest.mark.parametrize(
+    "address", [Address("d", "a/b"), Address("d", "a", "3-ff"), Address("d", contents=True)]
+)
 def test_an_address_prints_as_it_is_read(address: Address) -> None:
     assert parse_address(str(address)) == address
 

@@ -44,7 +44,15 @@ def test_a_wrong_store_names_the_right_forms(url: str, hint: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["file:///x", "reds://host", "redis://host:port", "redis://", "redis+cluster://", "redis+cluster://a:1,,b:2", "lmdb:/x"],
+    [
+        "file:///x",
+        "reds://host",
+        "redis://host:port",
+        "redis://",
+        "redis+cluster://",
+        "redis+cluster://a:1,,b:2",
+        "lmdb:/x",
+    ],
 )
 def test_a_wrong_index_names_the_right_forms(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -58,7 +66,9 @@ def test_an_index_that_does_not_answer_is_unavailable() -> None:
 
 
 def test_the_embedded_default_is_made_private(tmp_path: Path) -> None:
-    config = load_config(environment={"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")})
+    config = load_config(
+        environment={"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
+    )
     store, index = open_places(config)
     index.close()
     assert list(store.list("")) == []

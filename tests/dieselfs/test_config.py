@@ -50,7 +50,10 @@ def test_without_anything_all_is_embedded(home: dict[str, str], tmp_path: Path) 
 
 def test_xdg_variables_that_are_empty_or_relative_count_as_unset(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "XDG_DATA_HOME": "relative", "XDG_CONFIG_HOME": ""}
-    assert load_config(environment=environment).snapshot_folder == tmp_path / ".local/share/dieselfs/snapshots"
+    assert (
+        load_config(environment=environment).snapshot_folder
+        == tmp_path / ".local/share/dieselfs/snapshots"
+    )
 
 
 def test_flags_beat_variables_beat_profile_beat_defaults(home: dict[str, str]) -> None:
@@ -66,7 +69,10 @@ def test_flags_beat_variables_beat_profile_beat_defaults(home: dict[str, str]) -
 def test_a_profile_is_named_by_flag_variable_or_file(home: dict[str, str]) -> None:
     write_config(home, PROFILES)
     assert load_config(environment=home).index.value.startswith("redis+cluster://")
-    assert load_config(environment=home | {"DIESELFS_PROFILE": "lab"}).index.value == "redis://lab:6379/0"
+    assert (
+        load_config(environment=home | {"DIESELFS_PROFILE": "lab"}).index.value
+        == "redis://lab:6379/0"
+    )
     both = home | {"DIESELFS_PROFILE": "cluster"}
     config = load_config(profile="lab", environment=both)
     assert config.index.value == "redis://lab:6379/0"
@@ -117,7 +123,10 @@ def test_passwords_are_never_shown(home: dict[str, str]) -> None:
         ("redis://me:pw@h:1/0", "redis://me:***@h:1/0"),
         ("redis://:pw@h", "redis://:***@h"),
         ("redis://host:6379/0", "redis://host:6379/0"),
-        ("a redis://u:p@h and redis+cluster://u:q@h,i", "a redis://u:***@h and redis+cluster://u:***@h,i"),
+        (
+            "a redis://u:p@h and redis+cluster://u:q@h,i",
+            "a redis://u:***@h and redis+cluster://u:***@h,i",
+        ),
         ("dl://d/a:b@c", "dl://d/a:b@c"),
     ],
 )

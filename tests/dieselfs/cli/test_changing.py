@@ -107,3 +107,10 @@ def test_a_snapshot_that_is_not_there(dlcmd: Dlcmd) -> None:
     assert dlcmd("snapshot", "verify", "./nothing.snapshot").code == 1
     assert dlcmd("snapshot", "create", "cows").code == 3
     assert dlcmd("snapshot", "ls", "pets").lines == []
+
+
+def test_snapshots_are_not_kept_where_others_may_write(dlcmd: Dlcmd, snapshots: Path) -> None:
+    snapshots.mkdir(parents=True)
+    snapshots.chmod(0o777)
+    result = dlcmd("snapshot", "create", "pets")
+    assert (result.code, "chmod 700" in result.err) == (2, True)
