@@ -25,6 +25,7 @@ INITIAL_MAP_BYTES: Final = 1 << 30
 """Only address space: the file takes what it holds."""
 _MAX_READERS: Final = 1024
 """Slots for read transactions of all processes together; 64 bytes each."""
+_FULL_BELOW_BYTES: Final = 1 << 18
 _ATTEMPTS: Final = 64
 """Each doubles the map or finds that another process did; 2^64 bytes end every loop."""
 
@@ -54,6 +55,9 @@ class LmdbEnvironment:
                 self._grow(map_bytes)
             except lmdb.MapResizedError:
                 self._adopt_size()
+            except lmdb.PanicError as error:
+                self.close()  # of no more use; the file is sound, and opened again by the next call
+                raise self._unavailable(error) from error
             except lmdb.Error as error:
                 raise self._unavailable(error) from error
         raise IndexUnavailable(f"index {self._folder}: the database could not be made large enough")
@@ -154,7 +158,7 @@ class LmdbEnvironment:
 
     def _unavailable(self, error: Exception) -> IndexUnavailable:
         reason = str(error)
-        if "No space left" in reason or "quota" in reason.lower():
+        if "No space left" in reason or "quota" in reason.lower() or self._disk_is_full(error):
             advice = "the disk is full, nothing was changed: free some space and try again"
         elif isinstance(error, PermissionError) or "Permission denied" in reason:
             advice = "permission denied: check that the folder belongs to you"
@@ -165,6 +169,16 @@ class LmdbEnvironment:
         else:
             advice = f"{reason}: check the folder and try again"
         return IndexUnavailable(f"index {self._folder}: {advice}")
+
+    def _disk_is_full(self, error: Exception) -> bool:
+        """LMDB reports a write that ended early as an I/O error, and that is how most disks fill."""
+        if not isinstance(error, lmdb.DiskError):
+            return False
+        try:
+            disk = os.statvfs(self._folder)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES
 
 
 _environments: dict[Path, LmdbEnvironment] = {}

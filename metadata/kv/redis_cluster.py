@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -26,6 +26,7 @@ from metadata.kv.redis_pipeline import (
     Address,
     Command,
     Pipeline,
+    Pools,
     RedisUrl,
     Reply,
     advice,
@@ -61,7 +62,7 @@ class RedisClusterStore(RedisMaps):
     ) -> None:
         self._nodes = _node_urls(url)
         super().__init__(str(self._nodes[0]), split_above, patience_s)
-        self._pools: dict[Address, Any] = {}
+        self._pools = Pools(self._nodes[0])
         self._slots: list[Address | None] = []
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
@@ -69,8 +70,7 @@ class RedisClusterStore(RedisMaps):
 
     def close(self) -> None:
         super().close()
-        for pool in list(self._pools.values()):
-            pool.disconnect()
+        self._pools.close()
 
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
         slots = self._slots
@@ -83,7 +83,7 @@ class RedisClusterStore(RedisMaps):
             else:
                 by_node[address].append(at)
         pipelines = [
-            Pipeline(self._pool(address), [commands[at] for at in places])
+            Pipeline(self._pools.pool(address), [commands[at] for at in places])
             for address, places in by_node.items()
         ]
         for places, answers in zip(by_node.values(), exchange(pipelines), strict=True):
@@ -101,13 +101,6 @@ class RedisClusterStore(RedisMaps):
     def _before_retry(self) -> None:
         self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
 
-    def _pool(self, address: Address) -> Any:
-        pool = self._pools.get(address)
-        if pool is None:
-            # Two threads may both make one: the loser's has no connection yet.
-            pool = self._pools.setdefault(address, self._nodes[0].pool(address))
-        return pool
-
     def _load_slots(self, deadline: float) -> exceptions.RedisError | None:
         """Ask one node after the other who serves which slot; the last error, if none has told."""
         masters = list({address for address in self._slots if address})
@@ -117,7 +110,7 @@ class RedisClusterStore(RedisMaps):
             if error is not None and time.monotonic() > deadline:
                 break
             question = Command(b"", ("CLUSTER", "SLOTS"))
-            [[reply]] = exchange([Pipeline(self._pool(address), [question])])
+            [[reply]] = exchange([Pipeline(self._pools.pool(address), [question])])
             if not is_error(reply):
                 self._slots = _masters_by_slot(reply, address)
                 return None

@@ -8,6 +8,7 @@ what may be repeated, and for how long, is known one level up.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -194,8 +195,7 @@ class RedisUrl:
         return Address(self._options.get("host", "localhost"), self._options.get("port", 6379))
 
     def pool(self, address: Address | None = None) -> Any:
-        """Thread-safe connections to this server, or with the same log-in to another; they do not
-        outlive a fork."""
+        """Thread-safe connections to this server, or with the same log-in to another."""
         options = dict(self._options)
         if address is not None:
             options.update(host=address.host, port=address.port)
@@ -203,6 +203,32 @@ class RedisUrl:
             return ConnectionPool(**options)
         except (TypeError, ValueError, exceptions.RedisError) as error:
             raise IndexUnavailable(f"index {self}: {error}") from None
+
+
+class Pools:
+    """The connections of one store, by server. Without locks, and new after a fork: redis-py's own
+    pools notice one too, but then wait for a lock that a thread of the parent may have held."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self._url = url
+        self._of_process: tuple[int, dict[Address | None, Any]] = (os.getpid(), {})
+
+    def pool(self, address: Address | None = None) -> Any:
+        owner, pools = self._of_process
+        if owner != os.getpid():
+            pools = {}
+            self._of_process = (os.getpid(), pools)
+        pool = pools.get(address)
+        if pool is None:
+            # Two threads may both make one: the loser's has no connection yet.
+            pool = pools.setdefault(address, self._url.pool(address))
+        return pool
+
+    def close(self) -> None:
+        owner, pools = self._of_process
+        if owner == os.getpid():
+            for pool in list(pools.values()):
+                pool.disconnect()
 
 
 def advice(error: exceptions.RedisError) -> str:

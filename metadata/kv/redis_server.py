@@ -13,6 +13,7 @@ from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     Command,
     Pipeline,
+    Pools,
     RedisUrl,
     Reply,
     advice,
@@ -31,17 +32,17 @@ class RedisServerStore(RedisMaps):
     def __init__(self, url: str, *, split_above: int = SPLIT_ABOVE) -> None:
         where = RedisUrl(url)
         super().__init__(str(where), split_above, _PATIENCE_S)
-        self._pool = where.pool()
+        self._pools = Pools(where)
         [reply] = self._round([Command(b"", ("PING",))])
         if is_error(reply):
             raise IndexUnavailable(f"index {where}: {advice(reply)}") from reply
 
     def close(self) -> None:
         super().close()
-        self._pool.disconnect()
+        self._pools.close()
 
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
-        [replies] = exchange([Pipeline(self._pool, commands)])
+        [replies] = exchange([Pipeline(self._pools.pool(), commands)])
         return replies
 
     def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:

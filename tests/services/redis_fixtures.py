@@ -1,4 +1,4 @@
-"""Fixtures: a Redis server and a Redis Cluster, started once a test process and empty for every test."""
+"""Fixtures: a Redis server and a Redis Cluster, one a test process, empty for every test."""
 
 from __future__ import annotations
 

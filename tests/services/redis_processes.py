@@ -164,9 +164,7 @@ class RedisCluster:
         bounds = [0, 5461, 10923, 16384]
         for number, master in enumerate(self.nodes[:3]):
             self._ask(master, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            self._ask(
-                *(master, "CLUSTER", "ADDSLOTSRANGE"), bounds[number], bounds[number + 1] - 1
-            )
+            self._ask(*(master, "CLUSTER", "ADDSLOTSRANGE"), bounds[number], bounds[number + 1] - 1)
         for node in self.nodes[1:]:
             self._ask(self.nodes[0], "CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
         wait_until(
