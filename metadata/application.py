@@ -41,16 +41,17 @@ def apply_commit(index: KeyValueStore, dataset_id: bytes, commit: Commit, heads:
     Idempotent, also after a crash at any point of an earlier application; safe beside other processes doing the same.
     """
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
-    before = read_state(index, dataset_id, keys.TOTALS)
-    if before.generation > commit.generation:  # another process is past this commit already
-        return read_state(index, dataset_id, keys.APPLIED)
     rows, paths = _rows(commit, heads)
     holes = _Holes()
     maps = _by_map(dataset_id, rows, paths, _winners(rows, paths, holes))
     _add_implicit_directories(index, dataset_id, commit, maps, holes)
     change = _compare(index, maps, holes)
-    state = _next_state(before, commit, change)
     chunk_fields, chunk_values = _chunk_records(index, chunks_key, commit, heads, holes)
+    # Read last: while totals are older, no entry of this commit was there to be taken for an older one.
+    before = read_state(index, dataset_id, keys.TOTALS)
+    if before.generation > commit.generation:  # another process is past this commit already
+        return read_state(index, dataset_id, keys.APPLIED)
+    state = _next_state(before, commit, change)
     index.put(
         [
             [
@@ -260,7 +261,7 @@ def _compare(index: KeyValueStore, maps: Sequence[_MapPart], holes: _Holes) -> _
 
 
 def _next_state(before: DatasetState, commit: Commit, change: _Change) -> DatasetState:
-    if before.generation == commit.generation:  # computed, before any entry was put, by an application that was cut off
+    if before.generation == commit.generation:  # by another application, before any entry was put
         return before
     return DatasetState(
         commit.generation,
