@@ -46,13 +46,12 @@ install_missing() {
     mapfile -t packages < <(missing)
     ((${#packages[@]})) || return 0
     have apt-get || die "missing, please install what your distribution calls them: ${packages[*]}"
+    ((EUID == 0)) || have sudo || die "no root, no sudo; please have installed: ${packages[*]}"
     say "installing ${packages[*]}"
     if ((EUID == 0)); then
         "$script" --as-root "${packages[@]}"
-    elif have sudo; then
-        sudo "$script" --as-root "${packages[@]}"
     else
-        die "neither root nor sudo; please have these installed: ${packages[*]}"
+        sudo "$script" --as-root "${packages[@]}"
     fi
     hash -r
     mapfile -t packages < <(missing)
