@@ -18,8 +18,9 @@ MAX_PATH_BYTES = 4095
 """Linux's PATH_MAX less the terminating NUL."""
 
 # Paths are joined by NUL and searched once: a bad component is empty, `.` or `..`, or too long.
-# (`$` would also match before a newline at the end, and ".\n" is a legal name.)
-_BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2})(?:[/\0]|\Z)|[^/\0]{256}")
+# (`$` would also match before a newline at the end, and ".\n" is a legal name. A long component is
+# looked for at its start only: tried at every byte, 3,000 paths of 4,095 bytes took 3 s.)
+_BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2}(?:[/\0]|\Z)|[^/\0]{256})")
 
 
 def check_path(path: bytes) -> None:
