@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import xxhash
+
+from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import HEAD_GUESS_BYTES, ChunkReader
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.memory import MemoryObjectStore
+from tests.chunkstore.packed import DATASET, CountingStore, Packed
+
+LARGE = 3 * BLOCK_BYTES + 1000
+FILES = {
+    b"empty": b"",
+    b"small": b"some bytes",
+    b"large": random.Random(1).randbytes(LARGE),
+    b"block": random.Random(2).randbytes(BLOCK_BYTES),
+    b"another": random.Random(3).randbytes(5000),
+}
+
+
+def pack(files: dict[bytes, bytes], target_bytes: int = 4 << 20) -> Packed:
+    packed = Packed()
+    writer = packed.writer(target_bytes=target_bytes, open_chunks=1)
+    for path, data in files.items():
+        writer.add_file(path, data, 0o644, 0)
+    writer.flush()
+    return packed
+
+
+@pytest.fixture(scope="module")
+def packed() -> Packed:
+    return pack(FILES)
+
+
+@pytest.fixture
+def store(packed: Packed) -> CountingStore:
+    store = CountingStore(MemoryObjectStore())
+    packed.store_in(store)
+    store.calls.clear()
+    return store
+
+
+@pytest.fixture
+def reader(store: CountingStore) -> ChunkReader:
+    return ChunkReader(store, DATASET)
+
+
+def key_of(packed: Packed) -> str:
+    return chunk_key(DATASET.name, packed.chunks[0].ref.id)
+
+
+def change(store: CountingStore, packed: Packed, content: bytes) -> None:
+    store.delete(key_of(packed))
+    store.create(key_of(packed), [content])
+    store.calls.clear()
+
+
+def test_a_head_by_one_ranged_read(
+    reader: ChunkReader, store: CountingStore, packed: Packed
+) -> None:
+    ref = packed.chunks[0].ref
+    for head in (reader.head(ref.id), reader.head(ref.id, ref.head_bytes)):
+        assert head.entries.paths == list(FILES)
+        assert (head.head_bytes, head.payload_bytes) == (ref.head_bytes, ref.payload_bytes)
+    assert store.calls == ["get_range"] * 2
+
+
+def test_a_head_longer_than_the_guess() -> None:
+    packed = pack({b"%0200d" % number: b"" for number in range(1000)})
+    store = CountingStore(MemoryObjectStore())
+    packed.store_in(store)
+    store.calls.clear()
+    ref = packed.chunks[0].ref
+    assert ref.head_bytes > HEAD_GUESS_BYTES
+    reader = ChunkReader(store, DATASET)
+    assert len(reader.head(ref.id).entries) == 1000
+    assert store.calls == ["get_range"] * 2
+    assert len(reader.head(ref.id, ref.head_bytes).entries) == 1000
+    assert store.calls == ["get_range"] * 3
+
+
+def test_a_whole_payload_by_one_get(
+    reader: ChunkReader, store: CountingStore, packed: Packed
+) -> None:
+    assert bytes(reader.payload(packed.chunks[0].ref)) == b"".join(FILES.values())
+    assert store.calls == ["get"]
+
+
+def test_a_small_file_by_one_range(
+    reader: ChunkReader, store: CountingStore, packed: Packed
+) -> None:
+    for path in (b"small", b"block", b"another"):
+        store.calls.clear()
+        file = packed.extents()[path]
+        assert bytes(reader.read(file, 0, file.length)) == FILES[path]
+        assert bytes(reader.read(file, 3, 5)) == FILES[path][3:8]
+        assert store.calls == ["get_range"] * 2
+    assert bytes(reader.read(packed.extents()[b"empty"], 0, 0)) == b""
+
+
+EDGES = sorted(
+    {
+        at
+        for block in range(5)
+        for at in range(block * BLOCK_BYTES - 1, block * BLOCK_BYTES + 2)
+        if 0 <= at <= LARGE
+    }
+    | {LARGE - 1, LARGE}
+)
+
+
+def test_ranges_of_a_large_file_at_all_boundaries(reader: ChunkReader, packed: Packed) -> None:
+    file, data = packed.extents()[b"large"], FILES[b"large"]
+    for start in EDGES:
+        for end in EDGES:
+            if start <= end:
+                assert reader.read(file, start, end - start) == data[start:end]
+
+
+def test_a_range_reads_only_the_blocks_it_touches(packed: Packed) -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Store(CountingStore):
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            asked.append((offset - ref.head_bytes - file.offset, length))
+            return super().get_range(key, offset, length)
+
+    store, ref, file = Store(MemoryObjectStore()), packed.chunks[0].ref, packed.extents()[b"large"]
+    packed.store_in(store)
+    reader = ChunkReader(store, DATASET)
+    reader.read(file, BLOCK_BYTES + 5, 10)
+    reader.read(file, 3 * BLOCK_BYTES - 1, 2)
+    assert asked[1::2] == [(BLOCK_BYTES, BLOCK_BYTES), (2 * BLOCK_BYTES, BLOCK_BYTES + 1000)]
+
+
+def test_a_large_file_alone_reads_its_block_hashes_once() -> None:
+    data = random.Random(4).randbytes(5 * BLOCK_BYTES)
+    packed = pack({b"alone": data}, target_bytes=4096)
+    store = CountingStore(MemoryObjectStore())
+    packed.store_in(store)
+    store.calls.clear()
+    reader = ChunkReader(store, DATASET)
+    file = packed.extents()[b"alone"]
+    for start in range(0, len(data), 100_000):
+        assert reader.read(file, start, 10) == data[start : start + 10]
+    assert len(store.calls) == 1 + len(range(0, len(data), 100_000))
+
+
+def test_a_file_in_a_full_size_chunk_among_equal_ones() -> None:
+    """The blocks are those of the entry, also when an equal file precedes it."""
+    data = random.Random(5).randbytes(BLOCK_BYTES + 7)
+    packed = pack({b"a": b"x", b"b": data, b"c": data, b"d": data[::-1]})
+    store = MemoryObjectStore()
+    packed.store_in(store)
+    reader = ChunkReader(store, DATASET)
+    for path, wanted in ((b"b", data), (b"c", data), (b"d", data[::-1])):
+        assert reader.read(packed.extents()[path], BLOCK_BYTES - 3, 10) == wanted[BLOCK_BYTES - 3 :]
+
+
+class TestDamage:
+    @pytest.mark.parametrize("part", ["preamble", "header", "end of the head"])
+    def test_in_the_head(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed, part: str
+    ) -> None:
+        ref = packed.chunks[0].ref
+        at = {"preamble": 20, "header": 70, "end of the head": ref.head_bytes - 1}[part]
+        data = bytearray(store.get(key_of(packed)))
+        data[at] ^= 1
+        change(store, packed, bytes(data))
+        large = packed.extents()[b"large"]
+        for call in (
+            lambda: reader.head(ref.id),
+            lambda: reader.head(ref.id, ref.head_bytes),
+            lambda: reader.payload(ref),
+            lambda: reader.read(large, 0, 1),
+        ):
+            with pytest.raises(Corrupt):
+                call()
+
+    @pytest.mark.parametrize("path", [b"small", b"large", b"block", b"another"])
+    def test_in_a_file(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed, path: bytes
+    ) -> None:
+        """It is found, and files beside it are read."""
+        file = packed.extents()[path]
+        data = bytearray(store.get(key_of(packed)))
+        data[file.chunk.head_bytes + file.offset + file.length - 1] ^= 0x80
+        change(store, packed, bytes(data))
+        assert reader.head(file.chunk.id).entries.paths == list(FILES)
+        with pytest.raises(Corrupt):
+            reader.payload(file.chunk)
+        for other, extent in packed.extents().items():
+            if other == path:
+                with pytest.raises(Corrupt):
+                    reader.read(extent, extent.length - 1, 1)
+            else:
+                assert reader.read(extent, 0, extent.length) == FILES[other]
+        if path == b"large":  # only the block that is touched
+            assert reader.read(file, 0, 3 * BLOCK_BYTES) == FILES[path][: 3 * BLOCK_BYTES]
+
+    @pytest.mark.parametrize("missing", [1, 5000, 5001, 200_000])
+    def test_a_short_object(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed, missing: int
+    ) -> None:
+        change(store, packed, store.get(key_of(packed))[:-missing])
+        with pytest.raises(Corrupt):
+            reader.payload(packed.chunks[0].ref)
+        last = packed.extents()[b"another"]
+        with pytest.raises(Corrupt, match="ends inside"):
+            reader.read(last, 0, last.length)
+
+    @pytest.mark.parametrize("length", [0, 1, 63, 64, 100])
+    def test_a_very_short_object(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed, length: int
+    ) -> None:
+        change(store, packed, store.get(key_of(packed))[:length])
+        ref = packed.chunks[0].ref
+        large = packed.extents()[b"large"]
+        for call in (
+            lambda: reader.head(ref.id),
+            lambda: reader.head(ref.id, ref.head_bytes),
+            lambda: reader.payload(ref),
+            lambda: reader.read(large, 0, 1),
+        ):
+            with pytest.raises(Corrupt):
+                call()
+
+    def test_a_long_object(self, reader: ChunkReader, store: CountingStore, packed: Packed) -> None:
+        change(store, packed, store.get(key_of(packed)) + b"x")
+        with pytest.raises(Corrupt):
+            reader.payload(packed.chunks[0].ref)
+
+    def test_another_chunk_under_the_key(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed
+    ) -> None:
+        other = ChunkId(b"\xff" * 16)
+        store.create(chunk_key(DATASET.name, other), [store.get(key_of(packed))])
+        ref = replace(packed.chunks[0].ref, id=other)
+        for call in (lambda: reader.head(other), lambda: reader.payload(ref)):
+            with pytest.raises(Corrupt, match="was asked for"):
+                call()
+
+    @pytest.mark.parametrize(
+        "dataset",
+        [DatasetRef(DATASET.name, bytes(16)), DatasetRef("other", DATASET.id)],
+        ids=["an earlier life of the name", "another name"],
+    )
+    def test_another_dataset(
+        self, store: CountingStore, packed: Packed, dataset: DatasetRef
+    ) -> None:
+        ref = packed.chunks[0].ref
+        store.create(chunk_key("other", ref.id), [store.get(key_of(packed))])
+        reader = ChunkReader(store, dataset)
+        for call in (lambda: reader.head(ref.id), lambda: reader.payload(ref)):
+            with pytest.raises(Corrupt, match="another dataset"):
+                call()
+
+    def test_metadata_that_does_not_fit(self, reader: ChunkReader, packed: Packed) -> None:
+        ref, file = packed.chunks[0].ref, packed.extents()[b"large"]
+        with pytest.raises(Corrupt):
+            reader.payload(replace(ref, payload_bytes=ref.payload_bytes - 1))
+        with pytest.raises(Corrupt):
+            reader.payload(replace(ref, head_bytes=ref.head_bytes + 1))
+        for wrong in (
+            replace(file, offset=file.offset + 1),
+            replace(file, length=file.length - 1),
+            replace(file, hash=file.hash ^ 1),
+        ):
+            with pytest.raises(Corrupt, match="does not hold the file"):
+                reader.read(wrong, 0, 1)
+
+    def test_an_absent_chunk(self, reader: ChunkReader) -> None:
+        ref = ChunkRef(ChunkId(bytes(16)), 100, 100)
+        file = FileExtent(ref, 0, 5, xxhash.xxh3_64_intdigest(b"hello"))
+        for call in (
+            lambda: reader.head(ref.id),
+            lambda: reader.payload(ref),
+            lambda: reader.read(file, 0, 5),
+        ):
+            with pytest.raises(NotFound):
+                call()
