@@ -41,6 +41,7 @@ class LmdbEnvironment:
         self._changed = threading.Condition()
         self._running = 0
         self._exclusive = False
+        self._retired = False
         self.users = 0
 
     def run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
@@ -65,6 +66,12 @@ class LmdbEnvironment:
     def close(self) -> None:
         with self._alone():
             self._close()
+
+    def retire(self) -> None:
+        """Close for good. A call that comes too late must not open what the next owner opens."""
+        with self._alone():
+            self._close()
+            self._retired = True
 
     def suspend(self) -> None:
         """Close and let nobody in until `resume`."""
@@ -117,6 +124,8 @@ class LmdbEnvironment:
             self._changed.notify_all()
 
     def _open(self) -> lmdb.Environment:
+        if self._retired:
+            raise IndexUnavailable(f"index {self._folder}: this connection is closed")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             env = lmdb.open(
@@ -172,7 +181,7 @@ class LmdbEnvironment:
 
     def _disk_is_full(self, error: Exception) -> bool:
         """LMDB reports a write that ended early as an I/O error, and that is how most disks fill."""
-        if not isinstance(error, lmdb.DiskError):
+        if "Input/output error" not in str(error):
             return False
         try:
             disk = os.statvfs(self._folder)
@@ -202,7 +211,7 @@ def release_environment(environment: LmdbEnvironment) -> None:
         environment.users -= 1
         if not environment.users:
             del _environments[environment._folder]
-            environment.close()
+            environment.retire()
 
 
 def _before_fork() -> None:

@@ -7,7 +7,6 @@ nothing.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -37,8 +36,7 @@ class LmdbFileStore:
 
     def __init__(self, folder: str | Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
         self._environment = acquire_environment(Path(folder).absolute().resolve(), map_bytes)
-        self._open = True
-        self._closing = threading.Lock()
+        self._held = [self._environment]
         try:
             self._run(lambda _: None, write=False)
         except IndexUnavailable:
@@ -98,13 +96,13 @@ class LmdbFileStore:
             self._run(delete, write=True)
 
     def close(self) -> None:
-        with self._closing:
-            if self._open:
-                self._open = False
-                release_environment(self._environment)
+        try:
+            release_environment(self._held.pop())  # one thread's, without a lock to fork with
+        except IndexError:
+            pass
 
     def _run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
-        if not self._open:
+        if not self._held:
             raise IndexUnavailable("this connection to the index is closed")
         return self._environment.run(operation, write=write)
 

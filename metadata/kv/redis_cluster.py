@@ -10,6 +10,7 @@ one deadline.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from metadata.kv.redis_pipeline import (
     advice,
     exchange,
     is_error,
+    without_secrets,
 )
 
 PATIENCE_S: Final = 15.0
@@ -126,17 +128,14 @@ class RedisClusterStore(RedisMaps):
 def _node_urls(url: str) -> list[RedisUrl]:
     scheme, _, rest = url.partition("+cluster://")
     login, at, places = rest.rpartition("@")
-    hosts, slash, query = places.partition("/")
-    if not slash:
-        hosts, slash, query = places.partition("?")
-    shown = f"{scheme}+cluster://{hosts}"
+    hosts = re.split("[/?]", places)[0]
+    options = places[len(hosts) :]
+    shown = without_secrets(url)
     if scheme not in ("redis", "rediss") or not hosts or not all(hosts.split(",")):
         raise IndexUnavailable(
             f"index {shown}: not a cluster's address; write redis+cluster://host:7000,host:7001"
         )
-    return [
-        RedisUrl(f"{scheme}://{login}{at}{host}{slash}{query}", shown) for host in hosts.split(",")
-    ]
+    return [RedisUrl(f"{scheme}://{login}{at}{host}{options}", shown) for host in hosts.split(",")]
 
 
 def _masters_by_slot(reply: Reply, asked: Address) -> list[Address | None]:

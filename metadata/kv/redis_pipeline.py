@@ -162,6 +162,13 @@ def exchange(pipelines: Sequence[Pipeline]) -> list[list[Reply]]:
         raise
 
 
+def without_secrets(url: str) -> str:
+    """An address fit for messages, however wrong: no user, no password, no query."""
+    scheme, _, rest = url.rpartition("://")
+    place = rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{place}" if scheme.replace("+", "").isalnum() else place
+
+
 class RedisUrl:
     """Where a server is and how to log in: `redis://[user:password@]host:port/db`, `rediss://…`
     (TLS) or `unix://…`.
@@ -169,8 +176,7 @@ class RedisUrl:
     As a string it is fit for messages: without user, password and query."""
 
     def __init__(self, url: str, shown: str | None = None) -> None:
-        scheme, _, rest = url.partition("://")
-        self._shown = shown or f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+        self._shown = shown or without_secrets(url)
         try:
             parse: Any = parse_url  # has no annotations
             self._options: dict[str, Any] = parse(url)
@@ -186,6 +192,12 @@ class RedisUrl:
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             max_connections=_MAX_CONNECTIONS,
         )
+        try:
+            self.pool().make_connection()
+        except (TypeError, ValueError, exceptions.RedisError):
+            raise IndexUnavailable(
+                f"index {self}: an option after the ? of the address is not known, or wrong"
+            ) from None
 
     def __str__(self) -> str:
         return self._shown
@@ -199,10 +211,7 @@ class RedisUrl:
         options = dict(self._options)
         if address is not None:
             options.update(host=address.host, port=address.port)
-        try:
-            return ConnectionPool(**options)
-        except (TypeError, ValueError, exceptions.RedisError) as error:
-            raise IndexUnavailable(f"index {self}: {error}") from None
+        return ConnectionPool(**options)
 
 
 class Pools:

@@ -9,6 +9,7 @@ import redis
 from redis.crc import key_slot
 
 from metadata.errors import IndexUnavailable
+from metadata.kv import redis_pipeline
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.redis_cluster import RedisClusterStore
 from metadata.kv.redis_maps import bucket_keys
@@ -74,6 +75,24 @@ def test_a_master_that_dies_is_replaced(own_redis_cluster: RedisCluster) -> None
     found = store.get_many([MapFields(key, [b"after", b"before"]) for key in keys])
     assert found == [[value(2), value(1)]] * 60
     assert all(content(store, key) == {b"before": value(1), b"after": value(2)} for key in keys)
+    store.close()
+
+
+def test_a_master_that_hangs_is_replaced(
+    own_redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_pipeline, "SOCKET_TIMEOUT_S", 1.0)
+    store = RedisClusterStore(own_redis_cluster.url)
+    keys = [new_key() for _ in range(60)]
+    [victim, *_] = own_redis_cluster.masters()
+    victim.pause()
+    start = time.monotonic()
+    store.put([[MapUpdate(key, [b"a"], [value(1)]) for key in keys]])
+    assert time.monotonic() - start < 16
+    victim.resume()
+    wait_until(own_redis_cluster.is_whole, "the old master does not follow")
+    found = store.get_many([MapFields(key, [b"a"]) for key in keys])
+    assert found == [[value(1)]] * 60
     store.close()
 
 
@@ -185,6 +204,8 @@ def test_the_wrong_kind_of_address(redis_url: str, redis_cluster_url: str) -> No
     "url",
     [
         "redis+cluster://",
+        "u:s3cret@host:1",
+        "u:s3cret@x://host:1",
         "redis+cluster://u:s3cret@host:1,,host:2",
         "redis+cluster://u:s3cret@host:port",
         "redis://u:s3cret@host:1",

@@ -156,7 +156,8 @@ def test_a_password(own_redis_server: RedisProcess) -> None:
         "redis://u:s3cret@127.0.0.1:port",
         "redis://u:s3cret@127.0.0.1:6379?db=s3cret",
         "redis://u:s3cret@127.0.0.1:1?nonsense=s3cret",
-        "redis://u:s3cret@",
+        "u:s3cret@host:1",
+        "u:s3cret@x://host:1",
         "",
     ],
 )
