@@ -75,7 +75,11 @@ def build_snapshot(
     tree.flush()
     if progress is not None:
         progress(tree.files)
-    found = (tree.files + tree.hidden_files, tree.total_bytes + tree.hidden_bytes, tree.directories - 1)
+    found = (
+        tree.files + tree.hidden_files,
+        tree.total_bytes + tree.hidden_bytes,
+        tree.directories - 1,
+    )
     if found != (state.files, state.bytes, state.directories):
         raise RecordCorrupt(
             f"the index of {dataset.name} lists {found[0]} files, {found[1]} bytes and {found[2]} directories, but its totals"
