@@ -96,7 +96,7 @@ class Namespace:
             MapFields(keys.files_of(self.dataset.id, directory), [name]),
         ]
         for lookup, values in zip(lookups, self._index.get_many(lookups), strict=True):
-            if (value := values[0]) is not None:
+            if (value := values[0]) is not None and not path.startswith(b"/"):
                 row = decode_entries(lookup.key, [name], [value])[0]
                 if not is_deletion(row):
                     return PathEntry(path, row)

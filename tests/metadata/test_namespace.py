@@ -1,0 +1,165 @@
+"""Looking up, listing and catching up; what commits mean is in test_application."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.commit_log import CommitLog
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key, commit_key
+from chunkstore.stores.memory import MemoryObjectStore
+from metadata import keys
+from metadata.errors import DatasetNotFound, PathConflict, PathNotFound, RecordCorrupt
+from metadata.kv.key_value_store import MapFields, MapUpdate
+from metadata.kv.memory import MemoryStore
+from metadata.namespace import Namespace
+from tests.metadata.commit_histories import (
+    DATASET,
+    History,
+    delete,
+    dump,
+    history,
+    make_directory,
+    put,
+)
+
+TALE = history(
+    [
+        [[put(b"cat/1.jpg", 5), put(b"cat/2.jpg", 6), put(b"cat/old/3.jpg"), put(b"readme")]],
+        [[put(b"dog/\xff\n"), make_directory(b"empty", 0o700), delete(b"cat/2.jpg", 2)]],
+    ]
+)
+
+
+@pytest.fixture
+def index() -> MemoryStore:
+    index = MemoryStore()
+    TALE.apply_to(index)
+    return index
+
+
+@pytest.fixture
+def namespace(index: MemoryStore) -> Namespace:
+    return Namespace(index, DATASET)
+
+
+def test_stat(namespace: Namespace) -> None:
+    entry = namespace.stat(b"cat/1.jpg")
+    assert (entry.path, entry.is_directory, entry.generation) == (b"cat/1.jpg", False, 2)
+    assert int(entry.row["length"]) == 5
+    assert namespace.stat(b"cat").is_directory
+    assert namespace.stat(b"").is_directory
+    for path in [b"none", b"cat/2.jpg", b"cat/1.jpg/x", b"cat/", b"/cat", b"none/none"]:
+        with pytest.raises(PathNotFound):
+            namespace.stat(path)
+
+
+def test_stat_files(namespace: Namespace) -> None:
+    found = namespace.stat_files(b"cat", [b"none", b"2.jpg", b"1.jpg", b"old"])
+    assert [row is None for row in found] == [True, True, False, True]
+    assert found[2] == namespace.stat(b"cat/1.jpg").row
+    assert namespace.stat_files(b"none", [b"x"]) == [None]
+    assert namespace.stat_files(b"cat", []) == []
+
+
+def test_list(namespace: Namespace) -> None:
+    listing = namespace.list(b"")
+    assert list(listing.directory_names) == [b"cat", b"dog", b"empty"]
+    assert list(listing.file_names) == [b"readme"]
+    assert [int(mode) for mode in listing.directories["mode"]] == [0o40755, 0o40755, 0o40700]
+    assert list(namespace.list(b"empty").file_names) == []
+    assert namespace.directory_names(b"cat") == [b"old"]
+    assert list(namespace.directory_names(b"none")) == []
+    with pytest.raises(PathNotFound):
+        namespace.list(b"none")
+    with pytest.raises(PathConflict):
+        namespace.list(b"readme")
+
+
+def test_walk(namespace: Namespace) -> None:
+    assert [listing.path for listing in namespace.walk()] == [
+        b"",
+        b"cat",
+        b"cat/old",
+        b"dog",
+        b"empty",
+    ]
+    assert [listing.path for listing in namespace.walk(b"cat")] == [b"cat", b"cat/old"]
+    with pytest.raises(PathNotFound):
+        next(namespace.walk(b"none"))
+
+
+def test_an_unknown_chunk_is_a_damaged_index(namespace: Namespace) -> None:
+    with pytest.raises(RecordCorrupt, match="dlcmd recover"):
+        namespace.chunk(bytes(16))
+
+
+def test_a_damaged_record_is_never_believed(index: MemoryStore, namespace: Namespace) -> None:
+    key = keys.files_of(DATASET.id, b"cat")
+    [[value]] = index.get_many([MapFields(key, [b"1.jpg"])])
+    assert value is not None
+    index.remove([MapFields(key, [b"1.jpg"])])
+    index.put([[MapUpdate(key, [b"1.jpg"], [value[:20] + bytes([value[20] ^ 1]) + value[21:]])]])
+    for look in (
+        lambda: namespace.stat(b"cat/1.jpg"),
+        lambda: namespace.list(b"cat"),
+        lambda: namespace.stat_files(b"cat", [b"1.jpg"]),
+        lambda: TALE.apply_to(index, 1),
+    ):
+        with pytest.raises(RecordCorrupt):
+            look()
+
+
+def stored(tale: History) -> MemoryObjectStore:
+    store = MemoryObjectStore()
+    for commit, heads in zip(tale.commits, tale.heads, strict=True):
+        for ref, head in zip(commit.added, heads, strict=True):
+            store.create(chunk_key("pets", ref.id), [head, bytes(ref.payload_bytes)])
+        store.create(commit_key("pets", commit.generation), [commit.encode()])
+    return store
+
+
+def test_catching_up_is_rebuilding(index: MemoryStore) -> None:
+    store, rebuilt = stored(TALE), MemoryStore()
+    log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
+    state = Namespace(rebuilt, DATASET).catch_up(log, reader)
+    assert state == Namespace(index, DATASET).state()
+    assert dump(rebuilt, TALE) == dump(index, TALE)
+    assert Namespace(rebuilt, DATASET).catch_up(log, reader) == state
+
+
+def test_a_missing_or_foreign_chunk_stops_catching_up_before_its_commit() -> None:
+    store = stored(TALE)
+    lost = TALE.commits[2].added[0].id
+    data = store.get(chunk_key("pets", lost))
+    store.delete(chunk_key("pets", lost))
+    namespace = Namespace(MemoryStore(), DATASET)
+    log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
+    with pytest.raises(NotFound):
+        namespace.catch_up(log, reader)
+    assert namespace.state().generation == 2
+    other = store.get(chunk_key("pets", TALE.commits[1].added[0].id))
+    store.create(chunk_key("pets", lost), [other])
+    with pytest.raises(Corrupt):
+        namespace.catch_up(log, reader)
+    assert namespace.state().generation == 2
+    store.delete(chunk_key("pets", lost))
+    store.create(chunk_key("pets", lost), [data])
+    assert namespace.catch_up(log, reader).generation == 3
+
+
+def test_a_dataset_without_a_birth_has_been_removed() -> None:
+    store = MemoryObjectStore()
+    namespace = Namespace(MemoryStore(), DATASET)
+    with pytest.raises(DatasetNotFound):
+        namespace.catch_up(CommitLog(store, DATASET), ChunkReader(store, DATASET))
+
+
+def test_another_dataset_sees_nothing(index: MemoryStore) -> None:
+    other = Namespace(index, DatasetRef("pets", bytes(16)))
+    assert other.state().generation == 0
+    assert [listing.path for listing in other.walk()] == [b""]
+    Namespace(index, DatasetRef("pets", bytes(16))).forget()
+    assert Namespace(index, DATASET).stat(b"readme").path == b"readme"
