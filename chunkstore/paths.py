@@ -19,7 +19,7 @@ MAX_PATH_BYTES = 4095
 
 # Paths are joined by NUL and searched once: a bad component is empty, `.` or `..`, or too long.
 # (`$` would also match before a newline at the end, and ".\n" is a legal name. A long component is
-# looked for at its start only: tried at every byte, 3,000 paths of 4,095 bytes took 3 s.)
+# looked for at its start only: tried at every byte, 3,000 paths of 4,095 bytes took seconds.)
 _BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2}(?:[/\0]|\Z)|[^/\0]{256})")
 
 
@@ -36,16 +36,26 @@ def check_path(path: bytes) -> None:
 
 
 def check_paths(paths: Sequence[bytes]) -> None:
-    """`check_path` for many: one search over all of them (about 20 ns a path)."""
+    """`check_path` for many: a few searches over all of them together (about 70 ns a path)."""
     joined = b"\0".join(paths)
+    components = b"/" + joined.replace(b"\0", b"/") + b"/"
     if not paths or (
         joined.count(b"\0") == len(paths) - 1
-        and not _BAD_COMPONENT.search(joined)
-        and max(map(len, paths)) <= MAX_PATH_BYTES
+        and b"//" not in components
+        and b"/./" not in components
+        and b"/../" not in components
+        and max(map(len, paths)) <= MAX_COMPONENT_BYTES
     ):
         return
     for path in paths:
         check_path(path)
+
+
+def check_names(names: Sequence[bytes]) -> None:
+    """Raise `InvalidPath` unless each of `names` is a path of one component."""
+    check_paths(names)
+    if b"/" in b"\0".join(names):
+        raise InvalidPath("a name with a '/' in it")
 
 
 def ancestors(path: bytes) -> Iterable[bytes]:

@@ -19,8 +19,14 @@ from chunkstore.stores.object_store import ObjectStore
 
 
 def mark_removed(store: ObjectStore, log: CommitLog) -> None:
-    """End the dataset: from now on nobody opens it. `finish_removal` deletes what is left."""
-    log.append(newest_generation(store, log.dataset.name), [], removed=True)
+    """End the dataset: from now on nobody opens it. `finish_removal` deletes what is left. `NotFound` if that has happened.
+
+    The newest commit itself is looked at: if somebody has ended the dataset just now, nothing may follow.
+    """
+    newest = newest_generation(store, log.dataset.name)
+    if not newest:
+        raise NotFound(f"dataset {log.dataset.name} has been removed")
+    log.append(max(newest - 1, BIRTH_GENERATION), [], removed=True)
 
 
 def finish_removal(store: ObjectStore, name: str) -> bool:
