@@ -23,11 +23,10 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import InvalidPath
 from chunkstore.object_keys import check_dataset_name
-from chunkstore.paths import MAX_PATH_BYTES
+from chunkstore.paths import MAX_PATH_BYTES, check_names
 from metadata import path_index
 from metadata.errors import RecordCorrupt
 from metadata.listing import DirectoryListing
-from metadata.names import check_names
 from metadata.records import ChunkRecord, DatasetState
 from metadata.snapshot_folder import file_name, publish
 from metadata.snapshot_format import (

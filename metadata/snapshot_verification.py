@@ -18,10 +18,9 @@ import xxhash
 
 from chunkstore.errors import InvalidPath
 from chunkstore.object_keys import check_dataset_name
-from chunkstore.paths import MAX_PATH_BYTES
+from chunkstore.paths import MAX_PATH_BYTES, check_names
 from metadata import path_index, snapshot_bulk
 from metadata.errors import SnapshotRefused
-from metadata.names import check_names
 from metadata.snapshot_format import (
     DIRECTORY_BASE,
     MAX_HEADER_BYTES,

@@ -26,6 +26,8 @@ from metadata.kv.lmdb_environment import (
 )
 
 _SCAN_BATCH: Final = 4096
+_FIRST_BATCH: Final = 64
+"""Most maps are small, and what is read past a map's end is thrown away: 1 ms for 4096 fields."""
 
 Pair: TypeAlias = tuple[bytes, bytes]
 
@@ -52,15 +54,15 @@ class LmdbFileStore:
     def scan(self, key: bytes) -> Iterator[list[Pair]]:
         # A transaction per batch: none stays open (and keeps old pages alive) while the caller
         # works or has forgotten the iterator.
-        start = key
+        start, size = key, _FIRST_BATCH
         while True:
-            pairs = self._run(partial(_range, start=start), write=False)
+            pairs = self._run(partial(_range, start=start, size=size), write=False)
             batch = _belonging(key, pairs)
             if batch:
                 yield batch
-            if len(batch) < _SCAN_BATCH:
+            if len(batch) < size:
                 return
-            start = pairs[-1][0] + b"\0"
+            start, size = pairs[-1][0] + b"\0", _SCAN_BATCH
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
         wanted: dict[bytes, bytes] = {}
@@ -115,11 +117,11 @@ def _present(transaction: lmdb.Transaction, names: Sequence[bytes]) -> dict[byte
     return dict(cast(list[Pair], transaction.cursor().getmulti(names)))
 
 
-def _range(transaction: lmdb.Transaction, start: bytes) -> list[Pair]:
+def _range(transaction: lmdb.Transaction, start: bytes, size: int) -> list[Pair]:
     cursor = transaction.cursor()
     if not cursor.set_range(start):
         return []
-    return list(islice(cast(Iterator[Pair], cursor.iternext()), _SCAN_BATCH))
+    return list(islice(cast(Iterator[Pair], cursor.iternext()), size))
 
 
 def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
