@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import rich.progress
 
 LINE_INTERVAL_S: Final = 10.0
+_DRAW_INTERVAL_S: Final = 0.1
+"""An update costs 30 µs: too much for every file."""
 
 
 class Progress(Protocol):
@@ -83,30 +85,45 @@ class Lines:
 
 
 class Bar:
-    """A bar over bytes, drawn by rich at most ten times a second."""
+    """A bar over bytes, or over files where the bytes are not known beforehand; drawn by rich."""
 
-    def __init__(self, bars: rich.progress.Progress, action: str) -> None:
+    def __init__(
+        self,
+        bars: rich.progress.Progress,
+        action: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._bars = bars
-        self._task = bars.add_task(action, total=None, files=0)
-        self._files = self._bytes = 0
+        self._task = bars.add_task(action, total=None, done="")
+        self._files = self._bytes = self._files_expected = 0
+        self._over_bytes = True
         self._lock = threading.Lock()
+        self._clock = clock
+        self._started = clock()
         self._drawn = 0.0
 
     def advance(self, files: int, size_bytes: int) -> None:
         with self._lock:
             self._files += files
             self._bytes += size_bytes
-            if (
-                now := time.monotonic()
-            ) - self._drawn > 0.1:  # an update costs 30 µs: too much for every file
+            if (now := self._clock()) - self._drawn > _DRAW_INTERVAL_S:
                 self._drawn = now
                 self.show()
 
     def expect(self, files: int, size_bytes: int) -> None:
-        self._bars.update(self._task, total=size_bytes)
+        with self._lock:
+            self._files_expected, self._over_bytes = files, size_bytes > 0
+        self._bars.update(self._task, total=size_bytes or files)
 
     def show(self) -> None:
-        self._bars.update(self._task, completed=self._bytes, files=f"{self._files:,}")
+        """Draw what has been done so far."""
+        elapsed_s = max(self._clock() - self._started, 1e-9)
+        of = f" of {self._files_expected:,}" if self._files_expected else ""
+        done = f"{self._files:,}{of} files, {self._files / elapsed_s:,.0f}/s"
+        if self._bytes:
+            done += f", {human_size(self._bytes)}, {human_size(self._bytes / elapsed_s)}/s"
+        completed = self._bytes if self._over_bytes else self._files
+        self._bars.update(self._task, completed=completed, done=done)
 
 
 @contextmanager
@@ -118,9 +135,7 @@ def drawn_bar(action: str) -> Iterator[Bar]:
     columns = (
         parts.TextColumn("{task.description}"),
         parts.BarColumn(),
-        parts.TextColumn("{task.fields[files]} files"),
-        parts.DownloadColumn(binary_units=True),
-        parts.TransferSpeedColumn(),
+        parts.TextColumn("{task.fields[done]}"),
         parts.TimeRemainingColumn(),
     )
     with parts.Progress(*columns, console=rich.console.Console(stderr=True)) as bars:

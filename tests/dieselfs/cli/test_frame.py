@@ -195,7 +195,8 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     with progress.progress_of("get") as bar:
         bar.expect(2, 2048)
         bar.advance(1, 2048)
-    assert "2.0/2.0 KiB" in terminal.getvalue()
+    assert "1 of 2 files" in terminal.getvalue()
+    assert "2.0 KiB" in terminal.getvalue()
     with progress.progress_of("get", silent=True) as silent:
         assert isinstance(silent, progress.Silent)
 
