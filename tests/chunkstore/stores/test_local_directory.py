@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,15 +196,17 @@ def as_ordinary_user(action: Callable[[], None]) -> bool:
 
 class TestDenied:
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Iterator[Path]:
-        if os.geteuid() == 0:  # pytest's own folders are private
-            for parent in [tmp_path, *tmp_path.parents][:3]:
-                parent.chmod(0o755)
-        store = LocalDirectory(tmp_path / "store")
-        store.create(KEY, [b"x"])
-        yield tmp_path / "store"
-        for path in [tmp_path / "store", *(tmp_path / "store").rglob("*")]:
-            path.chmod(0o755)
+    def folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as reachable:  # pytest's own folders are private
+            os.chmod(reachable, 0o755)
+            store = LocalDirectory(Path(reachable) / "store")
+            store.create(KEY, [b"x"])
+            for path in [store.root, *store.root.rglob("*")]:
+                path.chmod(0o755)
+            yield store.root
+            # Opened again from the top, or an ordinary user could not remove them.
+            for path in [store.root, *store.root.rglob("*")]:
+                path.chmod(0o755)
 
     def test_create(self, folder: Path) -> None:
         def action() -> None:
