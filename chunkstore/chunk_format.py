@@ -36,15 +36,21 @@ KIND_FILE: Final = 1
 KIND_DIRECTORY: Final = 2
 KIND_DELETION: Final = 3
 
-_PREAMBLE = struct.Struct("<8sHHI16sQQ8x")  # magic, version, reserved, header length, chunk id, payload length, header hash
+_PREAMBLE = struct.Struct(
+    "<8sHHI16sQQ8x"
+)  # magic, version, reserved, header length, chunk id, payload length, header hash
 PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # and the preamble's own hash: 64
-_FIXED = struct.Struct("<16sIIIHHQ")  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
+_FIXED = struct.Struct(
+    "<16sIIIHHQ"
+)  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
 _CARRIED_VERSIONS: Final = 1
 _TYPE_BITS: Final = np.uint16(0o170000)
 
 # Columns in file order, widest first, so that each is aligned in the header.
 _COLUMNS: Final = (("offset", "<u8"), ("length", "<u8"), ("hash", "<u8"), ("mtime_ns", "<i8"))
-_VERSION: Final = np.dtype([("generation", "<u8"), ("chunk", "V16"), ("position", "<u4"), ("reserved", "<u4")])
+_VERSION: Final = np.dtype(
+    [("generation", "<u8"), ("chunk", "V16"), ("position", "<u4"), ("reserved", "<u4")]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,9 @@ def make_versions(count: int) -> npt.NDArray[np.void]:
     return np.zeros(count, _VERSION)
 
 
-def encode_head(chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entries: Entries) -> bytes:
+def encode_head(
+    chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entries: Entries
+) -> bytes:
     """Preamble and header of a chunk. The caller vouches for the columns; paths are checked where they enter."""
     count = len(entries)
     name = dataset.name.encode()
@@ -120,9 +128,18 @@ def encode_head(chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entr
     header = b"".join(
         [
             _FIXED.pack(
-                dataset.id, count, _CARRIED_VERSIONS if carried else 0, len(entries.block_hash), len(name), 0, len(heap)
+                dataset.id,
+                count,
+                _CARRIED_VERSIONS if carried else 0,
+                len(entries.block_hash),
+                len(name),
+                0,
+                len(heap),
             ),
-            *(np.ascontiguousarray(getattr(entries, column), dtype).tobytes() for column, dtype in _COLUMNS),
+            *(
+                np.ascontiguousarray(getattr(entries, column), dtype).tobytes()
+                for column, dtype in _COLUMNS
+            ),
             entries.versions.tobytes() if entries.versions is not None else b"",
             np.ascontiguousarray(entries.block_hash, "<u8").tobytes(),
             path_end.astype("<u4").tobytes(),
@@ -133,9 +150,17 @@ def encode_head(chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entr
         ]
     )
     if len(header) > MAX_HEADER_BYTES:
-        raise ValueError(f"chunk header would have {len(header)} bytes, the limit is {MAX_HEADER_BYTES}")
+        raise ValueError(
+            f"chunk header would have {len(header)} bytes, the limit is {MAX_HEADER_BYTES}"
+        )
     preamble = _PREAMBLE.pack(
-        MAGIC, FORMAT_VERSION, 0, len(header), chunk_id.value, payload_bytes, xxhash.xxh3_64_intdigest(header)
+        MAGIC,
+        FORMAT_VERSION,
+        0,
+        len(header),
+        chunk_id.value,
+        payload_bytes,
+        xxhash.xxh3_64_intdigest(header),
     )
     return preamble + xxhash.xxh3_64_digest(preamble) + header
 
@@ -167,9 +192,13 @@ def decode_preamble(data: bytes | memoryview) -> Preamble:
     if version != FORMAT_VERSION:
         raise Corrupt(f"chunk format {version}; this release reads {FORMAT_VERSION}")
     if header_bytes > MAX_HEADER_BYTES:
-        raise Corrupt(f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}")
+        raise Corrupt(
+            f"chunk header of {header_bytes} bytes is over the limit of {MAX_HEADER_BYTES}"
+        )
     if payload_bytes > MAX_PAYLOAD_BYTES:
-        raise Corrupt(f"chunk payload of {payload_bytes} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
+        raise Corrupt(
+            f"chunk payload of {payload_bytes} bytes is over the limit of {MAX_PAYLOAD_BYTES}"
+        )
     return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash)
 
 
@@ -180,7 +209,9 @@ def decode_head(data: bytes | memoryview, expected: ChunkId | None = None) -> Ch
     """
     preamble = decode_preamble(data)
     if expected is not None and preamble.chunk_id != expected:
-        raise Corrupt(f"chunk {expected} was asked for, but the object holds chunk {preamble.chunk_id}")
+        raise Corrupt(
+            f"chunk {expected} was asked for, but the object holds chunk {preamble.chunk_id}"
+        )
     header = memoryview(data)[PREAMBLE_BYTES : preamble.head_bytes]
     if len(header) != preamble.header_bytes:
         raise Corrupt(f"chunk {preamble.chunk_id} ends inside its header")
@@ -191,7 +222,9 @@ def decode_head(data: bytes | memoryview, expected: ChunkId | None = None) -> Ch
         _check_entries(entries, preamble.payload_bytes)
     except (ValueError, InvalidPath, struct.error) as error:
         raise Corrupt(f"header of chunk {preamble.chunk_id}: {error}") from error
-    return ChunkHead(preamble.chunk_id, dataset, preamble.payload_bytes, entries, preamble.head_bytes)
+    return ChunkHead(
+        preamble.chunk_id, dataset, preamble.payload_bytes, entries, preamble.head_bytes
+    )
 
 
 def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
@@ -220,7 +253,9 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     if ends != sorted(ends):  # before the paths are cut out: they could overlap and fill the memory
         raise ValueError("ends of the paths are out of order")
     paths = [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
-    entries = Entries(paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns)  # type: ignore[arg-type]
+    entries = Entries(
+        paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns
+    )  # type: ignore[arg-type]
     dataset = DatasetRef(name.decode(), dataset_id)
     check_dataset_name(dataset.name)
     return dataset, entries
@@ -237,13 +272,18 @@ def _check_entries(entries: Entries, payload_bytes: int) -> None:
     fits |= (file_type == stat.S_IFDIR) & ~is_file
     if not fits.all():
         raise ValueError("mode of an entry is not of its kind")
-    if (entries.length > payload_bytes).any() or (entries.offset > payload_bytes - entries.length).any():
+    if (entries.length > payload_bytes).any() or (
+        entries.offset > payload_bytes - entries.length
+    ).any():
         raise ValueError("a file reaches beyond the payload")
     if int(block_counts(entries.length).sum()) != len(entries.block_hash):
         raise ValueError("number of block hashes is wrong")
     paths = entries.paths
     if b"" in paths:
-        if any(not path and kind != KIND_DIRECTORY for path, kind in zip(paths, entries.kind.tolist(), strict=True)):
+        if any(
+            not path and kind != KIND_DIRECTORY
+            for path, kind in zip(paths, entries.kind.tolist(), strict=True)
+        ):
             raise InvalidPath("only a directory may have the empty path")
         paths = [path for path in paths if path]
     check_paths(paths)

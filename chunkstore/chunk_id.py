@@ -90,7 +90,9 @@ class ChunkIdGenerator:
     A clock that steps back keeps the greatest second seen; a second that uses up its 2^24 counts borrows the next one.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, machine: bytes | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, machine: bytes | None = None
+    ) -> None:
         self._clock = clock
         self._machine = machine_field() if machine is None else machine
         self._enter_process()
@@ -111,5 +113,8 @@ class ChunkIdGenerator:
                 self._seconds, self._counter = self._seconds + 1, 0
             counter, self._counter = self._counter, self._counter + 1
             return ChunkId(
-                self._seconds.to_bytes(4, "big") + self._machine + self._process + counter.to_bytes(3, "big")
+                self._seconds.to_bytes(4, "big")
+                + self._machine
+                + self._process
+                + counter.to_bytes(3, "big")
             )

@@ -66,7 +66,9 @@ class ChunkReader:
             raise Corrupt(f"chunk {chunk.id} has other lengths than its dataset's metadata says")
         payload = memoryview(data)[head.head_bytes :]
         if len(payload) != head.payload_bytes:
-            raise Corrupt(f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}")
+            raise Corrupt(
+                f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}"
+            )
         verify_files(payload, head.entries, chunk.id)
         return payload
 
@@ -76,7 +78,9 @@ class ChunkReader:
             return self._read_blocks(file, start, length)
         data = self._range(file, 0, file.length)
         if xxhash.xxh3_64_intdigest(data) != file.hash:
-            raise Corrupt(f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong")
+            raise Corrupt(
+                f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
+            )
         return memoryview(data)[start : start + length]
 
     def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
@@ -85,11 +89,15 @@ class ChunkReader:
         hashes = self._block_hashes(file)
         first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
         begin = first * BLOCK_BYTES
-        data = memoryview(self._range(file, begin, min((last + 1) * BLOCK_BYTES, file.length) - begin))
+        data = memoryview(
+            self._range(file, begin, min((last + 1) * BLOCK_BYTES, file.length) - begin)
+        )
         for block in range(first, last + 1):
             at = (block - first) * BLOCK_BYTES
             if xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES]) != hashes[block]:
-                raise Corrupt(f"checksum of block {block} of a file in chunk {file.chunk.id} is wrong")
+                raise Corrupt(
+                    f"checksum of block {block} of a file in chunk {file.chunk.id} is wrong"
+                )
         return data[start - begin : start - begin + length]
 
     def _range(self, file: FileExtent, start: int, length: int) -> bytes:
@@ -105,10 +113,20 @@ class ChunkReader:
         if kept is not None and (kept.length, kept.hash) == (file.length, file.hash):
             return kept.block_hash
         entries = self.head(file.chunk.id, file.chunk.head_bytes).entries
-        at = np.flatnonzero((entries.offset == file.offset) & (entries.length == file.length) & (entries.hash == file.hash))
+        at = np.flatnonzero(
+            (entries.offset == file.offset)
+            & (entries.length == file.length)
+            & (entries.hash == file.hash)
+        )
         if not len(at):
-            raise Corrupt(f"chunk {file.chunk.id} does not hold the file that its dataset's metadata says")
-        found = _LargeFile(file.length, file.hash, tuple(entries.block_hash[entries.block_range(int(at[0]))].tolist()))
+            raise Corrupt(
+                f"chunk {file.chunk.id} does not hold the file that its dataset's metadata says"
+            )
+        found = _LargeFile(
+            file.length,
+            file.hash,
+            tuple(entries.block_hash[entries.block_range(int(at[0]))].tolist()),
+        )
         if len(entries) == 1:
             self._large[file.chunk.id] = found
             while len(self._large) > _KEPT_BLOCK_LISTS:
@@ -124,8 +142,13 @@ class ChunkReader:
 def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> None:
     """Raise `Corrupt` unless every file's content has its hash. About 0.25 µs a file and 0.1 ms a MiB."""
     digest = xxhash.xxh3_64_intdigest
-    columns = zip(entries.offset.tolist(), entries.length.tolist(), entries.hash.tolist(), entries.kind.tolist(), strict=True)
+    columns = zip(
+        entries.offset.tolist(),
+        entries.length.tolist(),
+        entries.hash.tolist(),
+        entries.kind.tolist(),
+        strict=True,
+    )
     for position, (offset, length, expected, kind) in enumerate(columns):
         if kind == KIND_FILE and digest(payload[offset : offset + length]) != expected:
             raise Corrupt(f"checksum of {entries.paths[position]!r} in chunk {chunk_id} is wrong")
-

@@ -86,7 +86,10 @@ class _OpenChunk:
                 self.versions[shift + position] = version
         other.versions = {at - count: v for at, v in other.versions.items() if at >= count}
         size, heap = sum(other.length[:count]), sum(map(len, other.paths[:count]))
-        self.payload_bytes, other.payload_bytes = self.payload_bytes + size, other.payload_bytes - size
+        self.payload_bytes, other.payload_bytes = (
+            self.payload_bytes + size,
+            other.payload_bytes - size,
+        )
         self.heap_bytes, other.heap_bytes = self.heap_bytes + heap, other.heap_bytes - heap
         shorter = {
             "payload": other.kind[:count].count(KIND_FILE),
@@ -101,7 +104,9 @@ class _OpenChunk:
         """How many of the first entries of `other` would fit in here."""
         payload, heap = target_bytes - self.payload_bytes, _MAX_HEAP_BYTES - self.heap_bytes
         count = 0
-        for path, size in zip(other.paths[: MAX_ENTRIES - len(self.paths)], other.length, strict=False):
+        for path, size in zip(
+            other.paths[: MAX_ENTRIES - len(self.paths)], other.length, strict=False
+        ):
             payload, heap = payload - size, heap - len(path)
             if payload < 0 or heap < 0:
                 break

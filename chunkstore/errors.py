@@ -1,14 +1,14 @@
 """Errors of the chunk store, cut by what the caller does next.
 
-    ChunkStoreError
-    ├── Unavailable      the store did not answer: retry later, or use another tier
-    ├── Corrupt          bytes arrived that are not what was stored: ask another copy
-    ├── NotFound         no such object: tell the user
-    ├── AlreadyExists    a create-only put lost: take the next name
-    ├── StoreFull        no space left: tell the user, nothing was stored
-    ├── Denied           the store refused the credentials or the file mode: tell the user
-    ├── BadSource        a file that is being packed vanished, changed or cannot be read: tell the user
-    └── InvalidPath      a path that no dataset may hold: tell the user (also a ValueError)
+ChunkStoreError
+├── Unavailable      the store did not answer: retry later, or use another tier
+├── Corrupt          bytes arrived that are not what was stored: ask another copy
+├── NotFound         no such object: tell the user
+├── AlreadyExists    a create-only put lost: take the next name
+├── StoreFull        no space left: tell the user, nothing was stored
+├── Denied           the store refused the credentials or the file mode: tell the user
+├── BadSource        a file that is being packed vanished, changed or cannot be read: tell the user
+└── InvalidPath      a path that no dataset may hold: tell the user (also a ValueError)
 """
 
 from __future__ import annotations

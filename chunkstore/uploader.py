@@ -38,8 +38,12 @@ class Uploader:
         self._change = threading.Condition()
         self._failure: BaseException | None = None
         self._pool = ThreadPoolExecutor(threads, "upload")
-        self._order: queue.SimpleQueue[tuple[SealedChunk, Future[None]] | None] = queue.SimpleQueue()
-        self._deliverer = threading.Thread(target=self._deliver_in_order, name="deliver", daemon=True)
+        self._order: queue.SimpleQueue[tuple[SealedChunk, Future[None]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._deliverer = threading.Thread(
+            target=self._deliver_in_order, name="deliver", daemon=True
+        )
         self._deliverer.start()
 
     def submit(self, chunk: SealedChunk) -> None:
@@ -70,12 +74,18 @@ class Uploader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
     def _store_chunk(self, chunk: SealedChunk) -> None:
-        self._store.create(chunk_key(self._dataset_name, chunk.ref.id), itertools.chain([chunk.head], chunk.payload))
+        self._store.create(
+            chunk_key(self._dataset_name, chunk.ref.id),
+            itertools.chain([chunk.head], chunk.payload),
+        )
 
     def _deliver_in_order(self) -> None:
         while (item := self._order.get()) is not None:
