@@ -10,7 +10,7 @@ import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -235,7 +235,7 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
         raise ValueError(f"flags {flags:#x} are unknown")
     at = _FIXED.size
 
-    def column(dtype: str | np.dtype[np.void], length: int) -> npt.NDArray[np.generic]:
+    def column(dtype: str | np.dtype[np.void], length: int) -> npt.NDArray[Any]:
         nonlocal at
         values = np.frombuffer(header, dtype, length, at)
         at += values.nbytes
@@ -255,7 +255,7 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     paths = [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
     entries = Entries(
         paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns
-    )  # type: ignore[arg-type]
+    )
     dataset = DatasetRef(name.decode(), dataset_id)
     check_dataset_name(dataset.name)
     return dataset, entries
