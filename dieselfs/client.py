@@ -102,13 +102,17 @@ class Client:
 
         It is acknowledged when `flush` or `close` returns. A buffer must not be changed after it was put.
         """
-        if isinstance(data, os.PathLike):
-            with open(data, "rb") as file:
-                status = os.fstat(file.fileno())
-                data = file.read()
-            mode = status.st_mode & 0o7777 if mode is None else mode
-            mtime_ns = status.st_mtime_ns if mtime_ns is None else mtime_ns
-        self._open_writer().put(_encoded(path), _bytes_of(data), 0o644 if mode is None else mode, mtime_ns)
+        if not isinstance(data, bytes):
+            if isinstance(data, os.PathLike):
+                with open(data, "rb") as file:
+                    status = os.fstat(file.fileno())
+                    data = file.read()
+                mode = status.st_mode & 0o7777 if mode is None else mode
+                mtime_ns = status.st_mtime_ns if mtime_ns is None else mtime_ns
+            else:
+                data = _bytes_of(data)
+        writer = self._writer or self._open_writer()
+        writer.put(_encoded(path), data, 0o644 if mode is None else mode, mtime_ns)
 
     def flush(self) -> int:
         """DL_flush: everything put or deleted is durable, committed and indexed; the generation reached."""

@@ -32,6 +32,18 @@ CHUNK_IDS = ChunkIdGenerator()
 """One per process: ids are unique and increasing over all writers of a process."""
 
 
+_forks = 0
+"""How many forks lie between the first process and this one: asking for the process number is a system call a file."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class DatasetWriter:
     """One writer of one dataset. For one thread at a time; not to be used in a forked child."""
 
@@ -44,7 +56,7 @@ class DatasetWriter:
         seed: int = 0,
     ) -> None:
         self._dataset = dataset
-        self._pid = os.getpid()
+        self._forks = _forks
         self._parents = ParentDirectories(dataset.namespace)
         after = max(dataset.namespace.state().generation, BIRTH_GENERATION)
         self._commits = GroupCommit(dataset.log, after, dataset.publish)
@@ -102,7 +114,7 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Flush and stop. In a forked child nothing happens: what was put belongs to the parent."""
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             return
         try:
             self.flush()
@@ -121,11 +133,11 @@ class DatasetWriter:
             self._stop()
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             raise UsageError("a writer does not survive a fork: open one in the child")
 
     def _stop(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != _forks:
             return  # the threads are the parent's
         self._uploader.close()
         self._commits.close()

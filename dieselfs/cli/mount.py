@@ -26,7 +26,6 @@ from dieselfs.errors import LocalFileError, MountError, SnapshotNotFound, UsageE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dieselfs.dataset import Dataset
     from dieselfs.fuse.mount import MountOptions
     from metadata.snapshot import Snapshot
 
@@ -88,8 +87,8 @@ def mount(
 ) -> None:
     """Mount a dataset as a read-only file system.
 
-    Takes the newest snapshot on this machine or in the store if it is as new as the dataset; otherwise it says so. Returns when the mount
-    answers.
+    Takes the newest snapshot on this machine or in the store, or makes the first one. If the newest is older than the dataset it
+    says so, and --refresh makes a new one. Returns when the mount answers.
     """
     chosen = parse_mount_options(options)
     invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
@@ -169,6 +168,8 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
 def _choose(invocation: Invocation, request: MountRequest) -> Path:
     """The snapshot file to mount."""
     from dieselfs.cli import snapshot_choice
+    from dieselfs.cli.snapshot import create_snapshot
+    from metadata.errors import SnapshotRefused, SnapshotStale
 
     dataset, folder = request.address.dataset, invocation.snapshot_folder
     if request.snapshot:
@@ -182,23 +183,14 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
         return snapshot_choice.newest_known(dataset, folder, store)
     with invocation.client(request.address) as client:
         places = client.dataset.store, client.dataset.index
-        if not request.refresh:
+        try:
             return snapshot_choice.newest_fresh(dataset, folder, *places)
-        return _refreshed(invocation, client.dataset)
-
-
-def _refreshed(invocation: Invocation, dataset: Dataset) -> Path:
-    """The newest snapshot if it is fresh, else a new one."""
-    from dieselfs.cli.snapshot import create_snapshot
-    from dieselfs.cli.snapshot_choice import newest_fresh
-    from metadata.errors import SnapshotRefused, SnapshotStale
-
-    folder = invocation.snapshot_folder
-    try:
-        return newest_fresh(dataset.ref.name, folder, dataset.store, dataset.index)
-    except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
-        invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-        return create_snapshot(invocation, dataset)
+        except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
+            # The first mount of a dataset needs no flag; what exists is replaced only when asked.
+            if not (request.refresh or isinstance(error, SnapshotNotFound)):
+                raise
+            invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
+            return create_snapshot(invocation, client.dataset)
 
 
 def _opened(path: Path, request: MountRequest) -> Snapshot:

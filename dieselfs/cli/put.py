@@ -28,10 +28,12 @@ from dieselfs.errors import PartialFailure, UsageError
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
-    from dieselfs.packing.pack import FileList, PackProgress, PackRequest
+    from dieselfs.packing.request import FileList, PackProgress, PackRequest
     from dieselfs.packing.source_tree import SourceTree
 
 _SHOWN_FAILURES = 20
+_MIN_CHUNK_BYTES = 4 << 10
+_MAX_CHUNK_BYTES = 1 << 30
 
 
 @verb(
@@ -43,12 +45,27 @@ _SHOWN_FAILURES = 20
     ]
 )
 @click.argument("places", nargs=-1, required=True, metavar="SRC... DST")
-@click.option("--order", type=click.Choice(["scatter", "path", "given"]), default="scatter", show_default=True,
-              help="How files share chunks: scatter mixes classes (best for shuffled training).")
+@click.option(
+    "--order",
+    type=click.Choice(["scatter", "path", "given"]),
+    default="scatter",
+    show_default=True,
+    help="How files share chunks: scatter mixes classes (best for shuffled training).",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the scatter order.")
 @click.option("--chunk-size", type=Size(), default="4MiB", show_default=True, metavar="SIZE")
-@click.option("-c", "--checksum", is_flag=True, help="Compare content, not size and mtime, to find unchanged files.")
-@click.option("--files-from", type=click.File("rb"), metavar="FILE", help="Names to take, one a line, below SRC ('-': standard input).")
+@click.option(
+    "-c",
+    "--checksum",
+    is_flag=True,
+    help="Compare content, not size and mtime, to find unchanged files.",
+)
+@click.option(
+    "--files-from",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Names to take, one a line, below SRC ('-': standard input).",
+)
 @click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
 @click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
 @jobs_option()
@@ -76,21 +93,51 @@ def put(
     size, mode and mtime) are skipped, so an interrupted put is finished by the same command. Nothing becomes visible until all sources were
     seen to be readable; after that, whole files become visible as they are committed.
     """
-    from dieselfs.packing.pack import PackProgress, PackRequest
+    from dieselfs.packing.request import PackProgress, PackRequest
 
     if len(places) < 2 and files_from is None:
-        raise UsageError("a source and a destination are wanted", "write dlcmd put SRC dl://DATASET")
+        raise UsageError(
+            "a source and a destination are wanted", "write dlcmd put SRC dl://DATASET"
+        )
+    if not _MIN_CHUNK_BYTES <= chunk_size <= _MAX_CHUNK_BYTES:
+        raise UsageError(
+            f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
+        )
     address = parse_address(places[-1])
     if address.snapshot:
-        raise UsageError(f"{address} is a snapshot, which never changes", f"write {Address(address.dataset, address.path)}")
+        raise UsageError(
+            f"{address} is a snapshot, which never changes",
+            f"write {Address(address.dataset, address.path)}",
+        )
     if files_from is not None:
-        sources: list[SourceTree | FileList] = [_listed(places[:-1], address, files_from, b"\0" if null else b"\n", filters, follow_links=not no_follow)]
+        sources: list[SourceTree | FileList] = [
+            _listed(
+                places[:-1],
+                address,
+                files_from,
+                b"\0" if null else b"\n",
+                filters,
+                follow_links=not no_follow,
+            )
+        ]
     else:
         sources = [
-            *_trees(invocation, places[:-1], address, filters, follow_links=not no_follow, by_path=order == "path")
+            *_trees(
+                invocation,
+                places[:-1],
+                address,
+                filters,
+                follow_links=not no_follow,
+                by_path=order == "path",
+            )
         ]
     request = PackRequest(
-        sources, jobs=jobs or min(os.cpu_count() or 1, 8), order=order, seed=seed, target_bytes=chunk_size, checksum=checksum
+        sources,
+        jobs=jobs or min(os.cpu_count() or 1, 8),
+        order=order,
+        seed=seed,
+        target_bytes=chunk_size,
+        checksum=checksum,
     )
     if dry_run:
         return _dry_run(invocation, request, address)
@@ -112,25 +159,38 @@ def _trees(
     for source in sources:
         target = address.path
         name = os.path.basename(source.rstrip("/"))
-        exact = os.path.isfile(source) and len(sources) == 1 and address.path and not address.contents
+        exact = (
+            os.path.isfile(source) and len(sources) == 1 and address.path and not address.contents
+        )
         if exact:
             exact = not _is_directory(invocation, address)
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
         trees.append(
-            SourceTree(os.fsencode(source.rstrip("/") or "/"), os.fsencode(target), filters, follow_links, by_path)
+            SourceTree(
+                os.fsencode(source.rstrip("/") or "/"),
+                os.fsencode(target),
+                filters,
+                follow_links,
+                by_path,
+            )
         )
     return trees
 
 
 def _is_directory(invocation: Invocation, address: Address) -> bool:
     """Whether the destination is a directory of the dataset, so that a file goes into it and not over it."""
+    from chunkstore.errors import Unavailable
     from metadata.errors import DatasetNotFound, PathNotFound
 
     try:
         with invocation.client(address) as client:
             return client.stat(address.path).kind == "directory"
-    except (DatasetNotFound, PathNotFound):
+    except (
+        DatasetNotFound,
+        PathNotFound,
+        Unavailable,
+    ):  # a store that does not answer the put itself finds out
         return False
 
 
@@ -143,16 +203,24 @@ def _listed(
     *,
     follow_links: bool,
 ) -> FileList:
-    from dieselfs.packing.pack import FileList
+    from dieselfs.packing.request import FileList
 
     if len(sources) > 1:
         raise UsageError("--files-from goes with one SRC at most, below which the names lie")
     paths = [os.path.normpath(name) for name in names.read().split(separator) if name]
     for path in paths:
         if path == b".." or path.startswith((b"/", b"../")):
-            raise UsageError(f"{os.fsdecode(path)}: names of --files-from lie below SRC", "write them relative to it")
+            raise UsageError(
+                f"{os.fsdecode(path)}: names of --files-from lie below SRC",
+                "write them relative to it",
+            )
     wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
-    return FileList(os.fsencode(sources[0]) if sources else b".", os.fsencode(address.path), wanted, follow_links)
+    return FileList(
+        os.fsencode(sources[0]) if sources else b".",
+        os.fsencode(address.path),
+        wanted,
+        follow_links,
+    )
 
 
 def _dry_run(invocation: Invocation, request: PackRequest, address: Address) -> int:
@@ -162,18 +230,30 @@ def _dry_run(invocation: Invocation, request: PackRequest, address: Address) -> 
     found = forecast(request)
     if invocation.output.json:
         invocation.output.record(
-            {"dry_run": True, "files": found.files, "bytes": found.bytes, "chunks": found.chunks, "target": str(address)}
+            {
+                "dry_run": True,
+                "files": found.files,
+                "bytes": found.bytes,
+                "chunks": found.chunks,
+                "target": str(address),
+            }
         )
         return ExitCode.OK
     for source in request.sources:
         if isinstance(source, SourceTree):
-            invocation.output.line(f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}")
+            invocation.output.line(
+                f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
+            )
     size = human_size(found.bytes)
-    invocation.output.line(f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing was put")
+    invocation.output.line(
+        f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing was put"
+    )
     return ExitCode.OK
 
 
-def _put(invocation: Invocation, request: PackRequest, address: Address, progress: PackProgress) -> int:
+def _put(
+    invocation: Invocation, request: PackRequest, address: Address, progress: PackProgress
+) -> int:
     from dieselfs.assembly import open_configured_store, open_places
     from dieselfs.packing.pack import pack
 
@@ -198,7 +278,8 @@ def _put(invocation: Invocation, request: PackRequest, address: Address, progres
         for reason in progress.failed[:_SHOWN_FAILURES]:
             invocation.output.note(f"not put: {printable(reason)}")
         raise PartialFailure(
-            f"{len(progress.failed):,} files could not be put", "correct them, then run the same command again"
+            f"{len(progress.failed):,} files could not be put",
+            "correct them, then run the same command again",
         )
     return ExitCode.OK
 
@@ -220,7 +301,9 @@ class _Shown:
         self._files, self._bytes = files, progress.bytes_committed
 
 
-def _summary(invocation: Invocation, address: Address, progress: PackProgress, elapsed_s: float) -> None:
+def _summary(
+    invocation: Invocation, address: Address, progress: PackProgress, elapsed_s: float
+) -> None:
     if invocation.output.json:
         invocation.output.record(
             {
@@ -238,7 +321,9 @@ def _summary(invocation: Invocation, address: Address, progress: PackProgress, e
     if progress.special:
         named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
         more = ", …" if len(progress.special) > 3 else ""
-        invocation.output.note(f"left out {len(progress.special):,} special files (sockets, pipes, devices): {named}{more}")
+        invocation.output.note(
+            f"left out {len(progress.special):,} special files (sockets, pipes, devices): {named}{more}"
+        )
     if invocation.output.quiet:
         return
     rate = progress.files_committed / elapsed_s if elapsed_s else 0

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dieselfs.packing.pack import PackProgress, PackRequest, runs_of, survey
+from dieselfs.packing.request import PackProgress, PackRequest, runs_of
+from dieselfs.packing.survey import survey
 
 
 @dataclass(frozen=True, slots=True)

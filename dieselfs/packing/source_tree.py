@@ -52,7 +52,7 @@ class SourceTree:
     disk_path: bytes
     target: bytes
     """Path in the dataset of the directory (or of the file) itself."""
-    filters: PathFilter = PathFilter()
+    filters: PathFilter = field(default_factory=PathFilter)
     follow_links: bool = True
     by_path: bool = False
     """Sort names and directories, instead of the disk's order."""
@@ -66,7 +66,13 @@ class SourceTree:
         if not stat.S_ISDIR(status.st_mode):
             disk_directory, name = os.path.split(self.disk_path)
             directory, target_name = os.path.split(self.target)
-            yield Run(disk_directory or b".", directory, [name], None, target_name if target_name != name else None)
+            yield Run(
+                disk_directory or b".",
+                directory,
+                [name],
+                None,
+                target_name if target_name != name else None,
+            )
             return
         pending = [(self.disk_path, self.target, frozenset([(status.st_dev, status.st_ino)]))]
         while pending:
@@ -74,7 +80,9 @@ class SourceTree:
             names, folders = self._read(disk_path, target, above, oddities)
             attributes = _attributes(disk_path)
             for at in range(0, max(len(names), 1), run_files):
-                yield Run(disk_path, target, names[at : at + run_files], attributes if at == 0 else None)
+                yield Run(
+                    disk_path, target, names[at : at + run_files], attributes if at == 0 else None
+                )
             pending.extend(reversed(folders))
 
     def _read(
@@ -114,7 +122,10 @@ class SourceTree:
         return names, folders
 
     def _enter(
-        self, entry: os.DirEntry[bytes], identity: tuple[int, int], above: frozenset[tuple[int, int]]
+        self,
+        entry: os.DirEntry[bytes],
+        identity: tuple[int, int],
+        above: frozenset[tuple[int, int]],
     ) -> frozenset[tuple[int, int]]:
         if identity in above:
             raise OSError(f"{os.fsdecode(entry.path)} leads back to a directory above it")
@@ -126,7 +137,9 @@ class SourceTree:
         return os.fsdecode(path[len(self.target) + 1 :] if self.target else path)
 
 
-def listed_runs(base: bytes, target: bytes, paths: Iterable[bytes], run_files: int = RUN_FILES) -> Iterator[Run]:
+def listed_runs(
+    base: bytes, target: bytes, paths: Iterable[bytes], run_files: int = RUN_FILES
+) -> Iterator[Run]:
     """Runs of files named one by one, relative to `base`, in the order given."""
     for directory, group in groupby(paths, os.path.dirname):
         names = [os.path.basename(path) for path in group]

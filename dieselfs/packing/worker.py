@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,12 +95,17 @@ def run_worker(packing: Packing, number: int, connection: Connection) -> None:
 
 class _Worker:
     def __init__(
-        self, packing: Packing, number: int, send: Callable[[ChunkReport | FileReport | WorkerFailure], None]
+        self,
+        packing: Packing,
+        number: int,
+        send: Callable[[ChunkReport | FileReport | WorkerFailure], None],
     ) -> None:
         self._packing = packing
         self._seed = packing.seed * 1000 + number
         self._send = send
-        self._namespace = Namespace(packing.open_index(), packing.dataset) if packing.compare_with_index else None
+        self._namespace = (
+            Namespace(packing.open_index(), packing.dataset) if packing.compare_with_index else None
+        )
         self._parents = ParentDirectories(self._namespace) if self._namespace else None
 
     def serve(self, connection: Connection) -> None:
@@ -142,25 +148,45 @@ class _Worker:
                     target = prefix + (run.renamed or name)
                     if self._parents is not None:
                         self._parents.check_file(target)
-                    if not self._pack_file(folder, name, target, present.get(name) if present else None, run):
+                    if not self._pack_file(
+                        folder, name, target, present.get(name) if present else None, run
+                    ):
                         unchanged += 1
                 except OSError as error:
-                    failed.append(f"{os.fsdecode(os.path.join(run.disk_directory, name))}: {error.strerror}")
+                    failed.append(
+                        f"{os.fsdecode(os.path.join(run.disk_directory, name))}: {error.strerror}"
+                    )
                 except BadSource as error:
                     failed.append(str(error))
         finally:
             os.close(folder)
         return FileReport(unchanged, failed)
 
-    def _pack_file(self, folder: int, name: bytes, target: bytes, present: _Present | None, run: Run) -> bool:
+    def _pack_file(
+        self, folder: int, name: bytes, target: bytes, present: _Present | None, run: Run
+    ) -> bool:
         """Read and pack one file; False if the dataset has it as it is."""
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        fd = os.open(
+            name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder
+        )  # or a pipe would wait for its writer
         try:
             status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise BadSource(
+                    f"{os.fsdecode(os.path.join(run.disk_directory, name))} is not a file any more"
+                )
             size = status.st_size
             mode = status.st_mode & 0o7777
-            same = present if present is not None and (present.size, present.mode) == (size, mode) else None
-            if same is not None and not self._packing.checksum and same.mtime_ns == status.st_mtime_ns:
+            same = (
+                present
+                if present is not None and (present.size, present.mode) == (size, mode)
+                else None
+            )
+            if (
+                same is not None
+                and not self._packing.checksum
+                and same.mtime_ns == status.st_mtime_ns
+            ):
                 return False
             if size >= _LARGE_BYTES:
                 disk_path = os.path.join(run.disk_directory, name)
@@ -175,7 +201,11 @@ class _Worker:
                 data = _read_changing(fd, data, os.path.join(run.disk_directory, name))
         finally:
             os.close(fd)
-        if same is not None and self._packing.checksum and xxhash.xxh3_64_intdigest(data) == same.hash:
+        if (
+            same is not None
+            and self._packing.checksum
+            and xxhash.xxh3_64_intdigest(data) == same.hash
+        ):
             return False
         self._writer.add_file(target, data, mode, status.st_mtime_ns)
         return True
@@ -199,7 +229,12 @@ class _Worker:
         wanted = [run.renamed] if run.renamed else run.names
         rows = self._namespace.stat_files(run.directory, wanted)
         return {
-            name: _Present(int(row["length"]), int(row["mode"]) & 0o7777, int(row["mtime_ns"]), int(row["hash"]))
+            name: _Present(
+                int(row["length"]),
+                int(row["mode"]) & 0o7777,
+                int(row["mtime_ns"]),
+                int(row["hash"]),
+            )
             for name, row in zip(run.names, rows, strict=True)
             if row is not None
         }
@@ -235,7 +270,9 @@ class _LargeFile:
         except OSError as error:
             raise BadSource(f"{os.fsdecode(self.path)}: {error.strerror}") from error
         if whole.intdigest() != self.hash:
-            raise BadSource(f"{os.fsdecode(self.path)} changed while it was packed: run the same command again")
+            raise BadSource(
+                f"{os.fsdecode(self.path)} changed while it was packed: run the same command again"
+            )
 
 
 def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
@@ -243,7 +280,9 @@ def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
     for at in range(0, size, _PIECE_BYTES):
         piece = os.pread(fd, min(_PIECE_BYTES, size - at), at)
         if len(piece) != min(_PIECE_BYTES, size - at):
-            raise BadSource(f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same command again")
+            raise BadSource(
+                f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same command again"
+            )
         yield piece
 
 
@@ -254,5 +293,7 @@ def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
         pieces.append(piece)
     content = b"".join(pieces)
     if os.fstat(fd).st_size not in (0, len(content)):
-        raise BadSource(f"{os.fsdecode(disk_path)} changed while it was packed: run the same command again")
+        raise BadSource(
+            f"{os.fsdecode(disk_path)} changed while it was packed: run the same command again"
+        )
     return content

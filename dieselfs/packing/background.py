@@ -1,0 +1,33 @@
+"""A thread whose exception is raised by whoever waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class BackgroundThread(threading.Thread):
+    """Runs `work` at once; `join` and `raise_failure` raise what it raised, `wait` does not."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self._failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._failure = error
+
+    def raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self) -> None:
+        super().join()
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(timeout)
+        self.raise_failure()

@@ -1,0 +1,101 @@
+"""The packing processes and the pipes to them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from chunkstore.errors import Unavailable
+from dieselfs.packing.background import BackgroundThread
+from dieselfs.packing.source_tree import Run
+from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure, run_worker
+
+_STOP_TIMEOUT_S = 5.0
+
+
+class PackingProcesses:
+    """Forked before this process starts any thread; fed by one thread, heard by another."""
+
+    def __init__(self, packing: Packing, count: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._feeder: BackgroundThread | None = None
+        self._connections: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(packing, number, theirs, [*self._connections, ours])
+            )
+            process.start()
+            theirs.close()
+            self._connections.append(ours)
+            self._processes.append(process)
+
+    def start_feeding(self, runs: Iterator[Run]) -> None:
+        self._feeder = BackgroundThread(lambda: self._feed(runs))
+
+    def finish_feeding(self) -> None:
+        if self._feeder is not None:
+            self._feeder.join()
+
+    def _feed(self, runs: Iterator[Run]) -> None:
+        """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
+        count = len(self._connections)
+        try:
+            for number, run in enumerate(runs):
+                self._connections[number % count].send(run)
+            for connection in self._connections:
+                connection.send(None)
+        except (BrokenPipeError, OSError):
+            pass  # a worker is gone: `reports` says so
+
+    def reports(self) -> Iterator[ChunkReport | FileReport | WorkerFailure]:
+        """What the workers report, until all have finished."""
+        open_connections = list(self._connections)
+        while open_connections:
+            for connection in wait(open_connections):
+                assert isinstance(connection, Connection)
+                try:
+                    yield connection.recv()
+                except (EOFError, ConnectionResetError):
+                    open_connections.remove(connection)
+                    self._check_exit(self._processes[self._connections.index(connection)])
+
+    def stop(self) -> None:
+        """Hang up and wait; a worker that does not end in time is killed."""
+        for connection in self._connections:
+            with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
+                pipe.shutdown(socket.SHUT_RDWR)
+        if (
+            self._feeder is not None
+        ):  # only then: it may be writing, and the number of a closed descriptor is used again
+            self._feeder.wait()
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.join(_STOP_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _check_exit(self, process: BaseProcess) -> None:
+        process.join(_STOP_TIMEOUT_S)
+        if process.exitcode:
+            raise Unavailable(
+                f"a packing process ended early (exit code {process.exitcode}): run the same command again for the rest"
+            )
+
+
+def _serve(
+    packing: Packing, number: int, connection: Connection, inherited: Sequence[Connection]
+) -> None:
+    for (
+        other
+    ) in inherited:  # or a worker would hold the others' pipes open after their parent's end
+        other.close()
+    run_worker(packing, number, connection)

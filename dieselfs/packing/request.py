@@ -1,0 +1,70 @@
+"""What is asked of a put, and what has become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
+from dieselfs.packing.source_tree import RUN_FILES, Oddities, Run, SourceTree, listed_runs
+
+
+@dataclass(frozen=True, slots=True)
+class FileList:
+    """Files named one by one, relative to `base`, for `--files-from`."""
+
+    base: bytes
+    target: bytes
+    paths: Sequence[bytes]
+    follow_links: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PackRequest:
+    """What to pack and how."""
+
+    sources: Sequence[SourceTree | FileList]
+    jobs: int = 1
+    order: str = "scatter"
+    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`)."""
+    seed: int = 0
+    target_bytes: int = DEFAULT_TARGET_BYTES
+    open_chunks: int = DEFAULT_OPEN_CHUNKS
+    checksum: bool = False
+
+
+@dataclass(slots=True)
+class PackProgress:
+    """What has happened so far; read it from any thread."""
+
+    files_found: int = 0
+    """By the walk that looks first; the total, once `walked`."""
+    walked: bool = False
+    files_committed: int = 0
+    """Acknowledged: durable and in the dataset."""
+    bytes_committed: int = 0
+    chunks_committed: int = 0
+    files_unchanged: int = 0
+    failed: list[str] = field(default_factory=list)
+    """Files that could not be read after all; a reason each."""
+    special: list[bytes] = field(default_factory=list)
+    """Sockets, pipes and devices, left out."""
+    on_change: Callable[[PackProgress], None] = lambda progress: None
+    """Called from several threads after a change."""
+
+    def changed(self) -> None:
+        self.on_change(self)
+
+
+def runs_of(sources: Sequence[SourceTree | FileList]) -> Iterator[Run]:
+    """All files of the sources; what is odd about them the survey tells."""
+    ignored = Oddities()
+    return (run for source in sources for run in runs_of_source(source, ignored))
+
+
+def runs_of_source(
+    source: SourceTree | FileList, oddities: Oddities, run_files: int = RUN_FILES
+) -> Iterator[Run]:
+    if isinstance(source, FileList):
+        return listed_runs(source.base, source.target, source.paths, run_files)
+    return source.runs(oddities, run_files)

@@ -1,0 +1,60 @@
+"""The walk that looks first: whatever can be known to fail fails before anything is put (docs/decisions/0003)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from chunkstore.errors import BadSource, InvalidPath
+from chunkstore.paths import MAX_PATH_BYTES
+from dieselfs.packing.request import FileList, PackProgress, runs_of_source
+from dieselfs.packing.source_tree import Oddities, Run, SourceTree
+
+_RUN_FILES = 4096
+
+
+def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
+    """Walk all sources without packing; raises `BadSource`, or `InvalidPath`, if any file can't be packed."""
+    oddities = Oddities()
+    readable = os.geteuid() == 0  # root may read everything; others find out file by file
+    for source in sources:
+        for run in runs_of_source(source, oddities, _RUN_FILES):
+            if isinstance(source, FileList) or not readable:
+                oddities.unreadable.extend(_unreadable(run, source.follow_links))
+            _check_lengths(run)
+            progress.files_found += len(run.names)
+    progress.special = oddities.special
+    if oddities.unreadable:
+        more = f" (and {len(oddities.unreadable) - 1} more)" if len(oddities.unreadable) > 1 else ""
+        raise BadSource(
+            f"{oddities.unreadable[0]}{more}: nothing was put; fix it, or leave it out with --exclude"
+        )
+    progress.walked = True
+    progress.changed()
+
+
+def _unreadable(run: Run, follow_links: bool) -> Iterator[str]:
+    for name in run.names:
+        path = os.path.join(run.disk_directory, name)
+        if not follow_links and os.path.islink(path):
+            yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
+        elif not os.access(path, os.R_OK):
+            reason = (
+                "cannot be read: check its owner and mode"
+                if os.path.lexists(path)
+                else "no such file"
+            )
+            yield f"{os.fsdecode(path)}: {reason}"
+        elif not os.path.isfile(path):
+            yield f"{os.fsdecode(path)}: is a {'directory' if os.path.isdir(path) else 'special file'}, not a file"
+
+
+def _check_lengths(run: Run) -> None:
+    """Names from a disk are legal; below a long target the whole path may be too long."""
+    names = [run.renamed] if run.renamed else run.names
+    longest = max(names, key=len, default=b"")
+    path = b"/".join(part for part in (run.directory, longest) if part)
+    if len(path) > MAX_PATH_BYTES:
+        raise InvalidPath(
+            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most {MAX_PATH_BYTES}"
+        )
