@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed
 from chunkstore.stores.object_store import ObjectStore
 from metadata import keys
@@ -36,7 +38,13 @@ class Dataset:
         applied = self.namespace.state()
         if applied.generation + 1 == commit.generation:
             return self.namespace.apply(commit, heads)
-        return self.catch_up()
+        try:
+            return self.catch_up()
+        except (DatasetNotFound, Corrupt):
+            # Removed while we wrote: our late commit must not stand in the way of a new life of the name.
+            if find_dataset(self.store, self.ref.name) != self.ref:
+                self.store.delete(commit_key(self.ref.name, commit.generation))
+            raise
 
     def catch_up(self) -> DatasetState:
         """Bring the index up to the store's commits. One get each from store and index when it is there already."""
@@ -51,6 +59,8 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
     if ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+    if born:
+        _sweep(store, ref)
     known = indexed_dataset(index, name)
     if known == ref or not is_removed(store, name):
         log = CommitLog(store, ref)
@@ -68,6 +78,14 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
         raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
     remove_dataset(store, index, name)
     return open_dataset(store, index, name, create=True)
+
+
+def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
+    """At its birth, free a dataset from commits that a writer of a former life of the name left behind."""
+    for info in list(store.list(commit_prefix(ref.name))):
+        generation = info.key.rpartition("/")[2]
+        if generation.isdigit() and Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id:
+            store.delete(info.key)
 
 
 def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
