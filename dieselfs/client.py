@@ -208,9 +208,12 @@ class Client:
         return snapshots.build(self.dataset, folder or self._snapshot_folder)
 
     def load_meta(self, path: Path, *, check_fresh: bool = True) -> None:
-        """DL_load_meta: answer metadata from a snapshot file from now on.
+        """DL_load_meta: answer metadata from a snapshot file from now on. What was put before is flushed; nothing can be put after.
 
         `SnapshotRefused` if it is of another dataset, `SnapshotStale` if the dataset has moved on."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         snapshot = Snapshot.open(path)
         try:
             if snapshot.dataset != self.dataset.ref:
