@@ -202,7 +202,7 @@ def test_names_that_conflict_between_writers_can_still_be_listed_and_saved(place
 
 
 def test_an_exception_leaves_what_was_not_flushed_invisible(places: Places) -> None:
-    with pytest.raises(ZeroDivisionError), places.client() as client:
+    with pytest.raises(ZeroDivisionError), places.client() as client:  # noqa: PT012
         client.put(b"x", "flushed")
         client.flush()
         client.put(b"y", "not flushed")

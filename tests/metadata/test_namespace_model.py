@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -142,12 +143,17 @@ def test_appliers_that_race_end_with_the_same_index(processes: int) -> None:
         history.apply_to(undisturbed)
         shared = MemoryStore()
         turns = Turns(draw)
-        for _ in range(processes):
-            turns.add(
-                lambda step: _catch_up(
-                    Piecewise(shared, step, random.Random(draw.random())), history
-                )
-            )
+        for number in range(processes):
+
+            def race(
+                step: Callable[[], None],
+                shared: MemoryStore = shared,
+                tale: History = history,
+                seed: int = number,
+            ) -> None:
+                _catch_up(Piecewise(shared, step, random.Random(seed)), tale)
+
+            turns.add(race)
         turns.run()
         assert dump(shared, history) == dump(undisturbed, history), seed
 

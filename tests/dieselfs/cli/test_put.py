@@ -425,7 +425,7 @@ def test_an_unreadable_file_or_folder() -> None:
             fd = os.open(out, os.O_WRONLY | os.O_TRUNC)
             os.dup2(fd, 1)
             os.dup2(fd, 2)
-            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
