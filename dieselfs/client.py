@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
 _STREAM_BYTES = 4 << 20
+_ENCODING, _ENCODING_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 DatasetPath = str | bytes
 """A path in the dataset; str as of `os.fsencode`, so that any file name can be written."""
@@ -321,7 +323,8 @@ class Client:
 
 
 def _encoded(path: DatasetPath) -> bytes:
-    return os.fsencode(path).strip(b"/")
+    encoded = path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)  # os.fsencode, quicker
+    return encoded.strip(b"/")
 
 
 def _bytes_of(data: Buffer | BinaryIO) -> Buffer:

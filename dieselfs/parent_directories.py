@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from chunkstore.errors import InvalidPath
-from chunkstore.paths import MAX_COMPONENT_BYTES, MAX_PATH_BYTES, ancestors, check_path
+from chunkstore.paths import MAX_COMPONENT_BYTES, ancestors, check_path
 from metadata.errors import PathConflict, PathNotFound
 from metadata.namespace import Namespace
 
 _REMEMBERED = 100_000
+_NO_NAMES = (b"", b".", b"..")
 
 
 class ParentDirectories:
@@ -21,44 +21,35 @@ class ParentDirectories:
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
-        self._directories_in: dict[bytes, set[bytes]] = {}
-        """directory -> names of its sub-directories, where a file must not be put."""
+        self._taken_in: dict[bytes, set[bytes]] = {}
+        """directory -> names that no file in it may have: its sub-directories', and those that are no names."""
         self._made: defaultdict[bytes, set[bytes]] = defaultdict(set)
-        """The same, of those that this writer makes."""
+        """directory -> names of the sub-directories that this writer makes."""
         self._files: set[bytes] = set()
         """Put since the last flush."""
 
     def check_file(self, path: bytes) -> None:
         """Raise `InvalidPath` or `PathConflict` unless a file may be put at `path`."""
         directory, slash, name = path.rpartition(b"/")
-        taken = self._directories_in.get(directory)
+        taken = self._taken_in.get(directory)
         if taken is None:
             taken = self._enter(directory)
-        if (
-            not 0 < len(name) <= MAX_COMPONENT_BYTES
-            or len(path) > MAX_PATH_BYTES
-            or name in (b".", b"..")
-            or b"\0" in name
-            or (slash and not directory)
-        ):
-            check_path(path)
-            raise InvalidPath(f"illegal path {path[:200]!r}")
-        if name in taken:
-            raise PathConflict(f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name")
+        if name in taken or len(path) > MAX_COMPONENT_BYTES or b"\0" in name or (slash and not directory):
+            _refuse_or_pass(path, name, taken)
         if len(self._files) >= _REMEMBERED:
             self._files.clear()
         self._files.add(path)
 
     def check_directory(self, path: bytes) -> None:
         """Raise `InvalidPath` or `PathConflict` unless `path` is or may become a directory."""
-        if path not in self._directories_in:
+        if path not in self._taken_in:
             self._enter(path)
 
     def deleted(self, directory: bytes) -> None:
         """The writer deletes a directory, so that a file may take its name."""
         parent, _, name = directory.rpartition(b"/")
-        self._directories_in.pop(directory, None)
-        for known in (self._directories_in, self._made):
+        self._taken_in.pop(directory, None)
+        for known in (self._taken_in, self._made):
             if parent in known:
                 known[parent].discard(name)
 
@@ -68,8 +59,8 @@ class ParentDirectories:
         self._made.clear()
 
     def _enter(self, directory: bytes) -> set[bytes]:
-        if len(self._directories_in) >= _REMEMBERED:
-            self._directories_in.clear()
+        if len(self._taken_in) >= _REMEMBERED:
+            self._taken_in.clear()
             self._made.clear()
         if directory:
             check_path(directory)
@@ -79,10 +70,10 @@ class ParentDirectories:
             for path in above:
                 parent, _, name = path.rpartition(b"/")
                 self._made[parent].add(name)
-                if (siblings := self._directories_in.get(parent)) is not None:
+                if (siblings := self._taken_in.get(parent)) is not None:
                     siblings.add(name)
         made = self._made.get(directory, set())
-        taken = self._directories_in[directory] = made.union(self._namespace.directory_names(directory))
+        taken = self._taken_in[directory] = made.union(_NO_NAMES, self._namespace.directory_names(directory))
         return taken
 
     def _check_not_file(self, directory: bytes) -> None:
@@ -95,3 +86,10 @@ class ParentDirectories:
             return
         if not found.is_directory:
             raise conflict
+
+
+def _refuse_or_pass(path: bytes, name: bytes, taken: set[bytes]) -> None:
+    """What `check_file` does with the few paths that are taken, long or odd."""
+    check_path(path)
+    if name in taken:
+        raise PathConflict(f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name")

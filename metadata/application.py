@@ -141,7 +141,8 @@ def _winners(
     winners: list[dict[bytes, int]] = []
     for chosen in (np.flatnonzero(~is_directory), np.flatnonzero(is_directory)):
         numbers = chosen.tolist()
-        best = dict(zip((paths[number] for number in numbers), numbers, strict=True))
+        named = paths if len(numbers) == len(paths) else [paths[number] for number in numbers]
+        best = dict(zip(named, numbers, strict=True))
         if len(best) < len(numbers):
             best = _greatest(rows["version"], paths, numbers)
             standing = set(best.values())

@@ -91,6 +91,6 @@ def test_the_memory_is_bounded(parents: ParentDirectories, monkeypatch: pytest.M
         parents.check_file(b"d%d/x" % number)
         parents.check_file(b"f%d" % number)
     assert len(parents._files) <= 50
-    assert len(parents._directories_in) <= 50
+    assert len(parents._taken_in) <= 50
     with pytest.raises(PathConflict):
         parents.check_file(b"cat")
