@@ -1,0 +1,169 @@
+"""Packing without the command line: failures that need a store of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import BadSource, StoreFull, Unavailable
+from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.object_store import Buffer
+from dieselfs.dataset import open_dataset
+from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.packing.measure import forecast
+from dieselfs.packing.pack import pack
+from dieselfs.packing.request import PackProgress, PackRequest
+from dieselfs.packing.source_tree import SourceTree
+from metadata.errors import DatasetNotFound
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.lmdb_file import LmdbFileStore
+from tests.dieselfs.dataset_content import content_of, tree_of
+
+
+class StoreWithRules(LocalDirectory):
+    """`refuse` raises for keys it does not want; with `after` the object is there nevertheless."""
+
+    def __init__(self, root: Path, refuse: Callable[[str], None], after: bool = False) -> None:
+        super().__init__(root)
+        self._refuse = refuse
+        self._after = after
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        if not self._after:
+            self._refuse(key)
+        super().create(key, parts)
+        if self._after:
+            self._refuse(key)
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.source = folder / "source"
+        self.source.mkdir()
+        for number in range(60):
+            (self.source / str(number)).write_bytes(bytes([number]) * 1000)
+        self.refuse: Callable[[str], None] = lambda key: None
+        self.after = False
+
+    def store(self) -> StoreWithRules:
+        return StoreWithRules(self.folder / "store", self.refuse, self.after)
+
+    def index(self) -> KeyValueStore:
+        return LmdbFileStore(self.folder / "index")
+
+    def pack(self, **options: object) -> PackProgress:
+        progress = PackProgress()
+        tree = SourceTree(os.fsencode(self.source), b"")
+        request = PackRequest([tree], jobs=2, target_bytes=8192, **options)  # type: ignore[arg-type]
+        pack("d", request, self.store, self.index, progress)
+        return progress
+
+    def content(self) -> dict[bytes, object]:
+        index = self.index()
+        try:
+            return dict(content_of(open_dataset(LocalDirectory(self.folder / "store"), index, "d")))
+        finally:
+            index.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def raising(error: Exception, word: str, times: int = 1000) -> Callable[[str], None]:
+    left = [times]
+
+    def refuse(key: str) -> None:
+        if word in key and left[0]:
+            left[0] -= 1
+            raise error
+
+    return refuse
+
+
+def test_everything_is_counted(place: Place) -> None:
+    progress = place.pack()
+    assert (progress.files_found, progress.files_committed, progress.walked) == (60, 60, True)
+    assert progress.bytes_committed == 60_000
+    assert progress.failed == progress.special == []
+    assert place.content() == tree_of(place.source)
+    assert place.pack().files_unchanged == 60
+
+
+@pytest.mark.parametrize("error", [StoreFull("no space left"), Unavailable("gone")])
+@pytest.mark.parametrize("word", ["/chunks/", "/commits/0000000000000002"])
+def test_a_store_that_fails_leaves_no_new_dataset(
+    place: Place, error: Exception, word: str
+) -> None:
+    place.refuse = raising(error, word, 1 if "commits" in word else 1000)  # a removal is a commit
+    with pytest.raises(type(error)):
+        place.pack()
+    with pytest.raises(DatasetNotFound):
+        place.content()
+    place.refuse = lambda key: None
+    place.pack()
+    assert place.content() == tree_of(place.source)
+
+
+def test_a_store_that_fails_leaves_an_old_dataset_as_it_was(place: Place) -> None:
+    place.pack()
+    before = place.content()
+    (place.source / "new").write_bytes(b"x")
+    place.refuse = raising(StoreFull("no space left"), "/chunks/")
+    with pytest.raises(StoreFull):
+        place.pack()
+    assert place.content() == before
+
+
+def test_a_commit_that_landed_though_the_store_did_not_say_so(place: Place) -> None:
+    """Its chunks must not be taken back: the commit names them."""
+    place.refuse, place.after = raising(Unavailable("no answer"), "/commits/0000000000000002"), True
+    with pytest.raises(Unavailable):
+        place.pack()
+    place.refuse = lambda key: None
+    there = place.content()
+    assert there
+    place.pack()
+    assert place.content() == tree_of(place.source)
+
+
+def test_a_put_that_fails_spares_what_another_one_committed(place: Place) -> None:
+    """It made the dataset itself; meanwhile somebody else has used it."""
+    (place.source / "dangling").symlink_to("nowhere")
+    opened = [0]
+
+    def open_store() -> StoreWithRules:
+        opened[0] += 1
+        return place.store()
+
+    def write_once_born(key: str) -> None:
+        if key.endswith("/commits/0000000000000001"):
+            place.refuse = lambda key: None
+            index = LmdbFileStore(place.folder / "index of another")
+            other = open_dataset(LocalDirectory(place.folder / "store"), index, "d")
+            with DatasetWriter(other) as writer:
+                writer.put(b"theirs", b"x")
+            index.close()
+
+    place.refuse, place.after = write_once_born, True
+    tree = SourceTree(os.fsencode(place.source), b"")
+    with pytest.raises(BadSource):
+        pack("d", PackRequest([tree]), open_store, place.index, PackProgress())
+    assert set(place.content()) == {b"", b"theirs"}
+    assert opened[0] >= 1
+
+
+def test_a_forecast_is_what_a_put_does(place: Place) -> None:
+    (place.source / "large").write_bytes(bytes(20_000))
+    tree = SourceTree(os.fsencode(place.source), b"")
+    found = forecast(PackRequest([tree], target_bytes=8192))
+    assert (found.files, found.bytes) == (61, 80_000)
+    assert found.chunks == 1 + -(-60_000 // 8192)
+    (place.source / "dangling").symlink_to("nowhere")
+    with pytest.raises(BadSource, match="dangling"):
+        forecast(PackRequest([tree]))
