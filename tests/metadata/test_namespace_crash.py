@@ -109,7 +109,7 @@ def test_stopped_again_and_again() -> None:
         index = MemoryStore()
         while True:
             failing = Piecewise.failing_after(index, draw.randint(0, 60), seed=draw.randint(0, 999))
-            if not failing.stopped(lambda failing=failing: catch_up(failing, tale)):
+            if not failing.stopped(lambda failing=failing, tale=tale: catch_up(failing, tale)):
                 break
         assert dump(index, tale) == expected_of(tale), seed
 
