@@ -8,7 +8,6 @@ directory synced. The last component of a key fans out over 256 folders by its h
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import secrets
 import time
@@ -26,9 +25,9 @@ from chunkstore.errors import (
     StoreFull,
     Unavailable,
 )
+from chunkstore.stores.direct_write import DirectWriter, gathered
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
-_WRITEV_LIMIT = 1024  # IOV_MAX of Linux
 _TEMPORARY = ".temporary"
 _ABANDONED_AFTER_S = 24 * 3600
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -52,11 +51,12 @@ class LocalDirectory:
         try:
             try:
                 # Outside of the translation: an OSError of the source is not one of the store.
-                for batch in _batches(parts):
+                writer = DirectWriter(fd)
+                for piece in gathered(parts):
                     with self._translated(key, creating=True):
-                        _write_all(fd, batch)
+                        writer.write(piece)
                 with self._translated(key, creating=True):
-                    os.fsync(fd)
+                    writer.finish()
             finally:
                 os.close(fd)
             with self._translated(key, creating=True):
@@ -186,26 +186,6 @@ def _remove_abandoned(folder: str) -> None:
             with suppress(OSError):
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
-
-
-def _batches(parts: Iterable[Buffer]) -> Iterator[list[Buffer]]:
-    """As many parts as one system call takes, each time."""
-    source = iter(parts)
-    while batch := list(itertools.islice(source, _WRITEV_LIMIT)):
-        yield batch
-
-
-def _write_all(fd: int, batch: list[Buffer]) -> None:
-    """Gather-write without joining the parts."""
-    wanted = sum(map(len, batch))
-    written = os.writev(fd, batch)
-    if written < wanted:
-        _write_rest(fd, memoryview(b"".join(batch))[written:])
-
-
-def _write_rest(fd: int, rest: memoryview) -> None:
-    while rest:
-        rest = rest[os.write(fd, rest) :]
 
 
 def _read_all(fd: int, offset: int, length: int) -> bytes:

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
@@ -65,12 +66,12 @@ class LmdbFileStore:
             start, size = pairs[-1][0] + b"\0", _SCAN_BATCH
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
-        # All phases are one transaction, so the order may be the B-tree's.
-        updates = sorted(
-            (update for phase in phases for update in phase if update.fields), key=_map_key
-        )
-        if updates:
-            self._run(lambda transaction: _put(transaction, updates), write=True)
+        def put(transaction: lmdb.Transaction) -> None:
+            for updates in phases:
+                _put(transaction, updates)
+
+        if any(update.fields for updates in phases for update in updates):
+            self._run(put, write=True)
 
     def remove(self, removals: Sequence[MapFields]) -> None:
         keys = sorted(key + field for key, fields in removals for field in fields)
@@ -129,17 +130,12 @@ def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
     return [(name[size:], value) for name, value in pairs[:end]]
 
 
-def _map_key(update: MapUpdate) -> bytes:
-    return update.key
-
-
 def _put(transaction: lmdb.Transaction, updates: Sequence[MapUpdate]) -> None:
-    """Most maps get only new fields, so those are written first, and only where some were there is what is there compared.
-    1.2 µs a field, sync included, instead of 1.5 for looking first (benchmarks/bench_kv.py)."""
-    cursor = transaction.cursor()
-    for key, fields, values in updates:
-        pairs = sorted(zip([key + field for field in fields], values, strict=True))
-        _, added = cursor.putmulti(pairs, overwrite=False)
-        if added < len(pairs):
-            present = _present(transaction, [name for name, _ in pairs])
-            cursor.putmulti([pair for pair in pairs if _is_newer(pair[1], present[pair[0]])])
+    """Two calls whatever the number of maps: each lets go of the GIL, and a busy thread gives it back only every 5 ms."""
+    pairs: list[Pair] = []
+    for key, fields, values in sorted(updates, key=attrgetter("key")):  # then the whole is in the B-tree's order
+        pairs += sorted(zip([key + field for field in fields], values, strict=True))
+    present = _present(transaction, [name for name, _ in pairs])
+    if present:
+        pairs = [pair for pair in pairs if pair[0] not in present or _is_newer(pair[1], present[pair[0]])]
+    transaction.cursor().putmulti(pairs)
