@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, TypeAlias, cast
 
+import hiredis
 from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool, parse_url
@@ -27,7 +28,7 @@ SOCKET_TIMEOUT_S: Final = 5.0
 """Bound of a connect, and of each wait for bytes of an answer."""
 _MAX_CONNECTIONS: Final = 4096
 
-Argument: TypeAlias = bytes | str | int
+Argument: TypeAlias = bytes | str
 Reply: TypeAlias = Any
 """What the server answered, or the `RedisError` that came instead."""
 
@@ -66,11 +67,16 @@ class Command:
         if self.script is None:
             return self.arguments
         if self.by_text:
-            return ("EVAL", self.script.text, 1, self.key, *self.arguments)
-        return ("EVALSHA", self.script.sha1, 1, self.key, *self.arguments)
+            return ("EVAL", self.script.text, "1", self.key, *self.arguments)
+        return ("EVALSHA", self.script.sha1, "1", self.key, *self.arguments)
 
     def size_bytes(self) -> int:
-        return sum(len(word) if isinstance(word, (bytes, str)) else 8 for word in self.arguments)
+        return sum(map(len, self.arguments))
+
+
+def _packed(words: Sequence[Argument]) -> bytes:
+    """redis-py would look at each word in Python first."""
+    return cast(bytes, hiredis.pack_command(cast(Any, tuple(words))))
 
 
 class Pipeline:
@@ -84,14 +90,14 @@ class Pipeline:
         self._failure: exceptions.RedisError | None = None
 
     def send(self) -> None:
-        words: list[Sequence[Argument]] = []
+        packed: list[bytes] = []
         for command in self._commands:
             if command.asking:
-                words.append(("ASKING",))
-            words.append(command.words())
+                packed.append(_packed(("ASKING",)))
+            packed.append(_packed(command.words()))
         try:
             self._connection = self._pool.get_connection()
-            self._connection.send_packed_command(self._connection.pack_commands(words))
+            self._connection.send_packed_command(packed)
         except exceptions.RedisError as error:
             self._failure = error
         except BaseException:
