@@ -26,7 +26,9 @@ def anonymous_bytes(pid: int) -> int:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon:"))
+    return sum(
+        int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("RssAnon:")
+    )
 
 
 def family(pid: int) -> list[int]:
@@ -44,7 +46,9 @@ def peak_of_put(source: Path, folder: Path) -> int:
         "DIESELFS_INDEX": f"lmdb://{folder}/index",
         "PYTHONPATH": str(REPOSITORY),
     }
-    process = subprocess.Popen([*DLCMD, "put", "-q", "-j", "2", f"{source}/", "dl://bench"], env=environment)
+    process = subprocess.Popen(
+        [*DLCMD, "put", "-q", "-j", "2", f"{source}/", "dl://bench"], env=environment
+    )
     peak = 0
     while process.poll() is None:
         peak = max(peak, sum(map(anonymous_bytes, family(process.pid))))
@@ -78,7 +82,9 @@ def _read_all(mountpoint: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=150_000, help="and four times as many")
     options = parser.parse_args()
     peaks: dict[str, list[int]] = {"put": [], "mount": []}

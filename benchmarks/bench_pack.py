@@ -36,11 +36,15 @@ def packer(files: int, folder: Path, index_url: str) -> Callable[[], float]:
         store, index = open_store(f"file://{folder}/store"), open_index(index_url)
         name = f"bench{next(lives)}"
         begin = time.perf_counter()
-        with Client.connect(name, store=store, index=index, snapshot_folder=folder / "snapshots", create=True) as client:
+        with Client.connect(
+            name, store=store, index=index, snapshot_folder=folder / "snapshots", create=True
+        ) as client:
             for data, path in zip(buffers, paths, strict=True):
                 client.put(data, path)
         elapsed = time.perf_counter() - begin
-        with Client.connect(name, store=store, index=index, snapshot_folder=folder / "snapshots") as client:
+        with Client.connect(
+            name, store=store, index=index, snapshot_folder=folder / "snapshots"
+        ) as client:
             assert client.dataset.namespace.state().files == files
             client.delete_dataset()
         index.close()
@@ -64,7 +68,9 @@ def disk_writer(files: int, folder: Path) -> Callable[[], float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--files", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
@@ -79,7 +85,10 @@ def main() -> None:
     for index in ("lmdb", "redis"):
         report(
             f"{files} files of {SIZE_BYTES} bytes packed from memory by one process, {index} index",
-            files_per_s={"median": files / times.median(index), "best": files / min(times.seconds[index])},
+            files_per_s={
+                "median": files / times.median(index),
+                "best": files / min(times.seconds[index]),
+            },
             ratio_to_dd=spread(times.ratios(index, "dd")),
         )
 

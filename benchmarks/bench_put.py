@@ -35,7 +35,9 @@ def compare(files: int, size_bytes: int, rounds: int, folder: Path) -> None:
         empty(theirs)
         return 0.0
 
-    times = run_rounds({"clean": clean, "dlcmd put": put, "clean again": clean, "tar + sync": tar}, rounds)
+    times = run_rounds(
+        {"clean": clean, "dlcmd put": put, "clean again": clean, "tar + sync": tar}, rounds
+    )
     report(
         f"dlcmd put -j 2 of {files} files of {size_bytes} bytes against tar + sync",
         ratio=spread(times.ratios("dlcmd put", "tar + sync")),
@@ -45,8 +47,12 @@ def compare(files: int, size_bytes: int, rounds: int, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--files", type=int, default=500_000, help="of 4 KiB; a hundredth as many of 110 KiB")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--files", type=int, default=500_000, help="of 4 KiB; a hundredth as many of 110 KiB"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     for files, size_bytes in ((options.files, 4096), (max(options.files // 100, 1000), 110 << 10)):

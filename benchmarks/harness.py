@@ -39,7 +39,9 @@ class Rounds:
         return [base / own for own, base in pairs]
 
 
-def run_rounds(contenders: Mapping[str, Callable[[], float | None]], rounds: int, warm_up: int = 1) -> Rounds:
+def run_rounds(
+    contenders: Mapping[str, Callable[[], float | None]], rounds: int, warm_up: int = 1
+) -> Rounds:
     """Run all contenders in turn, `rounds` times after `warm_up`. A contender returns its own seconds, or None: timed from outside."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
@@ -49,13 +51,22 @@ def run_rounds(contenders: Mapping[str, Callable[[], float | None]], rounds: int
             elapsed = time.perf_counter() - begin if own is None else own
             if number >= warm_up:
                 seconds[name].append(elapsed)
-            print(f"  {name}: {elapsed:.3f} s{' (warm-up)' if number < warm_up else ''}", file=sys.stderr, flush=True)
+            print(
+                f"  {name}: {elapsed:.3f} s{' (warm-up)' if number < warm_up else ''}",
+                file=sys.stderr,
+                flush=True,
+            )
     return Rounds(seconds)
 
 
 def report(question: str, **figures: object) -> None:
     """One JSON line on stdout; floats are rounded to four figures."""
-    print(json.dumps({"question": question, **{name: _rounded(value) for name, value in figures.items()}}), flush=True)
+    print(
+        json.dumps(
+            {"question": question, **{name: _rounded(value) for name, value in figures.items()}}
+        ),
+        flush=True,
+    )
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -73,7 +84,9 @@ def _rounded(value: object) -> object:
 @contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
     """A folder for one benchmark, under $DIESELFS_BENCH_FOLDER or the system's temporary folder; removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=f"dieselfs-{prefix}-", dir=os.environ.get("DIESELFS_BENCH_FOLDER")))
+    folder = Path(
+        tempfile.mkdtemp(prefix=f"dieselfs-{prefix}-", dir=os.environ.get("DIESELFS_BENCH_FOLDER"))
+    )
     try:
         yield folder
     finally:
@@ -87,7 +100,9 @@ def make_tree(root: Path, files: int, folders: int, size_bytes: int) -> None:
         path = root / f"class{folder:04d}"
         path.mkdir(parents=True)
         for number in range(folder, files, folders):
-            fd = os.open(f"{path}/image{number:07d}.jpg", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            fd = os.open(
+                f"{path}/image{number:07d}.jpg", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644
+            )
             os.write(fd, content[number : number + size_bytes])
             os.close(fd)
     os.sync()
@@ -107,7 +122,13 @@ def dlcmd(*arguments: str | Path, folder: Path, index: str | None = None) -> str
         "XDG_DATA_HOME": f"{folder}/data",
         "PYTHONPATH": str(REPOSITORY),
     }
-    done = subprocess.run([*DLCMD, *map(str, arguments)], env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [*DLCMD, *map(str, arguments)],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return done.stdout
 
 

@@ -17,8 +17,20 @@ def redis_server(folder: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
-    process = subprocess.Popen([*command, "--appendonly", "yes", "--appendfsync", "everysec"], stdout=subprocess.DEVNULL)
+    command = [
+        "redis-server",
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(folder),
+        "--save",
+        "",
+    ]
+    process = subprocess.Popen(
+        [*command, "--appendonly", "yes", "--appendfsync", "everysec"], stdout=subprocess.DEVNULL
+    )
     try:
         _wait_for(port)
         yield f"redis://127.0.0.1:{port}/0"

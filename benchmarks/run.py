@@ -1,8 +1,8 @@
 """Runs the benchmarks, one after the other, each in a process of its own; their JSON lines go to stdout.
 
-    python -m benchmarks.run                 # all, full size
-    python -m benchmarks.run --quick         # all, small: that they work, not what they say
-    python -m benchmarks.run bench_snapshot  # some
+python -m benchmarks.run                 # all, full size
+python -m benchmarks.run --quick         # all, small: that they work, not what they say
+python -m benchmarks.run bench_snapshot  # some
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ QUICK = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="such as bench_put; all if none is named")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
@@ -34,7 +36,9 @@ def main() -> int:
     for name in options.names or found:
         print(f"{name}:", file=sys.stderr, flush=True)
         arguments = QUICK.get(name, []) if options.quick else []
-        failed |= subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode
+        failed |= subprocess.run(
+            [sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False
+        ).returncode
     return 1 if failed else 0
 
 

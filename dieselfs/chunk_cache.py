@@ -48,7 +48,9 @@ class ChunkCache:
         self._pieces: OrderedDict[_PieceKey, memoryview] = OrderedDict()
         self._in_flight: dict[_PieceKey, Future[memoryview]] = {}
         self._lock = threading.Lock()
-        self._bytes = self._hits = self._misses = self._fetches = self._fetched_bytes = self._evictions = 0
+        self._bytes = self._hits = self._misses = self._fetches = self._fetched_bytes = (
+            self._evictions
+        ) = 0
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         """The bytes if they are in memory, without waiting for anything; None otherwise."""
@@ -79,7 +81,9 @@ class ChunkCache:
         if file.chunk.payload_bytes <= MAX_WHOLE_BYTES:
             at = file.offset + start
             return self.payload(file.chunk)[at : at + length]
-        return _joined([self._file_piece(file, number)[part] for number, part in _parts(start, length)])
+        return _joined(
+            [self._file_piece(file, number)[part] for number, part in _parts(start, length)]
+        )
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
@@ -119,7 +123,9 @@ class ChunkCache:
             return waiting.result()
         return self._fetch(key, fetch, mine)
 
-    def _fetch(self, key: _PieceKey, fetch: Callable[[], memoryview], waiters: Future[memoryview]) -> memoryview:
+    def _fetch(
+        self, key: _PieceKey, fetch: Callable[[], memoryview], waiters: Future[memoryview]
+    ) -> memoryview:
         try:
             piece = fetch()
         except BaseException as error:

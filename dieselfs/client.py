@@ -90,7 +90,9 @@ class Client:
     ) -> Client:
         """DL_connect. Raises `DatasetNotFound` unless told to `create`; brings an index that is behind up to date."""
         opened = open_dataset(store, index, dataset, create=create)
-        return cls(opened, snapshot_folder, target_bytes=target_bytes, open_chunks=open_chunks, seed=seed)
+        return cls(
+            opened, snapshot_folder, target_bytes=target_bytes, open_chunks=open_chunks, seed=seed
+        )
 
     def put(
         self,
@@ -133,7 +135,9 @@ class Client:
         """Copy a file of any size to `target` in verified pieces; the number of bytes."""
         extent = self._extent(_encoded(path))
         for start in range(0, extent.length, _STREAM_BYTES):
-            target.write(self._source().read(extent, start, min(_STREAM_BYTES, extent.length - start)))
+            target.write(
+                self._source().read(extent, start, min(_STREAM_BYTES, extent.length - start))
+            )
         return extent.length
 
     def stat(self, path: DatasetPath) -> FileStat:
@@ -180,7 +184,9 @@ class Client:
             return
         listing = self.dataset.namespace.list(encoded)
         if not encoded or listing.file_names or listing.directory_names:
-            raise PathConflict(f"directory {_decoded(encoded) or '/'} is not empty: delete it with all below it")
+            raise PathConflict(
+                f"directory {_decoded(encoded) or '/'} is not empty: delete it with all below it"
+            )
         writer.delete(entry, applied)
 
     def delete_tree(self, path: DatasetPath) -> int:
@@ -219,7 +225,9 @@ class Client:
         snapshot = Snapshot.open(path)
         try:
             if snapshot.dataset != self.dataset.ref:
-                raise SnapshotRefused(f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of {self.dataset.ref.name}")
+                raise SnapshotRefused(
+                    f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of {self.dataset.ref.name}"
+                )
             if check_fresh:
                 snapshots.check_fresh(snapshot, self.dataset.index)
         except BaseException:
@@ -247,13 +255,18 @@ class Client:
         assert self._snapshot is not None
         if self._cache is None:
             self._cache = ChunkCache(self.dataset.reader, memory_bytes)
-        order = shuffle_order(self._snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
+        order = shuffle_order(
+            self._snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size
+        )
         text = self._snapshot.paths_text(order.inodes, b"\0")
         return [os.fsdecode(path) for path in text.split(b"\0")[:-1]]
 
     def purge(self) -> None:
         """DL_purge: merge chunks with holes. Not built yet."""
-        raise NotYetSupported("purge does not exist yet", "deleted files are hidden, and their bytes stay in the store")
+        raise NotYetSupported(
+            "purge does not exist yet",
+            "deleted files are hidden, and their bytes stay in the store",
+        )
 
     def delete_dataset(self) -> None:
         """DL_delete_dataset: remove the dataset with everything in it, for good."""
@@ -275,7 +288,10 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is not None:
             self._stop_writer()
@@ -301,7 +317,9 @@ class Client:
         assert self._snapshot is not None
         inode = self._snapshot.resolve(path)
         if inode is None:
-            raise PathNotFound(f"no such file or directory in dataset {self.dataset.ref.name}: {_decoded(path)}")
+            raise PathNotFound(
+                f"no such file or directory in dataset {self.dataset.ref.name}: {_decoded(path)}"
+            )
         return inode
 
     def _extent(self, path: bytes) -> FileExtent:
@@ -323,7 +341,9 @@ class Client:
 
 
 def _encoded(path: DatasetPath) -> bytes:
-    encoded = path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)  # os.fsencode, quicker
+    encoded = (
+        path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)
+    )  # os.fsencode, quicker
     return encoded.strip(b"/")
 
 
@@ -333,7 +353,9 @@ def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
         data = data.read()
         if not isinstance(data, bytes):
             raise UsageError("a file that is put is opened in binary mode")
-    elif isinstance(data, memoryview) and (data.itemsize != 1 or data.ndim != 1 or not data.contiguous):
+    elif isinstance(data, memoryview) and (
+        data.itemsize != 1 or data.ndim != 1 or not data.contiguous
+    ):
         return data.tobytes()
     return data
 

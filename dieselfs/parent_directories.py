@@ -34,7 +34,12 @@ class ParentDirectories:
         taken = self._taken_in.get(directory)
         if taken is None:
             taken = self._enter(directory)
-        if name in taken or len(path) > MAX_COMPONENT_BYTES or b"\0" in name or (slash and not directory):
+        if (
+            name in taken
+            or len(path) > MAX_COMPONENT_BYTES
+            or b"\0" in name
+            or (slash and not directory)
+        ):
             _refuse_or_pass(path, name, taken)
         if len(self._files) >= _REMEMBERED:
             self._files.clear()
@@ -73,11 +78,15 @@ class ParentDirectories:
                 if (siblings := self._taken_in.get(parent)) is not None:
                     siblings.add(name)
         made = self._made.get(directory, set())
-        taken = self._taken_in[directory] = made.union(_NO_NAMES, self._namespace.directory_names(directory))
+        taken = self._taken_in[directory] = made.union(
+            _NO_NAMES, self._namespace.directory_names(directory)
+        )
         return taken
 
     def _check_not_file(self, directory: bytes) -> None:
-        conflict = PathConflict(f"{directory.decode(errors='replace')} is a file, so nothing can be put below it")
+        conflict = PathConflict(
+            f"{directory.decode(errors='replace')} is a file, so nothing can be put below it"
+        )
         if directory in self._files:
             raise conflict
         try:
@@ -92,4 +101,6 @@ def _refuse_or_pass(path: bytes, name: bytes, taken: set[bytes]) -> None:
     """What `check_file` does with the few paths that are taken, long or odd."""
     check_path(path)
     if name in taken:
-        raise PathConflict(f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name")
+        raise PathConflict(
+            f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name"
+        )

@@ -35,7 +35,9 @@ from metadata.records import (
 _IMPLICIT_MODE = stat.S_IFDIR | 0o755
 
 
-def apply_commit(index: KeyValueStore, dataset_id: bytes, commit: Commit, heads: Sequence[ChunkHead]) -> DatasetState:
+def apply_commit(
+    index: KeyValueStore, dataset_id: bytes, commit: Commit, heads: Sequence[ChunkHead]
+) -> DatasetState:
     """Bring an index that holds all commits before `commit` up to it. `heads` are those of `commit.added`, in that order.
 
     Idempotent, also after a crash at any point of an earlier application; safe beside other processes doing the same.
@@ -58,7 +60,10 @@ def apply_commit(index: KeyValueStore, dataset_id: bytes, commit: Commit, heads:
                 MapUpdate(chunks_key, chunk_fields, chunk_values),
                 MapUpdate(state_key, [keys.TOTALS], [state.encode(state_key, keys.TOTALS)]),
             ],
-            [MapUpdate(part.key, part.names, encode_entries(part.key, part.names, part.rows)) for part in maps],
+            [
+                MapUpdate(part.key, part.names, encode_entries(part.key, part.names, part.rows))
+                for part in maps
+            ],
             [MapUpdate(chunks_key, *_retired_records(chunks_key, commit))],
             [MapUpdate(state_key, [keys.APPLIED], [state.encode(state_key, keys.APPLIED)])],
         ]
@@ -151,7 +156,9 @@ def _winners(
     return winners[0], winners[1]
 
 
-def _greatest(version: npt.NDArray[np.uint64], paths: Sequence[bytes], numbers: Iterable[int]) -> dict[bytes, int]:
+def _greatest(
+    version: npt.NDArray[np.uint64], paths: Sequence[bytes], numbers: Iterable[int]
+) -> dict[bytes, int]:
     best: dict[bytes, int] = {}
     for number in numbers:
         other = best.get(paths[number])
@@ -194,7 +201,10 @@ def _add_implicit_directories(
             put[parent] = _names_put(by_key.get(keys.directories_of(dataset_id, parent)))
         if name not in put[parent]:
             wanted[parent].append(name)
-    lookups = [MapFields(keys.directories_of(dataset_id, parent), names) for parent, names in wanted.items()]
+    lookups = [
+        MapFields(keys.directories_of(dataset_id, parent), names)
+        for parent, names in wanted.items()
+    ]
     for parent, lookup, values in zip(wanted, lookups, index.get_many(lookups), strict=True):
         rows = _implicit_rows(commit, lookup, values)
         part = by_key.get(lookup.key)
@@ -206,7 +216,9 @@ def _add_implicit_directories(
         holes.add(part.rows[beaten])
         kept = [number for number, name in enumerate(part.names) if name not in implied]
         part.names = [part.names[number] for number in kept] + list(lookup.fields)
-        part.rows = np.concatenate([part.rows[kept], rows], dtype=ENTRY)  # NumPy would make it native-endian
+        part.rows = np.concatenate(
+            [part.rows[kept], rows], dtype=ENTRY
+        )  # NumPy would make it native-endian
 
 
 def _names_put(part: _MapPart | None) -> set[bytes]:
@@ -226,9 +238,15 @@ def _directories_above(maps: Iterable[_MapPart]) -> set[bytes]:
     return above
 
 
-def _implicit_rows(commit: Commit, lookup: MapFields, values: Sequence[bytes | None]) -> npt.NDArray[np.void]:
+def _implicit_rows(
+    commit: Commit, lookup: MapFields, values: Sequence[bytes | None]
+) -> npt.NDArray[np.void]:
     rows = np.zeros(len(values), ENTRY)
-    rows["mode"], rows["mtime_ns"], rows["record_version"] = _IMPLICIT_MODE, commit.time_ns, RECORD_VERSION
+    rows["mode"], rows["mtime_ns"], rows["record_version"] = (
+        _IMPLICIT_MODE,
+        commit.time_ns,
+        RECORD_VERSION,
+    )
     for number, value in enumerate(values):
         if value is not None:
             present = decode_entries(lookup.key, [lookup.fields[number]], [value])
@@ -248,9 +266,15 @@ def _compare(index: KeyValueStore, maps: Sequence[_MapPart], holes: _Holes) -> _
         if not found:
             tally.count(part.rows, +1)
             continue
-        old = decode_entries(part.key, [part.names[n] for n in found], [value for value in values if value is not None])
+        old = decode_entries(
+            part.key,
+            [part.names[n] for n in found],
+            [value for value in values if value is not None],
+        )
         new = part.rows[found]
-        newer = (new["version"] > old["version"]) | ((new["version"] == old["version"]) & (new["placed"] > old["placed"]))
+        newer = (new["version"] > old["version"]) | (
+            (new["version"] == old["version"]) & (new["placed"] > old["placed"])
+        )
         same = (new["version"] == old["version"]) & (new["placed"] == old["placed"])
         moved = (new["chunk"] != old["chunk"]) | (new["position"] != old["position"])
         holes.add(old[newer & moved])
@@ -293,7 +317,9 @@ def _chunk_records(
             bytes((count + 7) // 8),
         )
     older = [chunk for chunk in holes.found if chunk not in records]
-    for chunk, value in zip(older, index.get_many([MapFields(key, older)])[0] if older else [], strict=True):
+    for chunk, value in zip(
+        older, index.get_many([MapFields(key, older)])[0] if older else [], strict=True
+    ):
         if value is not None and not (record := ChunkRecord.decode(key, chunk, value)).retired:
             records[chunk] = record
     for chunk, positions in holes.found.items():
@@ -305,7 +331,9 @@ def _chunk_records(
 def _retired_records(key: bytes, commit: Commit) -> tuple[list[bytes], list[bytes]]:
     """What stays of retired chunks: a removed field would come back with a slower process that applies an earlier commit."""
     record = ChunkRecord(commit.generation, commit.time_ns, 0, 0, 0, 0, 0, 0, b"", retired=True)
-    return [chunk_id.value for chunk_id in commit.retired], [record.encode(key, chunk_id) for chunk_id in commit.retired]
+    return [chunk_id.value for chunk_id in commit.retired], [
+        record.encode(key, chunk_id) for chunk_id in commit.retired
+    ]
 
 
 def _with_holes(record: ChunkRecord, commit: Commit, positions: dict[int, int]) -> ChunkRecord:

@@ -46,6 +46,9 @@ def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 def _dataset_id(name: bytes, value: bytes) -> bytes:
     body, check = value[:-8], value[-8:]
-    if len(body) != _NAME_STAMP.size + 16 or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check:
+    if (
+        len(body) != _NAME_STAMP.size + 16
+        or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check
+    ):
         raise RecordCorrupt(f"index record of dataset {name.decode(errors='replace')} is damaged")
     return body[_NAME_STAMP.size :]

@@ -80,7 +80,9 @@ def decode_entries(
     padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
     entries = padded["entry"]
     if (entries["record_version"] != RECORD_VERSION).any():
-        raise RecordCorrupt(f"index records of a version that this release (version {RECORD_VERSION}) does not read")
+        raise RecordCorrupt(
+            f"index records of a version that this release (version {RECORD_VERSION}) does not read"
+        )
     return entries
 
 
@@ -99,7 +101,9 @@ def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
     return body
 
 
-_CHUNK = struct.Struct(">QQ" + "BqIQIIIQ")  # stamp: generation, retired; version, time, head, payload, entries, files, dead, bytes
+_CHUNK = struct.Struct(
+    ">QQ" + "BqIQIIIQ"
+)  # stamp: generation, retired; version, time, head, payload, entries, files, dead, bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +149,22 @@ class ChunkRecord:
         )
         bitmap = body[_CHUNK.size :]
         return cls(
-            generation, updated, head, payload, entries, files, dead, dead_bytes, bitmap, bool(retired)
+            generation,
+            updated,
+            head,
+            payload,
+            entries,
+            files,
+            dead,
+            dead_bytes,
+            bitmap,
+            bool(retired),
         )
 
 
-_STATE = struct.Struct(">QQ" + "BqQQQQ")  # stamp: generation, 0; version, time, files, bytes, directories, chunks
+_STATE = struct.Struct(
+    ">QQ" + "BqQQQQ"
+)  # stamp: generation, 0; version, time, files, bytes, directories, chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +182,14 @@ class DatasetState:
 
     def encode(self, key: builtins.bytes, field: builtins.bytes) -> builtins.bytes:
         body = _STATE.pack(
-            self.generation, 0, RECORD_VERSION, self.updated_ns, self.files, self.bytes, self.directories, self.chunks
+            self.generation,
+            0,
+            RECORD_VERSION,
+            self.updated_ns,
+            self.files,
+            self.bytes,
+            self.directories,
+            self.chunks,
         )
         return _seal(key, field, body)
 

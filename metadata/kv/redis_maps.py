@@ -155,7 +155,9 @@ class RedisMaps(ABC):
     def _scan_hash(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         cursor, server, restarts = b"0", None, 0
         while True:
-            [(run_id, cursor, flat)] = self._execute([Command(key, (cursor, str(_SCAN_BATCH)), _SCAN)])
+            [(run_id, cursor, flat)] = self._execute(
+                [Command(key, (cursor, str(_SCAN_BATCH)), _SCAN)]
+            )
             if server not in (None, run_id):
                 # Another server, or the same started again: its hash has another order.
                 restarts += 1
