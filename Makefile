@@ -30,7 +30,7 @@ demo:  ## pack, index, mount and train on real images, then clean up
 	@scripts/setup.sh torch
 	@scripts/demo.sh
 
-bench: setup  ## the benchmarks; results go to benchmarks/
+bench: setup  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
 	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove .venv and everything that can be made again

@@ -1,7 +1,7 @@
 """Does memory stay flat with the number of files?
 
 Peak resident memory of all processes of `dlcmd put` (their sum, sampled) for n and 4 n files of 4 KiB, and that of a mount's daemon (less the
-pages of the snapshot's map) while all files of n and 10 n are listed, stat'ed and read. Expectation: buffers for open chunks
+pages of the snapshot's map) while all files of n and 4 n are listed, stat'ed and read. Expectation: buffers for open chunks
 (64 x 4 MiB a process at the most), nothing per file.
 
     python -m benchmarks.bench_memory [--files 150000]

@@ -23,7 +23,7 @@ OWNERS = {
     "trio": ["dieselfs/"],  # the packages below are blocking, for forked workers and the CLI
     "pyfuse3": ["dieselfs/fuse/"],  # everything else works where there is no FUSE
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
-    "lmdb": ["metadata/kv/lmdb_", "metadata/snapshot"],  # two formats, one library
+    "lmdb": ["metadata/kv/lmdb_"],  # the embedded index alone
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/"],  # an extra; so is torchvision
