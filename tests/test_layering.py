@@ -23,6 +23,7 @@ OWNERS = {
     "trio": ["dieselfs/"],  # the packages below are blocking, for forked workers and the CLI
     "pyfuse3": ["dieselfs/fuse/"],  # everything else works where there is no FUSE
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
+    "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_"],  # the embedded index alone
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
