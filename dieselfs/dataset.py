@@ -10,7 +10,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog, create_dataset, find_dataset
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import commit_key, commit_prefix
-from chunkstore.removal import finish_removal, is_removed, mark_removed
+from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.object_store import ObjectStore
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
@@ -62,6 +62,8 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
     if born:
         _sweep(store, ref)
     known = indexed_dataset(index, name)
+    if create and not born and known != ref:
+        sweep_old_end(store, ref)  # whoever gave birth to the dataset may have been killed before
     if known == ref or not is_removed(store, name):
         log = CommitLog(store, ref)
         dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born)
@@ -103,6 +105,8 @@ def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
     """
     ref = find_dataset(store, name)
     if ref is None:
+        if finish_removal(store, name):  # only the last step was missing
+            return
         raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))

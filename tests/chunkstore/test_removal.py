@@ -58,7 +58,7 @@ def remove(store: ObjectStore, dataset: DatasetRef) -> None:
     finish_removal(store, dataset.name)
 
 
-STEPS = 1 + 7 + 3 + 1 + 2  # mark · chunks · commits 2-4 · snapshot · the end, the birth
+STEPS = 1 + 7 + 3 + 1 + 2  # mark · chunks · commits 2-4 · snapshot · the birth, the end
 
 
 def test_everything_goes_and_the_name_is_free() -> None:
@@ -87,7 +87,11 @@ def test_a_crash_at_every_step_is_finished_later(steps: int) -> None:
         assert is_removed(store, NAME)
         assert find_dataset(store, NAME) == log.dataset, "the name is not free yet"
         assert finish_removal(store, NAME)
-    else:  # nothing happened yet, or the dataset is empty with nothing left but its birth
+    elif steps:  # nothing is left but the end
+        assert is_removed(store, NAME)
+        assert find_dataset(store, NAME) is None
+        assert finish_removal(store, NAME)
+    else:  # nothing happened yet
         assert not finish_removal(store, NAME)
         remove(store, log.dataset)
     assert list(store.list(dataset_prefix(NAME))) == []
@@ -109,6 +113,30 @@ def test_whoever_uses_the_name_next_adopts_no_old_chunk(steps: int) -> None:
     found, _ = create_dataset(store, NAME)
     live = [chunk.id for commit in CommitLog(store, found).since(1) for chunk in commit.added]
     assert live == (chunks[:6] if steps == 0 else [])
+
+
+@pytest.mark.parametrize("steps", range(1, STEPS))
+def test_a_removed_dataset_never_looks_alive(steps: int) -> None:
+    """A writer that opened it now would lose what it is told is durable."""
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    with pytest.raises(Unavailable):
+        remove(CrashesAfter(store, steps), log.dataset)
+    assert find_dataset(store, NAME) is None or is_removed(store, NAME)
+
+
+def test_an_end_left_behind_does_not_end_the_next_life() -> None:
+    store = MemoryObjectStore()
+    log, _ = full_dataset(store)
+    with pytest.raises(Unavailable):
+        remove(CrashesAfter(store, STEPS - 1), log.dataset)
+    again, born = create_dataset(store, NAME)
+    assert born
+    assert not is_removed(store, NAME)
+    assert not finish_removal(store, NAME)
+    assert find_dataset(store, NAME) == again
+    remove(store, again)
+    assert list(store.list(dataset_prefix(NAME))) == []
 
 
 def test_an_old_chunk_that_a_slow_writer_stores_is_not_adopted() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
-from chunkstore.commit_log import CommitLog, find_dataset
+from chunkstore.commit_log import CommitLog
 from chunkstore.errors import ChunkStoreError
 from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
@@ -24,6 +24,7 @@ from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
+from tests.chunkstore.packed import StoreWrapper
 from tests.contracts.key_value_store_contract import running
 from tests.dieselfs.dataset_content import content_of
 from tests.metadata.stepped_index import Piecewise, Stopped
@@ -145,7 +146,7 @@ def stopped_removals() -> list[tuple[StoreThatStops, MemoryStore, DatasetRef]]:
 
 def test_a_removal_that_was_cut_off_is_repeated() -> None:
     for store, index, _ in stopped_removals():
-        if find_dataset(store, "pets") is not None:
+        if list(store.list("")):
             remove_dataset(store, index, "pets")
         assert list(store.list("")) == []
         assert index._maps == {}
@@ -198,6 +199,27 @@ def test_a_writer_whose_dataset_is_removed_is_told() -> None:
     new = open_dataset(store, index, "pets", create=True)
     put(new, {b"b": b"y"})
     assert files_of(new) == {b"b": b"y"}
+
+
+def test_a_put_before_the_last_delete_of_a_removal_stays() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    put(open_dataset(store, index, "pets", create=True), {b"a": b"old"})
+    objects = len(list(store.list(""))) + 1  # and the end
+
+    class Interrupted(StoreWrapper):
+        deletes = 0
+        new: Dataset | None = None
+
+        def before(self, call: str, key: str) -> None:
+            self.deletes += call == "delete"
+            if self.deletes == objects and self.new is None:
+                self.new = open_dataset(self.inner, MemoryStore(), "pets", create=True)
+                put(self.new, {b"b": b"y"})
+
+    interrupted = Interrupted(store)
+    remove_dataset(interrupted, index, "pets")
+    assert interrupted.new is not None
+    assert files_of(rebuilt(interrupted.new)) == {b"b": b"y"}
 
 
 def test_a_late_commit_of_a_former_life_is_swept() -> None:
