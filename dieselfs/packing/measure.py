@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dieselfs.packing.request import PackProgress, PackRequest, runs_of
+from dieselfs.packing.source_tree import Oddities
 from dieselfs.packing.survey import survey
 
 
@@ -35,6 +36,6 @@ def forecast(request: PackRequest) -> Forecast:
 
 
 def _sizes(request: PackRequest) -> Iterator[int]:
-    for run in runs_of(request.sources):
+    for run in runs_of(request.sources, Oddities()):  # the survey has told of them
         for name in run.names:
             yield os.stat(os.path.join(run.disk_directory, name)).st_size

@@ -22,7 +22,7 @@ from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.packing.background import BackgroundThread
 from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.request import PackProgress, PackRequest, runs_of
-from dieselfs.packing.source_tree import Run, SourceTree, check_source, mixed
+from dieselfs.packing.source_tree import Oddities, Run, SourceTree, check_source, mixed
 from dieselfs.packing.survey import survey
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure
 from metadata.errors import MetadataError
@@ -99,7 +99,8 @@ def _run(
     request: PackRequest, workers: PackingProcesses, commits: _Commits, progress: PackProgress
 ) -> None:
     surveyor = BackgroundThread(lambda: _survey_first(request, progress, commits))
-    workers.start_feeding(_ordered_runs(request))
+    oddities = Oddities()
+    workers.start_feeding(_ordered_runs(request, oddities))
     try:
         for report in workers.reports():
             surveyor.raise_failure()
@@ -114,6 +115,7 @@ def _run(
                     raise error
         surveyor.join()
         workers.finish_feeding()
+        progress.failed += oddities.unreadable  # since the survey, which found nothing
         commits.finish()
     except BaseException:
         commits.abandon()
@@ -125,8 +127,8 @@ def _survey_first(request: PackRequest, progress: PackProgress, commits: _Commit
     commits.release()
 
 
-def _ordered_runs(request: PackRequest) -> Iterator[Run]:
-    runs = runs_of(request.sources)
+def _ordered_runs(request: PackRequest, oddities: Oddities) -> Iterator[Run]:
+    runs = runs_of(request.sources, oddities)
     return mixed(runs, request.seed) if request.order == "scatter" else runs
 
 

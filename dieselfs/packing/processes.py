@@ -48,11 +48,11 @@ class PackingProcesses:
         count = len(self._connections)
         try:
             for number, run in enumerate(runs):
-                self._connections[number % count].send(run)
+                if not _sent(self._connections[number % count], run):
+                    return
+        finally:  # also when `runs` fails (`finish_feeding` says so): the workers must not wait for more
             for connection in self._connections:
-                connection.send(None)
-        except (BrokenPipeError, OSError):
-            pass  # a worker is gone: `reports` says so
+                _sent(connection, None)
 
     def reports(self) -> Iterator[ChunkReport | FileReport | WorkerFailure]:
         """What the workers report, until all have finished."""
@@ -89,6 +89,15 @@ class PackingProcesses:
             raise Unavailable(
                 f"a packing process ended early (exit code {process.exitcode}): run the same command again for the rest"
             )
+
+
+def _sent(connection: Connection, run: Run | None) -> bool:
+    """False if the worker is gone: `reports` says so."""
+    try:
+        connection.send(run)
+    except OSError:
+        return False
+    return True
 
 
 def _serve(

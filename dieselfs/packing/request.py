@@ -56,10 +56,9 @@ class PackProgress:
         self.on_change(self)
 
 
-def runs_of(sources: Sequence[SourceTree | FileList]) -> Iterator[Run]:
-    """All files of the sources; what is odd about them the survey tells."""
-    ignored = Oddities()
-    return (run for source in sources for run in runs_of_source(source, ignored))
+def runs_of(sources: Sequence[SourceTree | FileList], oddities: Oddities) -> Iterator[Run]:
+    """All files of the sources."""
+    return (run for source in sources for run in runs_of_source(source, oddities))
 
 
 def runs_of_source(

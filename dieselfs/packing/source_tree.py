@@ -59,7 +59,11 @@ class SourceTree:
 
     def runs(self, oddities: Oddities, run_files: int = RUN_FILES) -> Iterator[Run]:
         """All of the tree as runs, each directory's after those of the directories above it."""
-        status = os.stat(self.disk_path)
+        try:
+            status = os.stat(self.disk_path)
+        except OSError as error:
+            oddities.unreadable.append(_reason(self.disk_path, error))
+            return
         if not self.follow_links and os.path.islink(self.disk_path):
             oddities.unreadable.append(_refused_link(self.disk_path))
             return
@@ -97,7 +101,8 @@ class SourceTree:
             return names, folders
         with entries:
             filtered = bool(self.filters)
-            for entry in sorted(entries, key=lambda entry: entry.name) if self.by_path else entries:
+            found = _until_failure(entries, disk_path, oddities)
+            for entry in sorted(found, key=lambda entry: entry.name) if self.by_path else found:
                 name = entry.name
                 below = self._below(target, name) if filtered else ""
                 try:
@@ -135,6 +140,16 @@ class SourceTree:
         """The path below the source, for filters."""
         path = target + b"/" + name if target else name
         return os.fsdecode(path[len(self.target) + 1 :] if self.target else path)
+
+
+def _until_failure(
+    entries: Iterator[os.DirEntry[bytes]], disk_path: bytes, oddities: Oddities
+) -> Iterator[os.DirEntry[bytes]]:
+    """The entries of a directory, up to where it can't be read further."""
+    try:
+        yield from entries
+    except OSError as error:
+        oddities.unreadable.append(_reason(disk_path, error))
 
 
 def listed_runs(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +16,11 @@ from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
 from dieselfs.dataset import open_dataset
 from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.packing import pack as pack_module
 from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
 from dieselfs.packing.request import PackProgress, PackRequest
-from dieselfs.packing.source_tree import SourceTree
+from dieselfs.packing.source_tree import Run, SourceTree
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -167,3 +171,68 @@ def test_a_forecast_is_what_a_put_does(place: Place) -> None:
     (place.source / "dangling").symlink_to("nowhere")
     with pytest.raises(BadSource, match="dangling"):
         forecast(PackRequest([tree]))
+
+
+def walk_after_the_survey(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
+    """Make the walk that packs begin after the survey has ended and `change` has been done."""
+    surveyed = threading.Event()
+    real_survey, real_runs = pack_module.survey, pack_module.runs_of
+
+    def survey(*arguments: Any) -> None:
+        try:
+            real_survey(*arguments)
+            change()
+        finally:
+            surveyed.set()
+
+    def runs_of(*arguments: Any) -> Iterator[Run]:
+        assert surveyed.wait(20)
+        yield from real_runs(*arguments)
+
+    monkeypatch.setattr(pack_module, "survey", survey)
+    monkeypatch.setattr(pack_module, "runs_of", runs_of)
+
+
+@pytest.mark.timeout(30)
+def test_a_source_that_vanishes_after_the_survey_is_a_failed_file(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk_after_the_survey(monkeypatch, lambda: place.source.rename(place.folder / "elsewhere"))
+    progress = place.pack()
+    assert progress.files_committed == 0
+    assert [reason for reason in progress.failed if str(place.source) in reason] != []
+
+
+@pytest.mark.timeout(30)
+def test_a_walk_that_fails_ends_the_put(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        monkeypatch.setattr(SourceTree, "runs", lambda *_: 1 // 0)
+
+    walk_after_the_survey(monkeypatch, fail)
+    with pytest.raises(ZeroDivisionError):
+        place.pack()
+
+
+def test_a_directory_that_can_be_read_in_part_only_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    class Failing:
+        def __init__(self, path: bytes) -> None:
+            self.entries = real(path)
+
+        def __enter__(self) -> Failing:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.entries.close()
+
+        def __iter__(self) -> Iterator[os.DirEntry[bytes]]:
+            yield next(self.entries)
+            raise OSError(errno.EIO, "Input/output error")
+
+    source = os.fsencode(place.source)
+    monkeypatch.setattr(os, "scandir", lambda path: Failing(path) if path == source else real(path))
+    with pytest.raises(BadSource, match=f"{place.source}: Input/output error"):
+        place.pack()
