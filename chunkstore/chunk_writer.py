@@ -32,6 +32,7 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 
 DEFAULT_TARGET_BYTES = 4 << 20
@@ -143,8 +144,9 @@ class _OpenChunk:
 class ChunkWriter:
     """Hands each chunk to `emit` as soon as it is full; `flush` emits the rest. For one thread.
 
-    Paths must have passed `chunkstore.paths.check_path`. A path put twice takes the later content: chunk ids, and positions in a
-    chunk, grow in the order of the puts.
+    Times fit in an int64. Paths are those of `chunkstore.paths` (a chunk with another one, which no reader would take, is refused with
+    `InvalidPath` and stays here). A path put twice takes the later content: chunk ids, and positions in a chunk, grow in the order of
+    the puts.
     """
 
     def __init__(
@@ -233,17 +235,18 @@ class ChunkWriter:
         left = sorted(
             (chunk for chunk in self._open if chunk.paths), key=lambda chunk: -chunk.payload_bytes
         )
-        while left:
-            filled = left.pop(0)
+        try:
             while left:
-                # The later entries of a path stay in the chunk that is emitted later.
-                filled.take_from(left[-1], self.target_bytes)
-                if left[-1].paths:
-                    break
-                left.pop()
-            self._emit(self._encode(filled, filled.payload))
-        self._open = [_OpenChunk() for _ in self._open]
-        self._where.clear()
+                filled = left.pop(0)
+                while left:
+                    # The later entries of a path stay in the chunk that is emitted later.
+                    filled.take_from(left[-1], self.target_bytes)
+                    if left[-1].paths:
+                        break
+                    left.pop()
+                self._seal(filled)
+        finally:
+            self._where = {path: chunk for chunk in self._open for path in chunk.paths}
 
     @property
     def pending_bytes(self) -> int:
@@ -285,21 +288,32 @@ class ChunkWriter:
         return chunk
 
     def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
-        """Emit an open chunk and open another in its place."""
+        """Emit an open chunk and open another in its place; a chunk that can't be encoded stays, so that no flush passes it over."""
+        sealed = self._encode(chunk, chunk.payload)
         fresh = _OpenChunk()
         self._open[
             next(index for index, candidate in enumerate(self._open) if candidate is chunk)
         ] = fresh
         for path in chunk.paths:
             self._where.pop(path, None)
-        self._emit(self._encode(chunk, chunk.payload))
+        self._emit(sealed)
         return fresh
 
     def _encode(self, chunk: _OpenChunk, payload: Iterable[Buffer]) -> SealedChunk:
+        _check_paths(chunk)
         chunk_id = self._ids.next()
         head = encode_head(chunk_id, self.dataset, chunk.payload_bytes, chunk.entries())
         ref = ChunkRef(chunk_id, len(head), chunk.payload_bytes)
         return SealedChunk(ref, head, payload, chunk.kind.count(KIND_FILE))
+
+
+def _check_paths(chunk: _OpenChunk) -> None:
+    """The empty path is the root, a directory."""
+    paths = chunk.paths
+    if b"" in paths:
+        named = zip(paths, chunk.kind, strict=True)
+        paths = [path for path, kind in named if path or kind != KIND_DIRECTORY]
+    check_paths(paths)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from metadata.namespace import PathEntry
 
 CHUNK_IDS = ChunkIdGenerator()
 """One per process: ids are unique and increasing over all writers of a process."""
+MIN_MTIME_NS, MAX_MTIME_NS = -(1 << 63), (1 << 63) - 1
+"""The years 1677 to 2262."""
 
 
 _forks = 0
@@ -42,6 +44,13 @@ def _count_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_count_fork)
+
+
+def _check_attributes(path: bytes, mode: int, mtime_ns: int) -> None:
+    if not 0 <= mode <= 0xFFFF:
+        raise UsageError(f"{os.fsdecode(path)}: mode {mode} is none: give permission bits, like 0o644")
+    if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
+        raise UsageError(f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds since 1970")
 
 
 class DatasetWriter:
@@ -72,15 +81,19 @@ class DatasetWriter:
         self._dirty = False
 
     def put(self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None) -> None:
-        """Pack one file; `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
+        """Pack one file; `UsageError`, `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
         self._check_process()
+        if mtime_ns is None:
+            mtime_ns = time.time_ns()
+        _check_attributes(path, mode, mtime_ns)
         self._parents.check_file(path)
         self._dirty = True
-        self._packer.add_file(path, data, mode, time.time_ns() if mtime_ns is None else mtime_ns)
+        self._packer.add_file(path, data, mode, mtime_ns)
 
     def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
         """Set a directory's attributes, making it if need be; b'' is the root. Directories above files need not be put."""
         self._check_process()
+        _check_attributes(path, mode, mtime_ns)
         if path:
             self._parents.check_directory(path)
         self._dirty = True

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from chunkstore.errors import BadSource, InvalidPath
-from chunkstore.paths import MAX_PATH_BYTES
+from chunkstore.paths import MAX_PATH_BYTES, check_path, check_paths
 from dieselfs.packing.request import FileList, PackProgress, runs_of_source
 from dieselfs.packing.source_tree import Oddities, Run, SourceTree
 
@@ -18,6 +18,7 @@ def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> 
     oddities = Oddities()
     readable = os.geteuid() == 0  # root may read everything; others find out file by file
     for source in sources:
+        _check_paths_in(source)
         for run in runs_of_source(source, oddities, _RUN_FILES):
             if isinstance(source, FileList) or not readable:
                 oddities.unreadable.extend(_unreadable(run, source.follow_links))
@@ -47,6 +48,15 @@ def _unreadable(run: Run, follow_links: bool) -> Iterator[str]:
             yield f"{os.fsdecode(path)}: {reason}"
         elif not os.path.isfile(path):
             yield f"{os.fsdecode(path)}: is a {'directory' if os.path.isdir(path) else 'special file'}, not a file"
+
+
+def _check_paths_in(source: SourceTree | FileList) -> None:
+    """Those that were given; the names that a walk finds are legal."""
+    if source.target:
+        check_path(source.target)
+    if isinstance(source, FileList):
+        for at in range(0, len(source.paths), _RUN_FILES):
+            check_paths(source.paths[at : at + _RUN_FILES])
 
 
 def _check_lengths(run: Run) -> None:

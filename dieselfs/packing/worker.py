@@ -23,7 +23,7 @@ from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
-from dieselfs.dataset_writer import CHUNK_IDS
+from dieselfs.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
 from dieselfs.packing.source_tree import Run
 from dieselfs.parent_directories import ParentDirectories
 from metadata.errors import PathNotFound
@@ -132,7 +132,11 @@ class _Worker:
     def _pack(self, run: Run) -> FileReport:
         failed: list[str] = []
         if run.attributes is not None:
-            self._pack_directory(run.directory, run.attributes)
+            try:
+                _check_mtime(run.disk_directory, run.attributes[1])
+                self._pack_directory(run.directory, run.attributes)
+            except BadSource as error:
+                failed.append(str(error))
         if not run.names:
             return FileReport(0, failed)
         present = self._present(run)
@@ -141,7 +145,7 @@ class _Worker:
         try:
             folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            return FileReport(0, [f"{os.fsdecode(run.disk_directory)}: {error.strerror}"])
+            return FileReport(0, [*failed, f"{os.fsdecode(run.disk_directory)}: {error.strerror}"])
         try:
             for name in run.names:
                 try:
@@ -175,6 +179,7 @@ class _Worker:
                 raise BadSource(
                     f"{os.fsdecode(os.path.join(run.disk_directory, name))} is not a file any more"
                 )
+            _check_mtime(os.path.join(run.disk_directory, name), status.st_mtime_ns)
             size = status.st_size
             mode = status.st_mode & 0o7777
             same = (
@@ -273,6 +278,13 @@ class _LargeFile:
             raise BadSource(
                 f"{os.fsdecode(self.path)} changed while it was packed: run the same command again"
             )
+
+
+def _check_mtime(disk_path: bytes, mtime_ns: int) -> None:
+    if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
+        raise BadSource(
+            f"{os.fsdecode(disk_path)} has a modification time before 1677 or after 2262: touch it"
+        )
 
 
 def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:

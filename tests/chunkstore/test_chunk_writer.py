@@ -20,7 +20,8 @@ from chunkstore.chunk_format import (
 )
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_reader import verify_files
-from chunkstore.chunk_writer import ChunkWriter, Version, hash_blocks, hash_stream
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk, Version, hash_blocks, hash_stream
+from chunkstore.errors import InvalidPath, StoreFull
 from tests.chunkstore.packed import DATASET, Packed, fewest
 
 TARGET = 64 << 10
@@ -306,3 +307,47 @@ def test_ids_grow_in_the_order_of_emission() -> None:
         writer.add_file(b"%d" % number, bytes(500), 0o644, 0)
     writer.flush()
     assert chunks == sorted(set(chunks))
+
+
+class TestWhatCannotBeStored:
+    def test_a_chunk_that_cannot_be_encoded_is_not_passed_over(self) -> None:
+        packed = Packed()
+        writer = packed.writer(target_bytes=TARGET, open_chunks=1)
+        writer.add_file(b"a", bytes(TARGET - 1), 0o644, 1 << 70)
+        for _ in range(2):
+            with pytest.raises(OverflowError):
+                writer.add_file(b"b", bytes(TARGET - 1), 0o644, 0)
+        for _ in range(2):
+            with pytest.raises(OverflowError):
+                writer.flush()
+        assert packed.chunks == []
+
+    @pytest.mark.parametrize("path", [b"../x", b"/x", b"a//b", b"", b"a\0b", b"x" * 256])
+    def test_illegal_paths_are_refused(self, path: bytes) -> None:
+        """A chunk with one could be stored, but no reader would take it."""
+        packed = Packed()
+        writer = packed.writer()
+        writer.add_directory(b"", 0o755, 0)
+        writer.add_file(b"legal", b"x", 0o644, 0)
+        writer.add_file(path, b"x", 0o644, 0)
+        with pytest.raises(InvalidPath):
+            writer.flush()
+        with pytest.raises(InvalidPath):
+            writer.add_stream(path, 1, hash_blocks(b"x"), [b"x"], 0o644, 0)
+        assert packed.chunks == []
+
+    def test_a_flush_that_failed_emits_nothing_twice(self) -> None:
+        emitted: list[SealedChunk] = []
+
+        def emit(chunk: SealedChunk) -> None:
+            emitted.append(chunk)
+            if len(emitted) == 1:
+                raise StoreFull("no space left")
+
+        writer = ChunkWriter(DATASET, ChunkIdGenerator(), emit, target_bytes=TARGET, open_chunks=4)
+        for number in range(20):
+            writer.add_file(b"%d" % number, bytes(TARGET // 10), 0o644, 0)
+        with pytest.raises(StoreFull):
+            writer.flush()
+        writer.flush()
+        assert sum(chunk.file_count for chunk in emitted) == 20

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from chunkstore.errors import BadSource, StoreFull, Unavailable
+from chunkstore.errors import BadSource, InvalidPath, StoreFull, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
 from dieselfs.dataset import open_dataset
 from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
 from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
-from dieselfs.packing.request import PackProgress, PackRequest
+from dieselfs.packing.request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import Run, SourceTree
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
@@ -236,3 +237,73 @@ def test_a_directory_that_can_be_read_in_part_only_is_told(
     monkeypatch.setattr(os, "scandir", lambda path: Failing(path) if path == source else real(path))
     with pytest.raises(BadSource, match=f"{place.source}: Input/output error"):
         place.pack()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        FileList(b"/etc", b"", [b"../etc/hostname"]),
+        FileList(b"/", b"", [b"/etc/hostname"]),
+        FileList(b"/etc", b"../x", [b"hostname"]),
+        SourceTree(b"/etc/hostname", b"a/../hostname"),
+    ],
+)
+def test_illegal_paths_are_refused_before_anything_is_put(
+    place: Place, source: FileList | SourceTree
+) -> None:
+    progress = PackProgress()
+    with pytest.raises(InvalidPath):
+        pack("d", PackRequest([source]), place.store, place.index, progress)
+    with pytest.raises(DatasetNotFound):
+        place.content()
+    with pytest.raises(InvalidPath):
+        forecast(PackRequest([source]))
+
+
+def test_times_that_do_not_fit_are_failures_of_their_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.source / "folder").mkdir()
+    far = {(place.source / name).stat().st_ino for name in ("7", "folder")}
+
+    class Far:
+        st_mtime_ns = 1 << 70
+
+        def __init__(self, status: os.stat_result) -> None:
+            self.st_mode, self.st_size, self.st_dev, self.st_ino = (
+                status[0],
+                status[6],
+                status[2],
+                status[1],
+            )
+
+    def seen_far(real: Callable[..., os.stat_result]) -> Callable[..., object]:
+        def status_of(*arguments: Any, **named: Any) -> object:
+            status = real(*arguments, **named)
+            return Far(status) if status.st_ino in far else status
+
+        return status_of
+
+    monkeypatch.setattr(os, "stat", seen_far(os.stat))
+    monkeypatch.setattr(os, "fstat", seen_far(os.fstat))
+    progress = place.pack()
+    monkeypatch.undo()
+    assert progress.files_committed == 59
+    assert sorted(reason.partition(" ")[0] for reason in progress.failed) == [
+        str(place.source / "7"),
+        str(place.source / "folder"),
+    ]
+
+
+def test_a_writer_refuses_attributes_that_do_not_fit(place: Place) -> None:
+    index = place.index()
+    with DatasetWriter(open_dataset(place.store(), index, "d", create=True)) as writer:
+        for mode, mtime_ns in ((0o644, 1 << 63), (0o644, -(1 << 63) - 1), (-1, 0), (1 << 16, 0)):
+            with pytest.raises(UsageError):
+                writer.put(b"a", b"x", mode, mtime_ns)
+            with pytest.raises(UsageError):
+                writer.put_directory(b"b", mode, mtime_ns)
+        writer.put(b"c", b"x", 0o644, -(1 << 63))
+        writer.put(b"d", b"x", 0o100644, (1 << 63) - 1)
+    index.close()
+    assert set(place.content()) - {b""} == {b"c", b"d"}
