@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Final
 
 from chunkstore.errors import AlreadyExists
 from chunkstore.object_keys import snapshot_key, snapshot_prefix
@@ -22,10 +22,14 @@ from metadata.namespace import Namespace
 from metadata.records import DatasetState
 from metadata.snapshot import Snapshot
 from metadata.snapshot_builder import build_snapshot
+from metadata.snapshot_folder import SUFFIX, file_name
+from metadata.snapshot_folder import publish as new_file
 
-_SUFFIX = ".snapshot"
+_log = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SCANS = 2
+_SHORTEST_HASH: Final = 6
+"""Digits; shorter ones are generations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +48,18 @@ class PublishedSnapshot:
 def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None = None) -> Path:
     """Write the dataset's newest state as a snapshot file into `folder` (made 0700) and return its path.
 
-    From a scan of the index, if no commit was applied meanwhile; after two such scans, from commits and chunk heads alone.
+    From a scan of the index, if no commit was applied meanwhile; after two such scans, or if the index is damaged, from commits
+    and chunk heads alone.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for _ in range(_SCANS):
         before = dataset.catch_up()
         try:
             path = _write(dataset.namespace, before, folder, progress)
-        except RecordCorrupt:
+        except RecordCorrupt as error:
             if _totals(dataset) == before:
-                raise
+                _log.warning("the index of %s is damaged (%s); rebuilt this snapshot from the store", dataset.ref.name, error)
+                break
             continue  # the scan saw half a commit
         if _totals(dataset) == before:
             return path
@@ -87,29 +93,40 @@ def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
     return sorted(found, key=lambda snapshot: snapshot.generation)
 
 
-def list_local(folder: Path, name: str) -> list[Path]:
-    """The dataset's snapshot files in a local folder, oldest first."""
+def is_called(snapshot_id: str, which: str) -> bool:
+    """The beginning of an id or of its hash, or a generation: `2` is generation 2, and not the start of 25."""
+    if "-" in which:
+        return snapshot_id.startswith(which)
+    if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
+        return True
+    return which.isdecimal() and int(snapshot_id.partition("-")[0]) == int(which)
+
+
+def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list[Path]:
+    """The dataset's snapshot files in a local folder, oldest first; with an id, without those of former lives of the name.
+
+    A file that can't be read stays in the list: whoever opens it is told what is wrong with it.
+    """
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.suffix == _SUFFIX and path.stem.rpartition("-")[0].rpartition("-")[0] == name]
+    found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.rpartition("-")[0].rpartition("-")[0] == name]
+    if dataset_id is not None:
+        found = [path for path in found if _dataset_id(path) in (dataset_id, None)]
     return sorted(found, key=_generation_of)
 
 
 def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path:
-    """Bring a published snapshot (an id or the start of one, a generation, or None for the newest) into `folder`, verified.
+    """Bring a published snapshot (`is_called`, or None for the newest) into `folder`, verified.
 
-    A download that is damaged is deleted and refused; a file that is there already is verified and used, or replaced if it is damaged."""
+    A download that is damaged is dropped and refused; a file that is there already is verified and used, or replaced if it is damaged."""
     chosen = _choose(list_published(store, name), name, which)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{name}-{chosen.snapshot_id}{_SUFFIX}"
+    path = folder / file_name(name, chosen.snapshot_id)
     if not _is_sound(path, name, chosen.snapshot_id):
-        temporary = path.with_suffix(f".{secrets.token_hex(8)}.part")
-        try:
-            _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, temporary)
-            _verify(temporary, name, chosen.snapshot_id)
-            os.rename(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with new_file(folder) as (file, finish):
+            _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, file)
+            # It has no name of its own yet.
+            _verify(Path(f"/proc/self/fd/{file.fileno()}"), name, chosen.snapshot_id)
+            finish(path.name)
     return path
 
 
@@ -148,21 +165,17 @@ def _write(namespace: Namespace, state: DatasetState, folder: Path, progress: Ca
 
 def _choose(published: list[PublishedSnapshot], name: str, which: str | None) -> PublishedSnapshot:
     if which is not None:
-        exact = [s for s in published if which in (s.snapshot_id, str(s.generation))]
-        published = exact or [s for s in published if s.snapshot_id.startswith(which)]
+        published = [s for s in published if is_called(s.snapshot_id, which)]
     if not published:
         wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
         raise SnapshotRefused(f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`")
     return published[-1]
 
 
-def _download(store: ObjectStore, key: str, size: int, target: Path) -> None:
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        for at in range(0, size, _COPY_BYTES):
-            file.write(store.get_range(key, at, _COPY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
+def _download(store: ObjectStore, key: str, size: int, file: IO[bytes]) -> None:
+    for at in range(0, size, _COPY_BYTES):
+        file.write(store.get_range(key, at, _COPY_BYTES))
+    file.flush()
 
 
 def _is_sound(path: Path, name: str, snapshot_id: str) -> bool:
@@ -178,8 +191,16 @@ def _verify(path: Path, name: str, snapshot_id: str) -> None:
     with Snapshot.open(path) as snapshot:
         if (snapshot.dataset.name, snapshot.id) != (name, snapshot_id):
             raise SnapshotRefused(
-                f"{path.name} holds snapshot {snapshot.id} of {snapshot.dataset.name}, not {snapshot_id} of {name}"
+                f"{file_name(name, snapshot_id)} holds snapshot {snapshot.id} of {snapshot.dataset.name}, not {snapshot_id} of {name}"
             )
+
+
+def _dataset_id(path: Path) -> bytes | None:
+    try:
+        with Snapshot.open(path) as snapshot:
+            return snapshot.dataset.id
+    except (OSError, SnapshotRefused):
+        return None
 
 
 def _generation_of(path: Path) -> int:

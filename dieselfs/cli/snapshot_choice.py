@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from chunkstore.commit_log import find_dataset
 from chunkstore.errors import ChunkStoreError
 from dieselfs import snapshots
 from dieselfs.errors import LocalFileError, SnapshotNotFound
@@ -18,14 +19,12 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
 
 _COPY_BYTES: Final = 8 << 20
-_SHORTEST_HASH: Final = 6
-"""Digits; shorter ones are generations."""
 
 
 def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
     """The local file of the snapshot whose id starts with `which`, or whose generation it is; pulled if it is not here yet."""
     matching = [
-        path for path in snapshots.list_local(folder, dataset) if is_called(path, dataset, which)
+        path for path in _local(folder, dataset, store) if is_called(path, dataset, which)
     ]
     return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
 
@@ -33,7 +32,7 @@ def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) ->
 def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectStore) -> Path:
     """A published snapshot (None: the newest) brought to this machine, verified; `SnapshotNotFound`."""
     known = [published.snapshot_id for published in snapshots.list_published(store, dataset)]
-    matching = [snapshot_id for snapshot_id in known if which is None or _is_id(snapshot_id, which)]
+    matching = [snapshot_id for snapshot_id in known if which is None or snapshots.is_called(snapshot_id, which)]
     if not matching:
         wanted = "published snapshot" if which is None else f"snapshot {which}"
         raise SnapshotNotFound(
@@ -45,7 +44,7 @@ def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectSt
 
 def is_called(path: Path, dataset: str, which: str) -> bool:
     """Whether a local snapshot file has the id (or its start) or the generation `which`."""
-    return _is_id(path.stem.removeprefix(f"{dataset}-"), which)
+    return snapshots.is_called(path.stem.removeprefix(f"{dataset}-"), which)
 
 
 def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
@@ -84,7 +83,7 @@ def check_dataset(snapshot: Snapshot, dataset: str, path: Path) -> None:
 
 def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValueStore) -> Path:
     """The newest local snapshot if it is as new as the dataset, else the newest published one if that is; `SnapshotStale`."""
-    local = snapshots.list_local(folder, dataset)
+    local = _local(folder, dataset, store)
     if not local:
         return _published_fresh(dataset, folder, store, index)
     try:
@@ -99,7 +98,7 @@ def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValue
 
 def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
     """Without an index: the newest published snapshot, or the newest local one if that is newer or the store does not answer."""
-    local = snapshots.list_local(folder, dataset)
+    local = _local(folder, dataset, store)
     try:
         published: Sequence[snapshots.PublishedSnapshot] = snapshots.list_published(store, dataset)
     except ChunkStoreError:
@@ -133,10 +132,10 @@ def _generation(path: Path, dataset: str) -> int:
     return int(path.stem.removeprefix(f"{dataset}-").partition("-")[0])
 
 
-def _is_id(snapshot_id: str, which: str) -> bool:
-    """The beginning of an id or of its hash, or a generation: `2` is generation 2, and not the start of 25."""
-    if "-" in which:
-        return snapshot_id.startswith(which)
-    if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
-        return True
-    return which.isdecimal() and int(snapshot_id.partition("-")[0]) == int(which)
+def _local(folder: Path, dataset: str, store: ObjectStore) -> list[Path]:
+    """The local snapshots of the dataset that has the name now; of all that ever had it if the store can't tell."""
+    try:
+        found = find_dataset(store, dataset)
+    except ChunkStoreError:
+        found = None
+    return snapshots.list_local(folder, dataset, found.id if found else None)

@@ -8,17 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.errors import Unavailable
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs import snapshots
+from dieselfs.cli import snapshot_choice
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.errors import SnapshotNotFound
 from metadata import keys
-from metadata.errors import IndexBehind, RecordCorrupt, SnapshotRefused, SnapshotStale
+from metadata.errors import IndexBehind, SnapshotRefused, SnapshotStale
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
 from metadata.snapshot import Snapshot
+from tests.chunkstore.packed import StoreWrapper
 from tests.metadata.stepped_index import Piecewise
 
 
@@ -175,17 +179,52 @@ def test_a_commit_of_which_only_a_part_is_applied(
             assert files == expected
 
 
-def test_a_damaged_index_is_told(dataset: Dataset, index: Hooked, folder: Path) -> None:
+def test_a_damaged_index_is_told_and_the_snapshot_made_from_the_store(
+    dataset: Dataset, index: Hooked, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     key = keys.files_of(dataset.ref.id, b"0/0")
     [[value]] = index.get_many([MapFields(key, [b"0"])])
     assert value is not None
-    index.remove([MapFields(key, [b"0"])])
-    with pytest.raises(RecordCorrupt):
-        snapshots.build(dataset, folder)
-    index.put([[MapUpdate(key, [b"0"], [value[:-1] + bytes([value[-1] ^ 1])])]])
-    with pytest.raises(RecordCorrupt):
-        snapshots.build(dataset, folder)
-    assert list(folder.iterdir()) == []
+    damages: list[Callable[[], None]] = [
+        lambda: index.remove([MapFields(key, [b"0"])]),
+        lambda: index.put([[MapUpdate(key, [b"0"], [value[:-1] + bytes([value[-1] ^ 1])])]]),
+    ]
+    for damage in damages:
+        damage()
+        caplog.clear()
+        assert paths_in(snapshots.build(dataset, folder)) == paths_in_store(dataset)
+        assert "index of pets is damaged" in caplog.text
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_local_snapshots_of_a_former_life_are_told_apart(
+    dataset: Dataset, store: MemoryObjectStore, index: Hooked, folder: Path
+) -> None:
+    put(dataset, "later")  # so that the old life got further than the new one
+    old = snapshots.create(dataset, folder)
+    remove_dataset(store, index, "pets")
+    again = open_dataset(store, index, "pets", create=True)
+    put(again, "x")
+    new = snapshots.create(again, folder)
+    assert snapshots.list_local(folder, "pets") == [new, old]
+    assert snapshots.list_local(folder, "pets", again.ref.id) == [new]
+    assert snapshot_choice.newest_known("pets", folder, store) == new
+    assert snapshot_choice.newest_fresh("pets", folder, store, index) == new
+    with pytest.raises(SnapshotNotFound):
+        snapshot_choice.find_snapshot("3", "pets", folder, store)
+
+    class Down(StoreWrapper):
+        def before(self, call: str, key: str) -> None:
+            raise Unavailable("down")
+
+    assert snapshot_choice.newest_known("pets", folder, Down(store)) == old
+
+
+def test_what_a_snapshot_is_called() -> None:
+    for which in ("25", "25-abc", "25-abcdef0", "abcdef0"):
+        assert snapshots.is_called("25-abcdef0123", which), which
+    for which in ("2", "abc", "2-abc", "bcdef0", ""):
+        assert not snapshots.is_called("25-abcdef0123", which), which
 
 
 def test_publishing_and_pulling(
@@ -230,6 +269,8 @@ def test_an_exact_generation_is_not_a_prefix(
     snapshots.create(dataset, folder)
     assert paths_in(snapshots.pull(store, "pets", "2", folder))[0] == 2
     assert paths_in(snapshots.pull(store, "pets", "20", folder))[0] == 20
+    with pytest.raises(SnapshotRefused):
+        snapshots.pull(store, "pets", "1", folder)
 
 
 @pytest.mark.parametrize("how", ["flipped", "short", "empty", "foreign"])
