@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,7 +32,8 @@ class GroupCommit:
     """Turns durable chunks into commits. `add` is for any thread; the first failure is raised by the next call.
 
     `publish(commit, heads)` runs after each commit, in order, on the committing thread; `after` is a generation known to exist.
-    While `hold` is set nothing is committed (used to validate all input first).
+    While `hold` is set nothing is committed (used to validate all input first); what is added meanwhile is kept without bound, but it is
+    only the heads, and is committed in groups of the usual size afterwards.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class GroupCommit:
         self._group_bytes = group_bytes
         self._group_delay_s = group_delay_s
         self._change = threading.Condition()
-        self._waiting: list[DurableChunk] = []
+        self._waiting: deque[DurableChunk] = deque()
         self._waiting_bytes = 0
         self._oldest = 0.0
         # Chunks are counted in the order of `add`, so that a flush waits for those before it and no others.
@@ -137,13 +139,18 @@ class GroupCommit:
                 self._change.notify_all()
 
     def _next_group(self) -> list[DurableChunk]:
-        """The next chunks to commit together; empty when closed."""
+        """The next chunks to commit together, `group_bytes` and what the last of them has more; empty when closed."""
         with self._change:
             while not (self._closed or self._due()):
                 self._change.wait(self._patience())
             if self._closed:
                 return []
-            group, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            group: list[DurableChunk] = []
+            group_bytes = 0
+            while self._waiting and group_bytes < self._group_bytes:
+                group.append(self._waiting.popleft())
+                group_bytes += group[-1].ref.payload_bytes
+            self._waiting_bytes -= group_bytes
             self._change.notify_all()
             return group
 

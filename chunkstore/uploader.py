@@ -14,12 +14,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from chunkstore.chunk_writer import SealedChunk
+from chunkstore.errors import BadSource
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
 
 
 class Uploader:
-    """A pipeline from `submit` to `deliver`. The first failure is raised by every later `submit` and `wait`."""
+    """A pipeline from `submit` to `deliver`. The first failure is raised by every later `submit` and `wait`.
+
+    A chunk whose payload can't be read any more is told to `on_bad_source`, in its turn, and the others go on; without it, it is a failure.
+    """
 
     def __init__(
         self,
@@ -27,12 +31,14 @@ class Uploader:
         dataset_name: str,
         deliver: Callable[[SealedChunk], None],
         *,
+        on_bad_source: Callable[[SealedChunk, BadSource], None] | None = None,
         threads: int = 4,
         max_in_flight_bytes: int = 64 << 20,
     ) -> None:
         self._store = store
         self._dataset_name = dataset_name
         self._deliver = deliver
+        self._on_bad_source = on_bad_source
         self._limit = max_in_flight_bytes
         self._in_flight = 0
         self._change = threading.Condition()
@@ -91,9 +97,15 @@ class Uploader:
         while (item := self._order.get()) is not None:
             chunk, stored = item
             try:
-                stored.result()
-                if self._failure is None:
-                    self._deliver(chunk)
+                try:
+                    stored.result()
+                except BadSource as error:
+                    if self._on_bad_source is None:
+                        raise
+                    self._on_bad_source(chunk, error)
+                else:
+                    if self._failure is None:
+                        self._deliver(chunk)
             except BaseException as error:  # carried to the submitting thread
                 self._failure = self._failure or error
             with self._change:

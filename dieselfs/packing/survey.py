@@ -16,12 +16,14 @@ _RUN_FILES = 4096
 def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
     """Walk all sources without packing; raises `BadSource`, or `InvalidPath`, if any file can't be packed."""
     oddities = Oddities()
-    readable = os.geteuid() == 0  # root may read everything; others find out file by file
+    is_root = os.geteuid() == 0  # root may read everything; others find out file by file
     for source in sources:
         _check_paths_in(source)
         for run in runs_of_source(source, oddities, _RUN_FILES):
-            if isinstance(source, FileList) or not readable:
+            if isinstance(source, FileList):
                 oddities.unreadable.extend(_unreadable(run, source.follow_links))
+            elif not is_root:
+                oddities.unreadable.extend(_refused(run))
             _check_lengths(run)
             progress.files_found += len(run.names)
     progress.special = oddities.special
@@ -34,18 +36,36 @@ def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> 
     progress.changed()
 
 
+def _refused(run: Run) -> Iterator[str]:
+    """Of a walk, which has seen that they are files: one call a name."""
+    if not run.names:
+        return
+    try:
+        folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        yield f"{os.fsdecode(run.disk_directory)}: {error.strerror}"
+        return
+    try:
+        for name in run.names:
+            if not os.access(name, os.R_OK, dir_fd=folder):
+                yield _no_access(os.path.join(run.disk_directory, name))
+    finally:
+        os.close(folder)
+
+
+def _no_access(path: bytes) -> str:
+    there = os.path.lexists(path)
+    reason = "cannot be read: check its owner and mode" if there else "no such file"
+    return f"{os.fsdecode(path)}: {reason}"
+
+
 def _unreadable(run: Run, follow_links: bool) -> Iterator[str]:
     for name in run.names:
         path = os.path.join(run.disk_directory, name)
         if not follow_links and os.path.islink(path):
             yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
         elif not os.access(path, os.R_OK):
-            reason = (
-                "cannot be read: check its owner and mode"
-                if os.path.lexists(path)
-                else "no such file"
-            )
-            yield f"{os.fsdecode(path)}: {reason}"
+            yield _no_access(path)
         elif not os.path.isfile(path):
             yield f"{os.fsdecode(path)}: is a {'directory' if os.path.isdir(path) else 'special file'}, not a file"
 

@@ -110,7 +110,12 @@ class _Worker:
 
     def serve(self, connection: Connection) -> None:
         packing = self._packing
-        with Uploader(packing.open_store(), packing.dataset.name, self._durable) as uploader:
+        with Uploader(
+            packing.open_store(),
+            packing.dataset.name,
+            self._durable,
+            on_bad_source=self._not_stored,
+        ) as uploader:
             self._writer = ChunkWriter(
                 packing.dataset,
                 CHUNK_IDS,
@@ -128,6 +133,10 @@ class _Worker:
 
     def _durable(self, chunk: SealedChunk) -> None:
         self._send(ChunkReport(chunk.ref, chunk.head, chunk.file_count))
+
+    def _not_stored(self, chunk: SealedChunk, error: BadSource) -> None:
+        """A large file, alone in its chunk, that changed between being hashed and being stored."""
+        self._send(FileReport(0, [str(error)]))
 
     def _pack(self, run: Run) -> FileReport:
         failed: list[str] = []

@@ -349,3 +349,19 @@ class TestClose:
                 assert isinstance(outcome.exception(PATIENCE), RuntimeError)
             index.gate.set()
             closing.result(PATIENCE)
+
+
+def test_what_was_held_is_committed_in_groups_of_the_usual_size(log: CommitLog) -> None:
+    index = Index()
+    with GroupCommit(
+        log, 1, index.publish, group_bytes=3000, group_delay_s=HOUR, hold=True
+    ) as group:
+        for number in range(8):
+            group.add(chunk(number))
+        group.release()
+        group.flush()
+    assert [[int(head) for head in heads] for heads in index.heads] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7],
+    ]

@@ -277,3 +277,26 @@ class TestFailure:
             uploader.wait()
         uploader.close()
         uploader.close()
+
+
+def test_a_bad_source_may_be_told_and_the_others_go_on() -> None:
+    def changed() -> Iterator[Buffer]:
+        yield b"x"
+        raise BadSource("changed")
+
+    delivered: list[SealedChunk] = []
+    told: list[tuple[SealedChunk, str]] = []
+    store = MemoryObjectStore()
+    chunks = [chunk(1), chunk(2, changed()), chunk(3)]
+    with Uploader(
+        store,
+        NAME,
+        delivered.append,
+        on_bad_source=lambda chunk, error: told.append((chunk, str(error))),
+    ) as uploader:
+        for each in chunks:
+            uploader.submit(each)
+        uploader.wait()
+    assert delivered == [chunks[0], chunks[2]]
+    assert told == [(chunks[1], "changed")]
+    assert [info.key for info in store.list("")] == [key(1), key(3)]

@@ -18,10 +18,12 @@ from dieselfs.dataset import open_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
+from dieselfs.packing import worker as worker_module
 from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
 from dieselfs.packing.request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import Run, SourceTree
+from dieselfs.packing.survey import survey
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -307,3 +309,53 @@ def test_a_writer_refuses_attributes_that_do_not_fit(place: Place) -> None:
         writer.put(b"d", b"x", 0o100644, (1 << 63) - 1)
     index.close()
     assert set(place.content()) - {b""} == {b"c", b"d"}
+
+
+def test_a_large_file_that_changes_while_it_is_packed_is_reported_and_the_others_are_put(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_LARGE_BYTES", 50_000)
+    for name in ("changes", "vanishes", "large"):
+        (place.source / name).write_bytes(bytes(50_000))
+    real = worker_module.hash_stream
+
+    def hash_and_change(pieces: Iterable[bytes], size: int) -> object:
+        hashes = real(pieces, size)
+        (place.source / "changes").write_bytes(os.urandom(50_000))
+        (place.source / "vanishes").unlink(missing_ok=True)
+        return hashes
+
+    monkeypatch.setattr(worker_module, "hash_stream", hash_and_change)
+    monkeypatch.setattr(
+        SourceTree,
+        "runs",
+        lambda *_: iter(
+            [Run(os.fsencode(place.source), b"", [b"vanishes", b"changes", b"large", b"1"])]
+        ),
+    )
+    progress = PackProgress()
+    tree = SourceTree(os.fsencode(place.source), b"")
+    pack("d", PackRequest([tree]), place.store, place.index, progress)
+    assert progress.files_committed == 2
+    assert [reason.split()[0].rstrip(":") for reason in progress.failed] == [
+        str(place.source / name) for name in ("vanishes", "changes")
+    ]
+    assert set(place.content()) - {b""} == {b"large", b"1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_somebody_who_is_not_root_is_told_what_cannot_be_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = SourceTree(os.fsencode(place.source), b"")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    survey([tree], PackProgress())
+    real = os.access
+
+    def access(path: Any, mode: int, **named: Any) -> bool:
+        assert named["dir_fd"] >= 0
+        return path not in (b"7", b"8") and real(path, mode, **named)
+
+    monkeypatch.setattr(os, "access", access)
+    with pytest.raises(BadSource, match=r"/[78]: cannot be read: .* \(and 1 more\)"):
+        survey([tree], PackProgress())
