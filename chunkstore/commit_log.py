@@ -144,6 +144,11 @@ class CommitLog:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
             draft = replace(draft, generation=draft.generation + 1)
 
+    def append_exactly(self, generation: int, removed: bool = False) -> None:
+        """Make an empty commit durable as `generation`, or raise `AlreadyExists`: for what holds only if nobody else has committed."""
+        commit = Commit(generation, self.dataset.id, time.time_ns(), removed=removed)
+        self._store.create(commit_key(self.dataset.name, generation), [commit.encode()])
+
     def read(self, generation: int) -> Commit:
         """One commit; `NotFound` beyond the newest, `Corrupt` if it belongs to another life of the name."""
         commit = Commit.decode(

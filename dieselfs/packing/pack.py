@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.commit_log import BIRTH_GENERATION, Commit, newest_generation
-from chunkstore.errors import ChunkStoreError
+from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from chunkstore.errors import AlreadyExists, ChunkStoreError
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
@@ -63,8 +63,10 @@ def pack(
 def _take_back(dataset: Dataset) -> None:
     """Remove the dataset that a failed put made, unless something was committed to it, by this put or another one."""
     try:
-        if newest_generation(dataset.store, dataset.ref.name) == BIRTH_GENERATION:
-            remove_dataset(dataset.store, dataset.index, dataset.ref.name)
+        dataset.log.append_exactly(BIRTH_GENERATION + 1, removed=True)
+        remove_dataset(dataset.store, dataset.index, dataset.ref.name)
+    except AlreadyExists:
+        return
     except (ChunkStoreError, MetadataError) as error:
         log.warning("dataset %s stays behind, empty: %s", dataset.ref.name, error)
 
@@ -87,8 +89,9 @@ def _pack(
         open_store=open_store,
         open_index=open_index,
     )
-    workers = PackingProcesses(packing, request.jobs)
+    workers = PackingProcesses(packing, request.jobs if request.order == "scatter" else 1)
     try:
+        progress.changed()
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
             _run(request, workers, commits, progress)
     finally:

@@ -26,7 +26,7 @@ class PackRequest:
     sources: Sequence[SourceTree | FileList]
     jobs: int = 1
     order: str = "scatter"
-    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`)."""
+    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`). The latter two pack with one process, whatever `jobs` says."""
     seed: int = 0
     target_bytes: int = DEFAULT_TARGET_BYTES
     open_chunks: int = DEFAULT_OPEN_CHUNKS
@@ -50,7 +50,8 @@ class PackProgress:
     special: list[bytes] = field(default_factory=list)
     """Sockets, pipes and devices, left out."""
     on_change: Callable[[PackProgress], None] = lambda progress: None
-    """Called from several threads after a change."""
+    """Called from several threads after a change, for the first time by the caller's, once all processes are forked: from then on
+    it may start threads."""
 
     def changed(self) -> None:
         self.on_change(self)

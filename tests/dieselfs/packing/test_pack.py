@@ -359,3 +359,52 @@ def test_somebody_who_is_not_root_is_told_what_cannot_be_read(
     monkeypatch.setattr(os, "access", access)
     with pytest.raises(BadSource, match=r"/[78]: cannot be read: .* \(and 1 more\)"):
         survey([tree], PackProgress())
+
+
+def test_a_put_that_fails_spares_what_another_one_commits_at_that_very_moment(place: Place) -> None:
+    """Between its look at the newest commit and its own last one."""
+    (place.source / "dangling").symlink_to("nowhere")
+
+    class Store(StoreWithRules):
+        armed = True
+
+        def create(self, key: str, parts: Iterable[Buffer]) -> None:
+            if key.endswith("/commits/0000000000000002") and self.armed:
+                Store.armed = False
+                index = LmdbFileStore(place.folder / "index of another")
+                other = open_dataset(LocalDirectory(place.folder / "store"), index, "d")
+                with DatasetWriter(other) as writer:
+                    writer.put(b"theirs", b"x")
+                index.close()
+            super().create(key, parts)
+
+    tree = SourceTree(os.fsencode(place.source), b"")
+    with pytest.raises(BadSource):
+        pack(
+            "d",
+            PackRequest([tree]),
+            lambda: Store(place.folder / "store", place.refuse),
+            place.index,
+            PackProgress(),
+        )
+    assert not Store.armed
+    assert set(place.content()) == {b"", b"theirs"}
+
+
+@pytest.mark.parametrize(("order", "count"), [("scatter", 2), ("path", 1), ("given", 1)])
+def test_processes_are_forked_before_progress_is_told_and_keep_an_order_that_is_wanted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, order: str, count: int
+) -> None:
+    events: list[object] = []
+    real = pack_module.PackingProcesses
+
+    def processes(packing: worker_module.Packing, count: int) -> object:
+        made = real(packing, count)
+        events.append(count)
+        return made
+
+    monkeypatch.setattr(pack_module, "PackingProcesses", processes)
+    progress = PackProgress(on_change=lambda _: events.append(threading.current_thread()))
+    tree = SourceTree(os.fsencode(place.source), b"")
+    pack("d", PackRequest([tree], jobs=2, order=order), place.store, place.index, progress)
+    assert events[:2] == [count, threading.main_thread()]
