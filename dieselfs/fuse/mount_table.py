@@ -21,6 +21,8 @@ from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME
 
 FILE_SYSTEM_TYPE: Final = "fuse.dieselfs"
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
+_MAX_DOCUMENT_BYTES: Final = 64 << 10
+_FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -110,7 +112,7 @@ def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
 def _start_reading(mountpoint: Path) -> subprocess.Popen[bytes]:
     document = mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(DATASET_NAME)
     return subprocess.Popen(
-        ["cat", "--", document],
+        ["head", "-c", str(_MAX_DOCUMENT_BYTES + 1), "--", document],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -127,7 +129,9 @@ def _answer(entry: MountEntry, reading: subprocess.Popen[bytes], deadline: float
             return MountInfo(entry.mountpoint, entry.source, MountState.HUNG)
     if reading.returncode != 0:
         return MountInfo(entry.mountpoint, entry.source, _state_from(complaint))
-    details = json.loads(output)
+    details = _parse_document(output)
+    if details is None:
+        return MountInfo(entry.mountpoint, entry.source, MountState.HUNG)
     return MountInfo(
         entry.mountpoint,
         entry.source,
@@ -139,6 +143,20 @@ def _answer(entry: MountEntry, reading: subprocess.Popen[bytes], deadline: float
         details.get("pid"),
         details,
     )
+
+
+def _parse_document(text: bytes) -> dict[str, Any] | None:
+    """None if it makes no sense: anybody may mount something under our type."""
+    if len(text) > _MAX_DOCUMENT_BYTES:
+        return None
+    try:
+        details = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(details, dict):
+        return None
+    wrong = any(key in details and type(details[key]) is not kind for key, kind in _FIELDS.items())
+    return None if wrong else details
 
 
 def _state_from(complaint: bytes) -> MountState:

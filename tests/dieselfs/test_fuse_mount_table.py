@@ -1,0 +1,39 @@
+"""What a mount says of itself is not believed blindly: it may be anybody's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dieselfs.fuse.mount_table import FILE_SYSTEM_TYPE, MountEntry, MountState, ask
+
+SOUND = {"dataset": "pets", "generation": 3, "snapshot": "3-ab", "mounted": "now", "pid": 7}
+
+
+def answer(mountpoint: Path, document: bytes) -> MountState:
+    (mountpoint / ".dieselfs").mkdir()
+    (mountpoint / ".dieselfs/dataset.json").write_bytes(document)
+    [info] = ask([MountEntry(mountpoint, FILE_SYSTEM_TYPE, "dieselfs:pets@3-ab")], 10.0)
+    return info.state
+
+
+def test_a_sound_document_is_taken(tmp_path: Path) -> None:
+    assert answer(tmp_path, json.dumps(SOUND).encode()) is MountState.SERVING
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"no json",
+        b"\xff\xfe\xff",
+        b"[1]",
+        b"null",
+        b"[" * 60_000,
+        json.dumps(SOUND | {"pid": "7"}).encode(),
+        json.dumps(SOUND | {"dataset": ["x"]}).encode(),
+        json.dumps(SOUND | {"more": "x" * (64 << 10)}).encode(),
+    ],
+)
+def test_an_odd_document_counts_as_no_answer(tmp_path: Path, document: bytes) -> None:
+    assert answer(tmp_path, document) is MountState.HUNG
