@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.errors import ConfigError
+from metadata.url_secrets import redacted as redacted
 
 _KEYS: Final = ("store", "index", "snapshots")
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in _KEYS}
-_PASSWORD = re.compile(r"(?<=://)([^/@\s]*?):[^@\s]*(?=@)")
 DEFAULT_ORIGIN: Final = "default"
 
 
@@ -81,11 +80,6 @@ def load_config(
     return Config(**found)
 
 
-def redacted(text: str) -> str:
-    """`text` with the passwords of all URLs in it replaced by `***`."""
-    return _PASSWORD.sub(r"\1:***", text)
-
-
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Where embedded stores, indexes and snapshots lie: the XDG data folder."""
     return _xdg_folder(environment, "XDG_DATA_HOME", ".local/share")
@@ -137,7 +131,7 @@ def _xdg_folder(environment: Mapping[str, str], variable: str, fallback: str) ->
 
 def _refuse_visible_password(*settings: Setting) -> None:
     for setting in settings:
-        if setting.origin.startswith("--") and _PASSWORD.search(setting.value):
+        if setting.origin.startswith("--") and redacted(setting.value) != setting.value:
             raise ConfigError(
                 f"{setting.origin} {redacted(setting.value)}: a password on the command line is visible to every user",
                 f"put the URL into {_VARIABLES[setting.origin[2:]]} or a profile",

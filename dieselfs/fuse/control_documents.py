@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from metadata.snapshot import Snapshot
+from metadata.url_secrets import without_secrets
 
 SHUFFLE_README: Final = b"""\
 Open a file here whose name says which order you want, for instance
@@ -64,13 +64,6 @@ def statistics_document(
 def timestamp(time_ns: int) -> str:
     """Seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).isoformat()
-
-
-def without_secrets(url: str) -> str:
-    """`url` without user, password, query and fragment, where credentials hide."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

@@ -23,6 +23,7 @@ from redis.connection import ConnectionPool, parse_url
 from redis.retry import Retry
 
 from metadata.errors import IndexUnavailable
+from metadata.url_secrets import without_secrets as without_secrets
 
 SOCKET_TIMEOUT_S: Final = 5.0
 """Bound of a connect, and of each wait for bytes of an answer."""
@@ -166,13 +167,6 @@ def exchange(pipelines: Sequence[Pipeline]) -> list[list[Reply]]:
         for pipeline in pipelines:
             pipeline.abandon()
         raise
-
-
-def without_secrets(url: str) -> str:
-    """An address fit for messages, however wrong: no user, no password, no query."""
-    scheme, _, rest = url.rpartition("://")
-    place = rest.rpartition("@")[2].partition("?")[0]
-    return f"{scheme}://{place}" if scheme.replace("+", "").isalnum() else place
 
 
 class RedisUrl:

@@ -105,9 +105,10 @@ def test_an_unknown_profile_is_refused_with_those_there_are(home: dict[str, str]
     assert "cluster, lab" in str(caught.value.hint)
 
 
-def test_a_password_on_the_command_line_is_refused(home: dict[str, str]) -> None:
+@pytest.mark.parametrize("url", ["redis://me:secret@host", "redis://host/0?password=secret"])
+def test_a_password_on_the_command_line_is_refused(home: dict[str, str], url: str) -> None:
     with pytest.raises(ConfigError, match="visible to every user") as caught:
-        load_config(index="redis://me:secret@host", environment=home)
+        load_config(index=url, environment=home)
     assert "secret" not in f"{caught.value}{caught.value.hint}"
 
 
@@ -128,6 +129,12 @@ def test_passwords_are_never_shown(home: dict[str, str]) -> None:
             "a redis://u:***@h and redis+cluster://u:***@h,i",
         ),
         ("dl://d/a:b@c", "dl://d/a:b@c"),
+        ("redis://:p@ss@h", "redis://:***@h"),
+        ("redis://:p/w?x@h", "redis://:***@h"),
+        ("redis://h:1/0?db=2&password=a@b: wrong", "redis://h:1/0?db=2&password=*** wrong"),
+        ("redis://h/0?password=***: wrong", "redis://h/0?password=***: wrong"),
+        ("redis://h/0?p%61ssword=x", "redis://h/0?p%61ssword=***"),
+        ("file:///a?token=1", "file:///a?token=1"),
     ],
 )
 def test_redaction(text: str, shown: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dieselfs.fuse import control_files
 from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.control_documents import timestamp, without_secrets
+from dieselfs.fuse.control_documents import timestamp
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.inodes import CONTROL_INODE, SHUFFLE_INODE, is_control
 from dieselfs.fuse.shuffle_lists import ShuffleLists
@@ -108,19 +108,6 @@ async def test_other_names(
     with pytest.raises(pyfuse3.FUSEError) as raised:
         await control.lookup(parent, name)
     assert raised.value.errno == number
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("file:///data/store", "file:///data/store"),
-        ("s3://key:secret@host:9000/bucket?token=secret#x", "s3://host:9000/bucket"),
-        ("memory://", "memory:"),
-        ("", ""),
-    ],
-)
-def test_urls_are_shown_without_secrets(url: str, shown: str) -> None:
-    assert without_secrets(url).rstrip("/") == shown.rstrip("/")
 
 
 def test_times_are_shown_in_utc() -> None:
