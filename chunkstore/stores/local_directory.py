@@ -8,6 +8,7 @@ directory synced. The last component of a key fans out over 256 folders by its h
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import time
@@ -28,6 +29,7 @@ from chunkstore.errors import (
 from chunkstore.stores.direct_write import DirectWriter, gathered
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
+_log = logging.getLogger(__name__)
 _TEMPORARY = ".temporary"
 _ABANDONED_AFTER_S = 24 * 3600
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -35,7 +37,7 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class LocalDirectory:
-    """Implements `ObjectStore` under the folder `root`, which is made on the first `create` if its parent exists."""
+    """Implements `ObjectStore` under the folder `root`, which is made on the first `create` if its parent exists; a warning tells it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -112,6 +114,8 @@ class LocalDirectory:
             return
         with suppress(FileExistsError):
             os.mkdir(root)
+            # A slip in its name, or a disk that is not mounted, would else go unnoticed.
+            _log.warning("made a new store at %s", root)
         with suppress(FileExistsError):
             os.mkdir(f"{root}/{_TEMPORARY}")
         _remove_abandoned(f"{root}/{_TEMPORARY}")

@@ -107,6 +107,11 @@ class TestNoStore:
             with pytest.raises(Unavailable, match="no store at"):
                 call(KEY)
 
+    def test_a_new_store_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        for key in ("a", "b"):
+            LocalDirectory(tmp_path / "shared").create(key, [b"x"])
+        assert caplog.messages == [f"made a new store at {tmp_path / 'shared'}"]
+
     def test_absent_parent(self, tmp_path: Path) -> None:
         store = LocalDirectory(tmp_path / "absent/store")
         with pytest.raises(Unavailable, match="parent folder does not exist"):
