@@ -6,7 +6,7 @@
     ├── DatasetNotFound      tell the user
     ├── PathNotFound         tell the user
     ├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
-    ├── IndexBehind          the index lacks commits of the store and may not be written: run `dlcmd recover`
+    ├── IndexBehind          the index lacks commits of the store and may not be written: check it, or use a new one
     ├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
     └── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
 """

@@ -151,7 +151,7 @@ class Namespace:
         value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
         if record is None or record.retired:
-            raise RecordCorrupt(f"the index has no record of chunk {print_id(chunk_id)}: run `dlcmd recover`")
+            raise RecordCorrupt(f"the index has no record of chunk {print_id(chunk_id)}; rebuild it: name a new, empty one with --index")
         return record
 
     def chunks(self) -> dict[bytes, ChunkRecord]:

@@ -44,6 +44,12 @@ MEANINGS: Final = {
     ExitCode.INTERRUPTED: "interrupted",
 }
 
+# What opens a dataset brings its index up to the store, from nothing if need be.
+_REBUILD: Final = (
+    "name a new, empty index with --index (or remove the LMDB folder, or flush the Redis database); "
+    "the next command fills it from the store"
+)
+
 # The first class that matches an error decides. A hint is used where the message does not say itself what to do.
 _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (store_errors.Unavailable, ExitCode.TEMPORARY, "check --store and try again"),
@@ -66,7 +72,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (
         index_errors.RecordCorrupt,
         ExitCode.INTEGRITY,
-        "rebuild the index from the store with `dlcmd recover`",
+        _REBUILD,
     ),
     (
         index_errors.DatasetNotFound,
@@ -75,7 +81,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     ),
     (index_errors.PathNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd ls`"),
     (index_errors.PathConflict, ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
-    (index_errors.IndexBehind, ExitCode.CONFLICT, "run `dlcmd recover`"),
+    (index_errors.IndexBehind, ExitCode.CONFLICT, _REBUILD),
     (index_errors.SnapshotRefused, ExitCode.INTEGRITY, "pull or create it again"),
     (
         index_errors.SnapshotStale,

@@ -174,7 +174,7 @@ class LmdbEnvironment:
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
             advice = "not a folder: choose another place for the index"
         elif isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
-            advice = f"not a sound LMDB database ({reason}): move it away and run `dlcmd recover`"
+            advice = f"not a sound LMDB database ({reason}): move it away; the next command makes a new one from the store"
         else:
             advice = f"{reason}: check the folder and try again"
         return IndexUnavailable(f"index {self._folder}: {advice}")

@@ -3,13 +3,16 @@
 import errno
 import inspect
 import json
+import re
 from pathlib import Path
 
+import click
 import pytest
 
 import chunkstore.errors
 import dieselfs.errors
 import metadata.errors
+from dieselfs.cli import dlcmd as dlcmd_group
 from dieselfs.cli.exit_codes import MEANINGS, ExitCode, explain
 from tests.dieselfs.cli.conftest import Dlcmd
 
@@ -136,3 +139,16 @@ def test_the_help_and_the_documentation_list_every_code(dlcmd: Dlcmd) -> None:
     for code, meaning in MEANINGS.items():
         assert meaning.split(":")[0] in shown
         assert f"| {int(code)} |" in documented
+
+
+def test_no_error_advises_a_verb_that_does_not_exist() -> None:
+    packages = Path(__file__).parents[3]
+    said = {
+        verb
+        for package in ("chunkstore", "metadata", "dieselfs")
+        for file in (packages / package).rglob("*.py")
+        for verb in re.findall(r"`dlcmd ([a-z]+)", file.read_text())
+    }
+    assert "ls" in said
+    assert isinstance(dlcmd_group, click.Group)
+    assert said <= set(dlcmd_group.list_commands(click.Context(dlcmd_group)))
