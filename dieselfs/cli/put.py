@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -50,7 +51,8 @@ _MAX_CHUNK_BYTES = 1 << 30
     type=click.Choice(["scatter", "path", "given"]),
     default="scatter",
     show_default=True,
-    help="How files share chunks: scatter mixes classes (best for shuffled training).",
+    help="How files share chunks: scatter mixes classes (best for shuffled training); path and given keep that order, by packing"
+    " with one process, whatever -j says.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the scatter order.")
 @click.option("--chunk-size", type=Size(), default="4MiB", show_default=True, metavar="SIZE")
@@ -264,8 +266,8 @@ def _put(
         return open_places(invocation.config)[1]
 
     began = time.monotonic()
-    with invocation.progress("put") as shown:
-        progress.on_change = _Shown(shown)
+    with ExitStack() as shown:
+        progress.on_change = _Shown(lambda: shown.enter_context(invocation.progress("put")))
         try:
             pack(address.dataset, request, open_store, open_index, progress)
         except KeyboardInterrupt:
@@ -285,14 +287,18 @@ def _put(
 
 
 class _Shown:
-    """Turns counts since the start into steps of a progress bar."""
+    """Turns counts since the start into steps of a progress bar, which is begun at the first change: it has a thread, and the packing
+    processes are forked before that."""
 
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+    def __init__(self, begin: Callable[[], Progress]) -> None:
+        self._begin = begin
+        self._shown: Progress | None = None
         self._files = self._bytes = 0
         self._expected = False
 
     def __call__(self, progress: PackProgress) -> None:
+        if self._shown is None:
+            self._shown = self._begin()
         if progress.walked and not self._expected:
             self._expected = True
             self._shown.expect(progress.files_found, 0)

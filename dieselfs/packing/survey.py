@@ -18,7 +18,6 @@ def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> 
     oddities = Oddities()
     is_root = os.geteuid() == 0  # root may read everything; others find out file by file
     for source in sources:
-        _check_paths_in(source)
         for run in runs_of_source(source, oddities, _RUN_FILES):
             if isinstance(source, FileList):
                 oddities.unreadable.extend(_unreadable(run, source.follow_links))
@@ -26,6 +25,8 @@ def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> 
                 oddities.unreadable.extend(_refused(run))
             _check_lengths(run)
             progress.files_found += len(run.names)
+        if not oddities.unreadable:
+            _check_paths_in(source)
     progress.special = oddities.special
     if oddities.unreadable:
         more = f" (and {len(oddities.unreadable) - 1} more)" if len(oddities.unreadable) > 1 else ""

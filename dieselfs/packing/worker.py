@@ -11,6 +11,7 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -88,7 +89,8 @@ def run_worker(packing: Packing, number: int, connection: Connection) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone; what it did not commit stays invisible
     except BaseException as error:
-        send(WorkerFailure(error))
+        with suppress(OSError):  # the parent may have given up itself
+            send(WorkerFailure(error))
     finally:
         connection.close()
 

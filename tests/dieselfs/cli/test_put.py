@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from dieselfs.cli import (
     put as put_verb,  # loaded before a child gives up root's powers, as all below
 )
 from dieselfs.cli import run
+from dieselfs.cli.invocation import Invocation
 from dieselfs.dataset import open_dataset
 from dieselfs.packing import pack
 from dieselfs.packing.worker import _LARGE_BYTES
@@ -705,3 +707,40 @@ def test_quiet(place: Place, source: Path, quiet: list[str]) -> None:
     done = place.put(*quiet, f"{source}/", "dl://d")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "" or "--json" in quiet
+
+
+def test_the_progress_bar_begins_after_the_processes_are_forked(
+    place: Place, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a thread, which a fork may catch with a lock in its hands."""
+    for name, value in place.environment.items():
+        monkeypatch.setenv(name, value)
+    events: list[str] = []
+    processes, progress = pack.PackingProcesses, Invocation.progress
+
+    def forked(*arguments: Any) -> object:
+        made = processes(*arguments)
+        events.append("forked")
+        return made
+
+    def begun(invocation: Invocation, action: str) -> object:
+        events.append("bar")
+        return progress(invocation, action)
+
+    monkeypatch.setattr(pack, "PackingProcesses", forked)
+    monkeypatch.setattr(Invocation, "progress", begun)
+    assert run(["put", "-j", "2", f"{source}/", "dl://d"]) == 0
+    assert events == ["forked", "bar"]
+
+
+def test_an_order_that_is_wanted_is_kept_with_any_number_of_jobs(
+    place: Place, tmp_path: Path
+) -> None:
+    source = tmp_path / "many"
+    source.mkdir()
+    names = [f"{number:04}" for number in range(500)]
+    for name in names:
+        (source / name).write_bytes(bytes(200))
+    place.summary("--order", "path", "-j", "4", "--chunk-size", "16KiB", f"{source}/", "dl://d")
+    packed = [os.fsdecode(path) for group in place.chunk_groups() for path in group]
+    assert packed == names
