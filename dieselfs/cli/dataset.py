@@ -84,8 +84,14 @@ def print_datasets(invocation: Invocation, human: bool | None = None) -> None:
     from metadata.dataset_state import list_datasets
 
     output = invocation.output
-    with invocation.places() as (_, index):
+    with invocation.places() as (store, index):
         records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
+        # Walks through the whole store, so only if the index is new or lost.
+        if not records and (names := _stored_names(store)):
+            for name in names:
+                output.note(
+                    f"{name} is in the store, but not in the index yet: `dlcmd dataset info {name}` brings it there"
+                )
     if output.json:
         for record in records:
             output.record(record)
@@ -102,6 +108,17 @@ def print_datasets(invocation: Invocation, human: bool | None = None) -> None:
         for r in records
     ]
     output.table(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows)
+
+
+def _stored_names(store: ObjectStore) -> list[str]:
+    """The datasets in the store; none if it does not answer or does not exist yet."""
+    from chunkstore.errors import ChunkStoreError
+
+    try:
+        keys = [info.key for info in store.list("datasets/")]
+    except ChunkStoreError:
+        return []
+    return sorted({key.split("/")[1] for key in keys})
 
 
 def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:

@@ -85,7 +85,9 @@ def ls(invocation: Invocation, dataset: str, human: bool | None) -> None:
 
 
 def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
+    from chunkstore.commit_log import find_dataset
     from dieselfs import snapshots
+    from metadata.errors import DatasetNotFound
 
     found: dict[str, dict[str, Any]] = {}
     for published in snapshots.list_published(invocation.store(), name):
@@ -97,6 +99,8 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
         found[snapshot_id] = _record(
             snapshot_id, path.stat().st_size, str(path), snapshot_id in found
         )
+    if not found and find_dataset(invocation.store(), name) is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
     return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
 
 

@@ -1,5 +1,7 @@
 """ls, cat, stat, du, shuffle: what they print, for people and for programs."""
 
+import uuid
+
 import pytest
 
 from dieselfs.client import Client
@@ -117,6 +119,49 @@ def test_shuffle_prints_every_file_once_and_the_same_twice(dlcmd: Dlcmd) -> None
     names = [name.encode() if isinstance(name, str) else name for name in FILES]
     assert sorted(first.split(b"\0")[:-1]) == sorted(names)
     assert dlcmd("shuffle", "pets", "--seed", "1", "-0").out == first
+
+
+def test_shuffle_takes_the_fresh_snapshot_and_needs_no_index_for_a_named_one(
+    dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    monkeypatch.setattr("dieselfs.snapshots.build", None)
+    first = dlcmd("shuffle", "pets", "-0")
+    assert first.code == 0
+    named = dlcmd("shuffle", "pets@2", "-0", "--index", "redis://127.0.0.1:1")
+    assert (named.code, named.out) == (0, first.out)
+
+
+def test_shuffle_refuses_names_with_line_breaks_in_lines(dlcmd: Dlcmd) -> None:
+    result = dlcmd("shuffle", "pets")
+    assert (result.code, result.out) == (2, b"")
+    assert "line break" in result.err
+    assert "-0" in result.err
+    assert len(dlcmd("shuffle", "pets", "--json").records) == len(FILES)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--seed", 2**64), ("--epoch", -1), ("--group", 2**31), ("--world", 2**31)],
+)
+def test_shuffle_numbers_out_of_range_are_wrong_usage(
+    dlcmd: Dlcmd, option: str, value: int
+) -> None:
+    result = dlcmd("shuffle", "pets", "-0", option, str(value))
+    assert (result.code, result.out) == (2, b"")
+    assert option in result.err
+
+
+def test_snapshot_ls_of_an_unknown_dataset(dlcmd: Dlcmd) -> None:
+    assert dlcmd("snapshot", "ls", "petz").code == 3
+    known = dlcmd("snapshot", "ls", "pets", "--json")
+    assert (known.code, known.out) == (0, b"")
+
+
+def test_dataset_ls_with_a_lost_index_names_what_is_in_the_store(dlcmd: Dlcmd) -> None:
+    result = dlcmd("dataset", "ls", "--json", "--index", f"memory://{uuid.uuid4().hex}")
+    assert (result.code, result.out) == (0, b"")
+    assert "pets is in the store" in result.err
 
 
 def test_the_ranks_of_a_shuffle_share_the_files(dlcmd: Dlcmd) -> None:
