@@ -40,6 +40,7 @@ def family(pid: int) -> list[int]:
 
 
 def peak_of_put(source: Path, folder: Path) -> int:
+    (folder / "store").mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         "DIESELFS_STORE": f"file://{folder}/store",

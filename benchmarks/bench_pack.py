@@ -33,6 +33,7 @@ def packer(files: int, folder: Path, index_url: str) -> Callable[[], float]:
 
     def pack() -> float:
         empty(folder)
+        (folder / "store").mkdir()
         store, index = open_store(f"file://{folder}/store"), open_index(index_url)
         name = f"bench{next(lives)}"
         begin = time.perf_counter()

@@ -115,6 +115,7 @@ def warm(root: Path) -> None:
 
 def dlcmd(*arguments: str | Path, folder: Path, index: str | None = None) -> str:
     """Run `dlcmd` with its store, index and snapshots in `folder`; its standard output."""
+    (folder / "store").mkdir(parents=True, exist_ok=True)
     environment = {
         **os.environ,
         "DIESELFS_STORE": f"file://{folder}/store",

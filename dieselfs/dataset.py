@@ -51,14 +51,18 @@ class Dataset:
         return self.namespace.catch_up(self.log, self.reader)
 
 
-def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False) -> Dataset:
+def open_dataset(
+    store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False
+) -> Dataset:
     """Open a dataset and bring the index up to the store, which holds the truth.
 
     Raises `DatasetNotFound`, or creates the dataset when asked to.
     """
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
     if ref is None:
-        raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+        raise DatasetNotFound(
+            f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are"
+        )
     if born:
         _sweep(store, ref)
     known = indexed_dataset(index, name)
@@ -66,7 +70,9 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
         sweep_old_end(store, ref)  # whoever gave birth to the dataset may have been killed before
     if known == ref or not is_removed(store, name):
         log = CommitLog(store, ref)
-        dataset = Dataset(ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born)
+        dataset = Dataset(
+            ref, store, index, log, ChunkReader(store, ref), Namespace(index, ref), born
+        )
         if known != ref:
             _register(index, ref, log.read(BIRTH_GENERATION).time_ns)
         try:
@@ -77,7 +83,9 @@ def open_dataset(store: ObjectStore, index: KeyValueStore, name: str, *, create:
         else:
             return dataset
     if not create:
-        raise DatasetNotFound(f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it")
+        raise DatasetNotFound(
+            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+        )
     remove_dataset(store, index, name)
     return open_dataset(store, index, name, create=True)
 
@@ -86,7 +94,10 @@ def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
     """At its birth, free a dataset from commits that a writer of a former life of the name left behind."""
     for info in list(store.list(commit_prefix(ref.name))):
         generation = info.key.rpartition("/")[2]
-        if generation.isdigit() and Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id:
+        if (
+            generation.isdigit()
+            and Commit.decode(store.get(info.key), int(generation)).dataset_id != ref.id
+        ):
             store.delete(info.key)
 
 
@@ -107,7 +118,9 @@ def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
     if ref is None:
         if finish_removal(store, name):  # only the last step was missing
             return
-        raise DatasetNotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+        raise DatasetNotFound(
+            f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are"
+        )
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))
     Namespace(index, ref).forget()

@@ -48,9 +48,13 @@ os.register_at_fork(after_in_child=_count_fork)
 
 def _check_attributes(path: bytes, mode: int, mtime_ns: int) -> None:
     if not 0 <= mode <= 0xFFFF:
-        raise UsageError(f"{os.fsdecode(path)}: mode {mode} is none: give permission bits, like 0o644")
+        raise UsageError(
+            f"{os.fsdecode(path)}: mode {mode} is none: give permission bits, like 0o644"
+        )
     if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
-        raise UsageError(f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds since 1970")
+        raise UsageError(
+            f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds since 1970"
+        )
 
 
 class DatasetWriter:
@@ -80,7 +84,9 @@ class DatasetWriter:
         )
         self._dirty = False
 
-    def put(self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None) -> None:
+    def put(
+        self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None
+    ) -> None:
         """Pack one file; `UsageError`, `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
         self._check_process()
         if mtime_ns is None:
@@ -138,7 +144,10 @@ class DatasetWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if error is None:
             self.close()

@@ -28,7 +28,9 @@ class PathFilter:
     _compiled: list[tuple[bool, re.Pattern[str]]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        compiled = [(rule.include, re.compile(_expression(rule.pattern), re.DOTALL)) for rule in self.rules]
+        compiled = [
+            (rule.include, re.compile(_expression(rule.pattern), re.DOTALL)) for rule in self.rules
+        ]
         object.__setattr__(self, "_compiled", compiled)
 
     def __bool__(self) -> bool:

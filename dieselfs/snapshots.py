@@ -58,7 +58,11 @@ def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None
             path = _write(dataset.namespace, before, folder, progress)
         except RecordCorrupt as error:
             if _totals(dataset) == before:
-                _log.warning("the index of %s is damaged (%s); rebuilt this snapshot from the store", dataset.ref.name, error)
+                _log.warning(
+                    "the index of %s is damaged (%s); rebuilt this snapshot from the store",
+                    dataset.ref.name,
+                    error,
+                )
                 break
             continue  # the scan saw half a commit
         if _totals(dataset) == before:
@@ -68,7 +72,13 @@ def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None
     return _write(replayed, replayed.catch_up(dataset.log, dataset.reader), folder, progress)
 
 
-def create(dataset: Dataset, folder: Path, *, publish: bool = True, progress: Callable[[int], None] | None = None) -> Path:
+def create(
+    dataset: Dataset,
+    folder: Path,
+    *,
+    publish: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> Path:
     """Build a snapshot and, unless told not to, store it in the object store for mounts that have no index."""
     path = build(dataset, folder, progress)
     if publish:
@@ -88,7 +98,8 @@ def publish_snapshot(store: ObjectStore, path: Path) -> str:
 def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
     """The dataset's snapshots in the store, oldest first."""
     found = [
-        PublishedSnapshot(info.key.rpartition("/")[2], info.size_bytes) for info in store.list(snapshot_prefix(name))
+        PublishedSnapshot(info.key.rpartition("/")[2], info.size_bytes)
+        for info in store.list(snapshot_prefix(name))
     ]
     return sorted(found, key=lambda snapshot: snapshot.generation)
 
@@ -109,7 +120,11 @@ def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list
     """
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if path.suffix == SUFFIX and path.stem.rpartition("-")[0].rpartition("-")[0] == name]
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.suffix == SUFFIX and path.stem.rpartition("-")[0].rpartition("-")[0] == name
+    ]
     if dataset_id is not None:
         found = [path for path in found if _dataset_id(path) in (dataset_id, None)]
     return sorted(found, key=_generation_of)
@@ -137,7 +152,9 @@ def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
     if known is None:
         raise IndexBehind(f"the index does not know dataset {name}: check --index")
     if known.id != snapshot.dataset.id:
-        raise SnapshotStale(f"the snapshot is of a dataset {name} that has been removed; make a new one with --refresh")
+        raise SnapshotStale(
+            f"the snapshot is of a dataset {name} that has been removed; make a new one with --refresh"
+        )
     state = read_state(index, known.id, keys.APPLIED)
     if (state.generation, state.updated_ns) != (snapshot.generation, snapshot.updated_ns):
         raise SnapshotStale(
@@ -151,7 +168,9 @@ def _totals(dataset: Dataset) -> DatasetState:
     return read_state(dataset.index, dataset.ref.id, keys.TOTALS)
 
 
-def _write(namespace: Namespace, state: DatasetState, folder: Path, progress: Callable[[int], None] | None) -> Path:
+def _write(
+    namespace: Namespace, state: DatasetState, folder: Path, progress: Callable[[int], None] | None
+) -> Path:
     return build_snapshot(
         namespace.dataset,
         state,
@@ -168,7 +187,9 @@ def _choose(published: list[PublishedSnapshot], name: str, which: str | None) ->
         published = [s for s in published if is_called(s.snapshot_id, which)]
     if not published:
         wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
-        raise SnapshotRefused(f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`")
+        raise SnapshotRefused(
+            f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`"
+        )
     return published[-1]
 
 
@@ -218,4 +239,3 @@ class _FileParts:
         with open(self.path, "rb") as file:
             while piece := file.read(_COPY_BYTES):
                 yield piece
-

@@ -1,14 +1,14 @@
 """Errors of the metadata layer, cut by what the caller does next.
 
-    MetadataError
-    ├── IndexUnavailable     the key-value database did not answer: retry later
-    ├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
-    ├── DatasetNotFound      tell the user
-    ├── PathNotFound         tell the user
-    ├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
-    ├── IndexBehind          the index lacks commits of the store and may not be written: check it, or use a new one
-    ├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
-    └── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
+MetadataError
+├── IndexUnavailable     the key-value database did not answer: retry later
+├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
+├── DatasetNotFound      tell the user
+├── PathNotFound         tell the user
+├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
+├── IndexBehind          the index lacks commits of the store and may not be written: check it, or use a new one
+├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
+└── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
 """
 
 from __future__ import annotations

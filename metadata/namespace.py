@@ -80,7 +80,9 @@ class Namespace:
             for commit in log.since(state.generation):
                 if commit.removed:
                     raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
-                heads: list[ChunkHead] = list(pool.map(lambda ref: reader.head(ref.id, ref.head_bytes), commit.added))
+                heads: list[ChunkHead] = list(
+                    pool.map(lambda ref: reader.head(ref.id, ref.head_bytes), commit.added)
+                )
                 state = apply_commit(self._index, self.dataset.id, commit, heads)
         if not state.generation:  # every dataset has a first commit
             raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
@@ -100,14 +102,18 @@ class Namespace:
                 row = decode_entries(lookup.key, [name], [value])[0]
                 if not is_deletion(row):
                     return PathEntry(path, row)
-        raise PathNotFound(f"no such file or directory in dataset {self.dataset.name}: {path.decode(errors='replace')}")
+        raise PathNotFound(
+            f"no such file or directory in dataset {self.dataset.name}: {path.decode(errors='replace')}"
+        )
 
     def stat_files(self, directory: bytes, names: Sequence[bytes]) -> list[np.void | None]:
         """The rows of the live files of these names in one directory, None for the others. One round trip."""
         key = keys.files_of(self.dataset.id, directory)
         values = self._index.get_many([MapFields(key, names)])[0]
         found = [number for number, value in enumerate(values) if value is not None]
-        rows = decode_entries(key, [names[n] for n in found], [value for value in values if value is not None])
+        rows = decode_entries(
+            key, [names[n] for n in found], [value for value in values if value is not None]
+        )
         result: list[np.void | None] = [None] * len(names)
         for number, row, deleted in zip(found, rows, is_deletion(rows).tolist(), strict=True):
             if not deleted:
@@ -151,7 +157,9 @@ class Namespace:
         value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
         if record is None or record.retired:
-            raise RecordCorrupt(f"the index has no record of chunk {print_id(chunk_id)}; rebuild it: name a new, empty one with --index")
+            raise RecordCorrupt(
+                f"the index has no record of chunk {print_id(chunk_id)}; rebuild it: name a new, empty one with --index"
+            )
         return record
 
     def chunks(self) -> dict[bytes, ChunkRecord]:
@@ -172,7 +180,9 @@ class Namespace:
             directory = pending.pop()
             prefix = directory + b"/" if directory else b""
             below = keys.directories_of(self.dataset.id, directory)
-            pending.extend(prefix + name for batch in self._index.scan(below) for name, _ in batch if name)
+            pending.extend(
+                prefix + name for batch in self._index.scan(below) for name, _ in batch if name
+            )
             tops += [below, keys.files_of(self.dataset.id, directory)]
         # Deepest first, so that an interrupted removal still finds the rest from the root.
         self._index.drop(tops[:1:-1])
@@ -193,7 +203,9 @@ class Namespace:
             hidden_files = len(hidden)
             hidden_bytes = int(files["length"].sum()) - int(files[kept]["length"].sum())
             file_names, files = [file_names[number] for number in kept], files[kept]
-        return DirectoryListing(directory, file_names, files, directory_names, directories, hidden_files, hidden_bytes)
+        return DirectoryListing(
+            directory, file_names, files, directory_names, directories, hidden_files, hidden_bytes
+        )
 
     def _live(self, key: bytes) -> tuple[Sequence[bytes], npt.NDArray[np.void]]:
         found: dict[bytes, bytes] = {}

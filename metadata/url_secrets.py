@@ -21,7 +21,9 @@ def redacted(text: str) -> str:
 
 def without_secrets(url: str) -> str:
     """An address without user, password, query and fragment."""
-    scheme, separator, rest = url.rpartition("://") if url.count("://") < 2 else url.partition("://")
+    scheme, separator, rest = (
+        url.rpartition("://") if url.count("://") < 2 else url.partition("://")
+    )
     if scheme in _PATH_SCHEMES:
         return url
     if not separator or not scheme.replace("+", "").isalnum():

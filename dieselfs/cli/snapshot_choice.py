@@ -23,16 +23,18 @@ _COPY_BYTES: Final = 8 << 20
 
 def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
     """The local file of the snapshot whose id starts with `which`, or whose generation it is; pulled if it is not here yet."""
-    matching = [
-        path for path in _local(folder, dataset, store) if is_called(path, dataset, which)
-    ]
+    matching = [path for path in _local(folder, dataset, store) if is_called(path, dataset, which)]
     return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
 
 
 def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectStore) -> Path:
     """A published snapshot (None: the newest) brought to this machine, verified; `SnapshotNotFound`."""
     known = [published.snapshot_id for published in snapshots.list_published(store, dataset)]
-    matching = [snapshot_id for snapshot_id in known if which is None or snapshots.is_called(snapshot_id, which)]
+    matching = [
+        snapshot_id
+        for snapshot_id in known
+        if which is None or snapshots.is_called(snapshot_id, which)
+    ]
     if not matching:
         wanted = "published snapshot" if which is None else f"snapshot {which}"
         raise SnapshotNotFound(
