@@ -20,12 +20,13 @@ def redacted(text: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """An address without user, password, query and fragment."""
+    """An address without user, password, query and fragment (which a path keeps: they belong to its names)."""
     scheme, separator, rest = (
         url.rpartition("://") if url.count("://") < 2 else url.partition("://")
     )
     if scheme in _PATH_SCHEMES:
-        return url
+        host, slash, path = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
     if not separator or not scheme.replace("+", "").isalnum():
         return rest.rpartition("@")[2].partition("?")[0]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]

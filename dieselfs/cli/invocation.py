@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,9 @@ class Invocation:
             terminal=terminal,
             color=_wants_color(options.get("color", "auto"), terminal),
         )
+        if output.quiet:
+            # Notices of the library, such as that a store is new, else go to stderr.
+            logging.getLogger().addHandler(logging.NullHandler())
         show_progress = not (options.get("no_progress") or output.quiet)
         return cls(config, output, show_progress, options.get("profile"))
 

@@ -68,7 +68,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     options = MountOptions(
         chosen.mountpoint,
-        store_url=f"file://user:secret@host{chosen.store}?token=secret",
+        store_url=f"file://user:secret@host{chosen.store}",
         allow_other=chosen.allow_other,
         uid=chosen.uid,
         gid=chosen.gid,

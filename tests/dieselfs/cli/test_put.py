@@ -175,7 +175,7 @@ def test_everything_comes_back(place: Place, source: Path) -> None:
     done = place.put(f"{source}/", "dl://d")
     assert done.returncode == 0, done.stderr
     assert re.match(r"put 45 files, .* in \d+ chunks, .* files/s\n", done.stdout)
-    assert done.stderr == ""
+    assert done.stderr == f"made a new store at {place.folder}/store\n"
     assert place.content() == before == tree_of(source)
     assert before[b""].mode == stat.S_IFDIR | 0o711
     assert b"empty/inner" in before
@@ -685,7 +685,7 @@ def test_a_worker_that_is_killed(place: Place, many_files: Path) -> None:
         assert group_is_gone(process.pid)
     if process.returncode:
         assert process.returncode == 5
-        assert len(err.splitlines()) == 1
+        assert len(err.splitlines()) == 2  # the first: that the store is new
         assert b"ended early" in err
     check_whole_or_absent(place, many_files)
     place.summary(*arguments)
