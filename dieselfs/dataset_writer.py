@@ -88,10 +88,12 @@ class DatasetWriter:
         self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None
     ) -> None:
         """Pack one file; `UsageError`, `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
-        self._check_process()
+        if self._forks != _forks:
+            self._check_process()
         if mtime_ns is None:
             mtime_ns = time.time_ns()
-        _check_attributes(path, mode, mtime_ns)
+        if mode != 0o644 or not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
+            _check_attributes(path, mode, mtime_ns)
         self._parents.check_file(path)
         self._dirty = True
         self._packer.add_file(path, data, mode, mtime_ns)
