@@ -1,10 +1,10 @@
 """Does memory stay flat with the number of files?
 
 Peak resident memory of all processes of `dlcmd put` (their sum, sampled) for n and 4 n files of 4 KiB, and that of a mount's daemon (less the
-pages of the snapshot's map) while all files of n and 4 n are listed, stat'ed and read. Expectation: buffers for open chunks
+pages of the snapshot's map) while all files of n and 4 n are listed, stat'ed and read in chunk-wise order. Expectation: buffers for open chunks
 (64 x 4 MiB a process at the most), nothing per file.
 
-    python -m benchmarks.bench_memory [--files 150000]
+    python -m benchmarks.bench_memory [--files 100000]
 """
 
 from __future__ import annotations
@@ -76,17 +76,20 @@ def peak_of_mount(folder: Path, mountpoint: Path) -> int:
 
 
 def _read_all(mountpoint: Path) -> None:
+    """Every file is listed, stat'ed and read, in chunk-wise order: another one would fetch a chunk for each file."""
     for directory, _, names in os.walk(mountpoint):
         for name in names:
-            with open(f"{directory}/{name}", "rb") as file:
-                file.read()
+            os.stat(f"{directory}/{name}")
+    order = (mountpoint / ".dieselfs/shuffle/seed=1,epoch=0,group=8,rank=0,world=1").read_text()
+    for path in order.split("\n")[:-1]:
+        (mountpoint / path).read_bytes()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--files", type=int, default=150_000, help="and four times as many")
+    parser.add_argument("--files", type=int, default=100_000, help="and four times as many")
     options = parser.parse_args()
     peaks: dict[str, list[int]] = {"put": [], "mount": []}
     for files in (options.files, 4 * options.files):

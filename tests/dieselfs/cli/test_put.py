@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -598,6 +599,16 @@ def test_killed_at_any_moment(place: Place, many_files: Path, whole_group: bool)
 
 
 def group_is_gone(group: int) -> bool:
+    """Whether every process of the group ends soon: its pipes close a moment before it does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not _is_gone(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _is_gone(group: int) -> bool:
     """Zombies of nobody count as gone: somebody has yet to collect them."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
