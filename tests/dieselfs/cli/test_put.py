@@ -12,8 +12,8 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
