@@ -12,7 +12,6 @@
     ├── Conflict              something is in the way, or has moved on: clear it, then try again
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
     │   └── MountpointBusy    something is mounted there already, or uses it
-    ├── Unreachable           a helper process or a mount does not answer: retry later
     └── PartialFailure        some of many failed, the others are done
 
 Errors of `chunkstore` and `metadata` pass through unchanged. The command line maps all three trees to exit codes in one table,
@@ -72,10 +71,6 @@ class MountError(DieselFSError):
 
 class MountpointBusy(MountError):
     """Something is mounted at the mountpoint, or a process uses it."""
-
-
-class Unreachable(DieselFSError):
-    """A process that should answer does not. Retrying may help."""
 
 
 class PartialFailure(DieselFSError):

@@ -97,7 +97,6 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (product_errors.SnapshotNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),
-    (product_errors.Unreachable, ExitCode.TEMPORARY, "try again"),
     (
         product_errors.PartialFailure,
         ExitCode.PARTIAL,

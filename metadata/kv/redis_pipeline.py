@@ -264,7 +264,3 @@ def advice(error: exceptions.RedisError) -> str:
 
 def is_error(reply: Reply) -> bool:
     return isinstance(reply, exceptions.RedisError)
-
-
-def as_error(reply: Reply) -> exceptions.RedisError:
-    return cast(exceptions.RedisError, reply)
