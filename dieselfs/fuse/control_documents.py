@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dieselfs.fuse.statistics import FastPathStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
+_NO_FAST_PATH: Final = FastPathStatistics()
 SHUFFLE_README: Final = b"""\
 Open a file here whose name says which order you want, for instance
 
@@ -47,16 +50,39 @@ def dataset_document(
 
 
 def statistics_document(
-    requests: Mapping[str, int], bytes_read: int, thread_reads: int, cache: object, uptime_s: float
+    requests: Mapping[str, int],
+    bytes_read: int,
+    thread_reads: int,
+    cache: object,
+    uptime_s: float,
+    fast_path: FastPathStatistics = _NO_FAST_PATH,
 ) -> bytes:
-    """`stats.json`: counters since the mount began. `cache` is the cache's statistics dataclass."""
+    """`stats.json`: counters since the mount began.
+
+    `requests` (by kind), `bytes_read` and `thread_reads` are those of Python alone, `cache` is the cache's statistics
+    dataclass. The document has the sums, so that it reads the same with and without a fast path.
+    """
+    cached: dict[str, Any] = (
+        asdict(cache) if is_dataclass(cache) and not isinstance(cache, type) else {}
+    )
     return _json(
         {
             "uptime_s": round(uptime_s, 3),
-            "requests": dict(sorted(requests.items())),
-            "bytes_read": bytes_read,
+            "fast_path": {
+                "active": fast_path.active,
+                "reason": fast_path.reason,
+                "threads": fast_path.threads,
+            },
+            "requests": dict(sorted((Counter(requests) + Counter(fast_path.requests)).items())),
+            "requests_in_python": dict(sorted(requests.items())),
+            "bytes_read": bytes_read + fast_path.bytes_read,
+            "hits": {
+                "node_memory": cached.get("hits", 0) + fast_path.node_memory_hits,
+                "store": thread_reads,
+            },
             "reads_through_threads": thread_reads,
-            "cache": asdict(cache) if is_dataclass(cache) and not isinstance(cache, type) else {},
+            "stored_ahead": asdict(fast_path.stored_ahead),
+            "cache": cached,
         }
     )
 
