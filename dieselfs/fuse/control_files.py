@@ -2,13 +2,14 @@
 
     .dieselfs/dataset.json       what is mounted
     .dieselfs/stats.json         counters, fresh at every look-up
+    .dieselfs/refresh.json       how often the mount was told to take a newer snapshot, and what came of it
     .dieselfs/shuffle/README     how to name a list
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
 reads as empty), and a document gets a fresh inode then, so that the kernel never shows one content under
-the size of another (design §6 e). A shuffled list is a function of its parameters; it keeps its inode,
-and with it the kernel's pages, while the kernel knows it.
+the size of another (design §6 e). A shuffled list is a function of its snapshot and parameters; it keeps
+its inode, and with it the kernel's pages, while the kernel knows it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from dieselfs.fuse.attributes import DIRECTORY_BYTES, FOREVER_S, Owner, entry_at
 from dieselfs.fuse.control_documents import SHUFFLE_README
 from dieselfs.fuse.control_names import README_NAME, SHUFFLE_NAME
 from dieselfs.fuse.inodes import CONTROL_INODE, FIRST_CONTROL_FILE_INODE, SHUFFLE_INODE
-from dieselfs.fuse.shuffle_lists import ShuffleLists
+from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
 from dieselfs.shuffle import ShuffleParameters, parse_parameters
+from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,7 @@ MAX_FILES: Final = 10_000
 class _ControlFile:
     size: int
     mtime_ns: int
-    content: bytes | ShuffleParameters
+    content: bytes | ShuffledOrder
     """A document's bytes, or what a list is built from again when it was dropped."""
     lookups: int = 0
     """How often the kernel was told of it and has not said yet that it forgot."""
@@ -51,10 +53,16 @@ class ControlDirectory:
     """The files of the control directory that the kernel knows at present."""
 
     def __init__(
-        self, documents: Mapping[bytes, Callable[[], bytes]], lists: ShuffleLists, owner: Owner
+        self,
+        documents: Mapping[bytes, Callable[[], bytes]],
+        lists: ShuffleLists,
+        snapshot: Callable[[], Snapshot],
+        owner: Owner,
     ) -> None:
-        """`documents` gives the content of each file of `.dieselfs/` at the time of the call."""
+        """`documents` gives the content of each file of `.dieselfs/` at the time of the call, `snapshot`
+        the one whose shuffled orders are given then."""
         self._lists = lists
+        self._snapshot = snapshot
         self._owner = owner
         self._started_ns = time.time_ns()
         self._documents = {
@@ -63,7 +71,7 @@ class ControlDirectory:
         }
         self._next_inode = count(FIRST_CONTROL_FILE_INODE)
         self._files: dict[int, _ControlFile] = {}
-        self._list_inodes: dict[ShuffleParameters, int] = {}
+        self._list_inodes: dict[ShuffledOrder, int] = {}
 
     async def lookup(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes:
         """Counts as one look-up of the inode that it returns."""
@@ -73,23 +81,26 @@ class ControlDirectory:
         if write is not None:
             return self._told(self._new_document(write()))
         if parent == SHUFFLE_INODE and b"=" in name:
-            return self._told(await self._list_inode(_parameters(name)))
+            return self._told(await self._list_inode(self._order(name)))
         raise pyfuse3.FUSEError(errno.ENOENT)
 
     def _new_document(self, content: bytes) -> int:
         return self._add(_ControlFile(len(content), time.time_ns(), content))
 
-    async def _list_inode(self, parameters: ShuffleParameters) -> int:
+    def _order(self, name: bytes) -> ShuffledOrder:
+        return ShuffledOrder(self._snapshot(), _parameters(name))
+
+    async def _list_inode(self, order: ShuffledOrder) -> int:
         try:
-            text = await self._lists.text(parameters)
+            text = await self._lists.text(order)
         except ValueError as error:  # a path holds a newline
             log.error("no list of one path a line: %s", error)
             raise pyfuse3.FUSEError(errno.ENOTSUP) from None
         # No await from here on: a FORGET in between would take the inode away.
-        inode = self._list_inodes.get(parameters)
+        inode = self._list_inodes.get(order)
         if inode is None:
-            inode = self._add(_ControlFile(len(text), time.time_ns(), parameters))
-            self._list_inodes[parameters] = inode
+            inode = self._add(_ControlFile(len(text), time.time_ns(), order))
+            self._list_inodes[order] = inode
         return inode
 
     def _add(self, file: _ControlFile) -> int:
@@ -126,7 +137,7 @@ class ControlDirectory:
     async def read(self, inode: int, start: int, size: int) -> memoryview:
         """Bytes [start, start + size), as far as the file reaches."""
         content = self._file(inode).content
-        if isinstance(content, ShuffleParameters):
+        if isinstance(content, ShuffledOrder):
             content = await self._lists.text(content)
         return memoryview(content)[start : start + size]
 
@@ -141,7 +152,7 @@ class ControlDirectory:
 
     def _drop(self, inode: int) -> None:
         content = self._files.pop(inode).content
-        if isinstance(content, ShuffleParameters):
+        if isinstance(content, ShuffledOrder):
             del self._list_inodes[content]
 
     def _file(self, inode: int) -> _ControlFile:

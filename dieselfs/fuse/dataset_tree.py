@@ -34,7 +34,7 @@ class DatasetTree:
 
     def __init__(self, snapshot: Snapshot, epoch: int, owner: Owner) -> None:
         self.snapshot = snapshot
-        self._epoch = epoch
+        self.epoch = epoch
         self._owner = owner
         self._absent = known_absent()
         self._subdirectory_counts = snapshot.columns.directory_directory_count
@@ -42,15 +42,20 @@ class DatasetTree:
     def _in_snapshot(self, inode: int) -> int:
         if inode == ROOT_INODE:
             return ROOT
-        if epoch_of(inode) != self._epoch:
+        if epoch_of(inode) != self.epoch:
             raise pyfuse3.FUSEError(errno.ESTALE)
         return snapshot_inode(inode)
 
+    def find(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes | None:
+        """The entry of that name, if there is one."""
+        found = self.snapshot.lookup(self._in_snapshot(parent), name)
+        return None if found is None else self._attributes(found)
+
     def lookup(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes:
         """The entry of that name, or the kernel's note that there is none (ENOENT in the root)."""
-        found = self.snapshot.lookup(self._in_snapshot(parent), name)
+        found = self.find(parent, name)
         if found is not None:
-            return self._attributes(found)
+            return found
         if len(name) > MAX_NAME_BYTES:  # the kernel leaves that to us
             raise pyfuse3.FUSEError(errno.ENAMETOOLONG)
         if parent == ROOT_INODE:
@@ -65,10 +70,10 @@ class DatasetTree:
         snapshot = self.snapshot
         if node < DIRECTORY_BASE:
             size, links = snapshot.size(node), 1
-            inode = kernel_inode(self._epoch, node)
+            inode = kernel_inode(self.epoch, node)
         else:
             size, links = DIRECTORY_BYTES, 2 + int(self._subdirectory_counts[node - DIRECTORY_BASE])
-            inode = ROOT_INODE if node == ROOT else kernel_inode(self._epoch, node)
+            inode = ROOT_INODE if node == ROOT else kernel_inode(self.epoch, node)
         return entry_attributes(
             inode,
             snapshot.mode(node),

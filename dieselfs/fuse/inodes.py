@@ -7,6 +7,9 @@
 The kernel keeps names and bytes under these numbers for good. A refresh that used a number again
 would serve the old file's bytes under the new file's name, so every snapshot that a mount shows in
 its life has an epoch of its own (design §6 a).
+
+The root keeps its number through all epochs, so the positions in its listing are numbered alike,
+epoch << 40 | index of the next child, and tell which snapshot's listing a reader is in.
 """
 
 from __future__ import annotations
@@ -43,3 +46,13 @@ def epoch_of(inode: int) -> int:
 def snapshot_inode(inode: int) -> int:
     """The number in its epoch's snapshot of a file or directory that is not the root."""
     return inode & _SNAPSHOT_MASK
+
+
+def root_position(epoch: int, index: int) -> int:
+    """Where a listing of the root stands that began in `epoch` and goes on with child `index`."""
+    return epoch << _EPOCH_SHIFT | index
+
+
+def index_in_root(position: int) -> int:
+    """The child that a listing of the root goes on with; its epoch is the position's `epoch_of`."""
+    return position & _SNAPSHOT_MASK

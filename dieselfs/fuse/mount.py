@@ -1,7 +1,7 @@
 """A mount from beginning to end, in the foreground of its process. One process can hold one mount.
 
 It ends when it is unmounted or on SIGINT, SIGTERM or SIGHUP: requests in flight are answered, for at
-most `GRACE_S`, and then the mount is detached, whoever still uses it.
+most `GRACE_S`, and then the mount is detached, whoever still uses it. SIGUSR1 makes it look for a newer snapshot.
 """
 
 from __future__ import annotations
@@ -26,13 +26,18 @@ from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import dataset_document, statistics_document
 from dieselfs.fuse.control_files import ControlDirectory
-from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME, STATISTICS_NAME
-from dieselfs.fuse.dataset_tree import DatasetTree
+from dieselfs.fuse.control_names import (
+    CONTROL_NAME,
+    DATASET_NAME,
+    REFRESH_NAME,
+    STATISTICS_NAME,
+)
+from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.file_reader import CachedSource, FileReader
-from dieselfs.fuse.inodes import FIRST_EPOCH
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.readiness import announce_ready
+from dieselfs.fuse.refresh import NewerSnapshot, Refresher
 from dieselfs.fuse.shuffle_lists import ShuffleLists
 from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import ROOT, Snapshot
@@ -90,24 +95,38 @@ def run_mount(
     source: CachedSource,
     options: MountOptions,
     *,
+    newer: NewerSnapshot = lambda shown: None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
-    `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and
-    `source` stay the caller's, to close afterwards. Raises `MountError` if the mount can't be made.
+    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `on_ready` is called once
+    the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    `MountError` if the mount can't be made.
     """
     check_mountable(options)
     mountpoint = resolve(options.mountpoint)
-    operations, threads = _assemble(snapshot, source, options)
-    trio.run(_mounted, operations, snapshot, options, mountpoint, threads, on_ready)
+    parts = _assemble(snapshot, source, options, newer)
+    trio.run(_mounted, parts, fuse_options(snapshot, options), mountpoint, on_ready)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a mount is made of."""
+
+    operations: MountOperations
+    refresher: Refresher
+    threads: WorkerThreads
 
 
 def _assemble(
-    snapshot: Snapshot, source: CachedSource, options: MountOptions
-) -> tuple[MountOperations, WorkerThreads]:
+    snapshot: Snapshot, source: CachedSource, options: MountOptions, newer: NewerSnapshot
+) -> _Parts:
     threads = WorkerThreads(_READING_THREADS)
     reader = FileReader(source, threads)
+    epochs = Epochs(snapshot, options.owner)
+    epochs.listen(_warn_of_hidden_name)
+    refresher = Refresher(epochs, newer)
     started_ns, started = time.time_ns(), time.monotonic()
     counts: dict[str, int] = {}
 
@@ -118,17 +137,20 @@ def _assemble(
         )
 
     def dataset() -> bytes:
-        return dataset_document(snapshot, options.store_url, _shown(options), started_ns)
+        return dataset_document(refresher.shown, options.store_url, _shown(options), started_ns)
 
     control = ControlDirectory(
-        {DATASET_NAME: dataset, STATISTICS_NAME: statistics},
-        ShuffleLists(snapshot, threads),
+        {DATASET_NAME: dataset, STATISTICS_NAME: statistics, REFRESH_NAME: refresher.document},
+        ShuffleLists(threads),
+        lambda: epochs.current.snapshot,
         options.owner,
     )
+    return _Parts(MountOperations(epochs, reader, control, counts), refresher, threads)
+
+
+def _warn_of_hidden_name(epoch: int, snapshot: Snapshot) -> None:
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
-    tree = DatasetTree(snapshot, FIRST_EPOCH, options.owner)
-    return MountOperations(tree, reader, control, counts), threads
 
 
 def _shown(options: MountOptions) -> dict[str, object]:
@@ -150,19 +172,18 @@ def fuse_options(snapshot: Snapshot, options: MountOptions) -> set[str]:
 
 
 async def _mounted(
-    operations: MountOperations,
-    snapshot: Snapshot,
-    options: MountOptions,
-    mountpoint: Path,
-    threads: WorkerThreads,
-    on_ready: Callable[[], None],
+    parts: _Parts, chosen: set[str], mountpoint: Path, on_ready: Callable[[], None]
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        _make_mount(operations, mountpoint, fuse_options(snapshot, options))
+    with (
+        trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as endings,
+        trio.open_signal_receiver(signal.SIGUSR1) as refreshes,
+    ):
+        _make_mount(parts.operations, mountpoint, chosen)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_end_on_signal, signals, nursery.cancel_scope)
-                nursery.start_soon(_tell_when_ready, mountpoint, threads, on_ready)
+                nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
+                nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
+                nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
                 await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
                 nursery.cancel_scope.cancel()
         finally:
@@ -210,6 +231,11 @@ async def _end_on_signal(signals: Any, scope: trio.CancelScope) -> None:
         # From here pyfuse3 takes no further request; main() returns when the last one is answered.
         scope.deadline = min(scope.deadline, trio.current_time() + GRACE_S)
         pyfuse3.terminate()
+
+
+async def _refresh_on_signal(signals: Any, refresher: Refresher) -> None:
+    async for _ in signals:
+        await refresher.refresh()
 
 
 async def _tell_when_ready(

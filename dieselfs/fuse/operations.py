@@ -17,7 +17,7 @@ import pyfuse3
 
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import CONTROL_NAME
-from dieselfs.fuse.dataset_tree import DatasetTree
+from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.file_reader import FileReader
 from dieselfs.fuse.inodes import CONTROL_INODE, ROOT_INODE, is_control
 from dieselfs.fuse.requests import request
@@ -35,13 +35,13 @@ class MountOperations(pyfuse3.Operations):
 
     def __init__(
         self,
-        tree: DatasetTree,
+        epochs: Epochs,
         reader: FileReader,
         control: ControlDirectory,
         request_counts: dict[str, int],
     ) -> None:
         super().__init__()
-        self._tree = tree
+        self._epochs = epochs
         self._reader = reader
         self._control = control
         self.request_counts = request_counts
@@ -54,13 +54,13 @@ class MountOperations(pyfuse3.Operations):
             return await self._control.lookup(parent_inode, name)
         if parent_inode == ROOT_INODE and name == CONTROL_NAME:
             return self._control.attributes(CONTROL_INODE)
-        return self._tree.lookup(parent_inode, name)
+        return self._epochs.tree_of(parent_inode).lookup(parent_inode, name)
 
     @request
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         if is_control(inode):
             return self._control.attributes(inode)
-        return self._tree.attributes(inode)
+        return self._epochs.tree_of(inode).attributes(inode)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         # Not a @request: there is no reply, so there is nothing that could carry an errno.
@@ -74,7 +74,8 @@ class MountOperations(pyfuse3.Operations):
 
     @request
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        (self._control if is_control(inode) else self._tree).require_directory(inode)
+        owner = self._control if is_control(inode) else self._epochs.tree_of(inode)
+        owner.require_directory(inode)
         return inode
 
     @request
@@ -86,7 +87,7 @@ class MountOperations(pyfuse3.Operations):
 
     def _list_dataset(self, inode: int, start: int, token: pyfuse3.ReaddirToken) -> None:
         reply = pyfuse3.readdir_reply
-        for following, (name, entry) in enumerate(self._tree.children(inode, start), start + 1):
+        for name, entry, following in self._epochs.children(inode, start):
             hidden = inode == ROOT_INODE and name == CONTROL_NAME
             if not hidden and not reply(token, name, entry, following):
                 return
@@ -113,7 +114,7 @@ class MountOperations(pyfuse3.Operations):
     async def read(self, fh: int, off: int, size: int) -> Any:  # bytes or a view of them
         if is_control(fh):
             return await self._control.read(fh, off, size)
-        return await self._reader.read(self._tree.extent(fh), off, size)
+        return await self._reader.read(self._epochs.tree_of(fh).extent(fh), off, size)
 
     @request
     async def release(self, fh: int) -> None:
@@ -121,7 +122,7 @@ class MountOperations(pyfuse3.Operations):
 
     @request
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        return self._tree.file_system_statistics()
+        return self._epochs.current.file_system_statistics()
 
     @request
     async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
@@ -134,14 +135,19 @@ class MountOperations(pyfuse3.Operations):
         if name.startswith(_UNSUPPORTED_NAMESPACES):
             # After ENOTSUP `ls -l` stops asking; ENODATA made it ask for each of 64,000 files.
             raise pyfuse3.FUSEError(errno.ENOTSUP)
-        value = None if is_control(inode) else self._tree.extended_attributes(inode).get(name)
+        value = self._extended_attributes(inode).get(name)
         if value is None:
             raise pyfuse3.FUSEError(errno.ENODATA)
         return value
 
     @request
     async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
-        return [] if is_control(inode) else list(self._tree.extended_attributes(inode))
+        return list(self._extended_attributes(inode))
+
+    def _extended_attributes(self, inode: int) -> dict[bytes, bytes]:
+        if is_control(inode):
+            return {}
+        return self._epochs.tree_of(inode).extended_attributes(inode)
 
 
 def _refuse(kind: str) -> Any:

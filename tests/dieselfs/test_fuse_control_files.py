@@ -4,6 +4,7 @@ import errno
 import stat
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pyfuse3
 import pytest
@@ -25,7 +26,10 @@ def control() -> ControlDirectory:
         b"stats.json": lambda: b"%d" % next(serial) * 100,
         b"nothing": lambda: b"",
     }
-    return ControlDirectory(documents, ShuffleLists(Counting(), WorkerThreads(1)), Owner(1, 2))  # type: ignore[arg-type]
+    snapshot: Any = Counting()
+    return ControlDirectory(
+        documents, ShuffleLists(WorkerThreads(1)), lambda: snapshot, Owner(1, 2)
+    )
 
 
 async def looked_up(control: ControlDirectory, name: bytes, parent: int = CONTROL_INODE) -> int:

@@ -1,7 +1,8 @@
 """A mount's daemon for tests: `python -m tests.mount.daemon SNAPSHOT STORE MOUNTPOINT [options]`.
 
 Its source fails as the file given by --faults says at the time of each read: empty for no fault, else
-corrupt, unavailable, missing, bug, short or stuck.
+corrupt, unavailable, missing, bug, short or stuck. On SIGUSR1 it takes the snapshot whose path is in the file given by
+--next, if there is one.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.chunk_cache import CacheStatistics, ChunkCache
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse.mount import MountOptions, run_mount
+from dieselfs.fuse.refresh import NewerSnapshot
 from metadata.snapshot import Snapshot
 
 ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
@@ -53,12 +55,20 @@ class FaultySource:
         return self._source.statistics()
 
 
+def newer_in(file: Path | None) -> NewerSnapshot:
+    def newer(shown: Snapshot) -> Snapshot | None:
+        return Snapshot.open(file.read_text()) if file is not None and file.exists() else None
+
+    return newer
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("snapshot", type=Path)
     parser.add_argument("store", type=Path)
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--faults", type=Path)
+    parser.add_argument("--next", type=Path)
     parser.add_argument("--cache-bytes", type=int, default=256 << 20)
     parser.add_argument("--allow-other", action="store_true")
     parser.add_argument("--uid", type=int)
@@ -80,7 +90,7 @@ def main() -> int:
             source = ChunkCache(reader, chosen.cache_bytes)
             if chosen.faults:
                 source = FaultySource(source, chosen.faults)
-            run_mount(snapshot, source, options)
+            run_mount(snapshot, source, options, newer=newer_in(chosen.next))
     except DieselFSError as error:
         print(f"dlcmd: {error}", file=sys.stderr)
         return 1

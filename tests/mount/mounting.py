@@ -46,6 +46,8 @@ class Mount:
     pid: int
     log_file: Path
     faults: Path
+    next: Path
+    """Names the snapshot file that a refresh takes."""
 
     @property
     def log(self) -> str:
@@ -53,14 +55,32 @@ class Mount:
 
     def statistics(self) -> dict[str, Any]:
         """What the mount counts. Asking makes a few requests itself."""
-        document: dict[str, Any] = json.loads((self.path / ".dieselfs" / "stats.json").read_text())
-        return document
+        return self.control("stats.json")
 
     def fail_with(self, fault: str) -> None:
         """Let reads that reach the daemon fail from now on; '' ends it."""
         replacement = self.faults.with_suffix(".new")
         replacement.write_text(fault)
         replacement.rename(self.faults)
+
+    def control(self, name: str) -> dict[str, Any]:
+        """A document of the control directory."""
+        document: dict[str, Any] = json.loads((self.path / ".dieselfs" / name).read_text())
+        return document
+
+    def attempt_refresh(self, snapshot: Path) -> str | None:
+        """Tell the daemon to take a snapshot, and wait until it has, or until it says why not."""
+        self.next.write_text(str(snapshot))
+        attempts = self.control("refresh.json")["attempts"]
+        os.kill(self.pid, signal.SIGUSR1)
+        eventually(
+            lambda: self.control("refresh.json")["attempts"] > attempts, "the end of a refresh"
+        )
+        error: str | None = self.control("refresh.json")["error"]
+        return error
+
+    def refresh(self, snapshot: Path) -> None:
+        assert self.attempt_refresh(snapshot) is None
 
     def wait_until_ended(self) -> None:
         eventually(lambda: not is_alive(self.pid), f"end of daemon {self.pid}")
@@ -77,9 +97,11 @@ def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
     faults = folder / "faults"
     faults.write_text("")
     log_file = folder / "daemon.log"
-    command = daemon_command(packed, mountpoint, "--faults", str(faults), *options)
+    following = folder / "next"
+    files = ["--faults", str(faults), "--next", str(following)]
+    command = daemon_command(packed, mountpoint, *files, *options)
     pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
-    return Mount(mountpoint, pid, log_file, faults)
+    return Mount(mountpoint, pid, log_file, faults, following)
 
 
 @contextmanager
