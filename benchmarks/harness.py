@@ -7,6 +7,7 @@ reported with their spread.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -93,18 +94,32 @@ def scratch(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_tree(root: Path, files: int, folders: int, size_bytes: int) -> None:
+def make_tree(root: Path, files: int, folders: int, size_bytes: int, processes: int = 1) -> None:
     """`files` files of random content in `folders` class folders, durable and in the page cache."""
     content = random.Random(1).randbytes(size_bytes + files)
-    for folder in range(folders):
-        path = root / f"class{folder:04d}"
-        path.mkdir(parents=True)
-        for number in range(folder, files, folders):
-            fd = os.open(
-                f"{path}/image{number:07d}.jpg", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644
-            )
-            os.write(fd, content[number : number + size_bytes])
-            os.close(fd)
+
+    def make(part: int) -> None:
+        for folder in range(part, folders, processes):
+            path = root / f"class{folder:04d}"
+            path.mkdir(parents=True)
+            for number in range(folder, files, folders):
+                fd = os.open(
+                    f"{path}/image{number:07d}.jpg", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644
+                )
+                os.write(fd, content[number : number + size_bytes])
+                os.close(fd)
+
+    workers = [
+        multiprocessing.get_context("fork").Process(target=make, args=(part,))
+        for part in range(1, processes)
+    ]
+    for worker in workers:
+        worker.start()
+    make(0)
+    for worker in workers:
+        worker.join()
+        if worker.exitcode:
+            raise RuntimeError(f"making {root} failed")
     os.sync()
 
 

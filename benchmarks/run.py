@@ -16,6 +16,7 @@ QUICK = {
     "bench_put": ["--files", "5000", "--rounds", "1"],
     "bench_pack": ["--files", "10000", "--rounds", "1"],
     "bench_memory": ["--files", "1000"],
+    "bench_mount": ["--quick"],
     "bench_snapshot": ["--files", "20000"],
     "bench_shuffle": ["--files", "20000"],
 }
