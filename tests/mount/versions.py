@@ -1,0 +1,43 @@
+"""Two versions of one dataset, as snapshots of one store, for tests of mounts that are refreshed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.client import Client
+from metadata.kv.memory import MemoryStore
+from tests.mount.packing import BASE_TIME_NS, PackedDataset
+
+Files = dict[str, bytes]
+"""Paths with their bytes."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    before: PackedDataset
+    after: PackedDataset
+    files_before: Files
+    files_after: Files
+
+
+def pack_versions(before: Files, after: Files, folder: Path) -> Versions:
+    """A dataset that held `before` and then `after`; of what it held before nothing else is left."""
+    client = Client.connect(
+        "sample",
+        store=LocalDirectory(folder / "store"),
+        index=MemoryStore(),
+        create=True,
+        snapshot_folder=folder / "snapshots",
+    )
+    with client:
+        snapshots = []
+        for number, files in enumerate((before, after)):
+            for entry in client.ls():
+                client.delete_tree(entry.path)
+            for path, content in files.items():
+                client.put(content, path, mtime_ns=BASE_TIME_NS + number)
+            snapshots.append(client.save_meta())
+    first, second = (
+        PackedDataset(snapshot, folder / "store", Path("/nowhere")) for snapshot in snapshots
+    )
+    return Versions(first, second, before, after)
