@@ -11,7 +11,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 
@@ -39,11 +41,28 @@ class CacheStatistics:
     budget_bytes: int
 
 
+class CacheObserver(Protocol):
+    """Someone who reads whole chunks where they lie in the cache. Called by the thread that changes the cache."""
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        """The chunk is in the cache."""
+        ...
+
+    def release(self, chunk: ChunkId) -> None:
+        """It has left; who still reads keeps the memoryview."""
+        ...
+
+    def was_used(self, chunk: ChunkId) -> bool:
+        """Whether it was read behind the cache's back since this was last asked."""
+        ...
+
+
 class ChunkCache:
     """Implements `ChunkSource`. Thread-safe; a hit takes no lock and no system call."""
 
     def __init__(self, source: ChunkSource, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
         self._source = source
+        self._observer: CacheObserver | None = None
         self._budget = budget_bytes
         self._pieces: OrderedDict[_PieceKey, memoryview] = OrderedDict()
         self._in_flight: dict[_PieceKey, Future[memoryview]] = {}
@@ -84,6 +103,18 @@ class ChunkCache:
         return _joined(
             [self._file_piece(file, number)[part] for number, part in _parts(start, length)]
         )
+
+    def observe(self, observer: CacheObserver) -> None:
+        """Tell `observer` of whole chunks that come and go from now on."""
+        self._observer = observer
+
+    def discard(self, chunk: ChunkId) -> None:
+        """Forget a whole chunk; nothing happens if it is not there."""
+        with self._lock:
+            piece = self._pieces.pop((chunk.value, 0, -1), None)
+            if piece is not None:
+                self._bytes -= len(piece)
+                self._tell_released(chunk.value)
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
@@ -139,12 +170,34 @@ class ChunkCache:
             self._fetched_bytes += len(piece)
             self._pieces[key] = piece
             self._bytes += len(piece)
+            if self._observer is not None and key[2] < 0:
+                self._observer.hold(ChunkId(key[0]), piece)
             while self._bytes > self._budget and len(self._pieces) > 1:
-                _, evicted = self._pieces.popitem(last=False)
-                self._bytes -= len(evicted)
-                self._evictions += 1
+                self._evict_one()
         waiters.set_result(piece)
         return piece
+
+    def _evict_one(self) -> None:
+        """The least recently used piece, as far as the observer's use is known: second chance."""
+        for _ in range(len(self._pieces)):
+            key, piece = self._pieces.popitem(last=False)
+            if (
+                self._observer is None
+                or key[2] >= 0
+                or not self._observer.was_used(ChunkId(key[0]))
+            ):
+                break
+            self._pieces[key] = piece
+        else:
+            key, piece = self._pieces.popitem(last=False)
+        self._bytes -= len(piece)
+        self._evictions += 1
+        if key[2] < 0:
+            self._tell_released(key[0])
+
+    def _tell_released(self, chunk: bytes) -> None:
+        if self._observer is not None:
+            self._observer.release(ChunkId(chunk))
 
 
 def _parts(start: int, length: int) -> Iterator[tuple[int, slice]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkSource, FileExtent
 from chunkstore.errors import Corrupt
+from dieselfs.chunk_cache import CacheObserver
 from dieselfs.worker_threads import WorkerThreads
 
 
@@ -18,6 +20,14 @@ class CachedSource(ChunkSource, Protocol):
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         """What `read` would return if that is in memory, else None. Never blocks."""
+        ...
+
+    def observe(self, observer: CacheObserver) -> None:
+        """Tell `observer` of whole chunks that come into memory and leave it."""
+        ...
+
+    def discard(self, chunk: ChunkId) -> None:
+        """Let go of a chunk in memory."""
         ...
 
     def statistics(self) -> Any:

@@ -33,12 +33,14 @@ from dieselfs.fuse.control_names import (
     STATISTICS_NAME,
 )
 from dieselfs.fuse.epochs import Epochs
+from dieselfs.fuse.fast_path import FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.readiness import announce_ready
 from dieselfs.fuse.refresh import NewerSnapshot, Refresher
 from dieselfs.fuse.shuffle_lists import ShuffleLists
+from dieselfs.fuse.storing_ahead import StoringAhead
 from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import ROOT, Snapshot
 
@@ -68,6 +70,10 @@ class MountOptions:
     gid: int | None = None
     nonempty: bool = False
     """Mount over what the directory holds."""
+    plain: bool = False
+    """Without the fast path: every request is answered in Python."""
+    store_ahead_bytes: int | None = None
+    """Most that the page cache may hold of files stored ahead; None: a share of the free memory, 0: store none."""
 
     @property
     def owner(self) -> Owner:
@@ -107,7 +113,7 @@ def run_mount(
     check_mountable(options)
     mountpoint = resolve(options.mountpoint)
     parts = _assemble(snapshot, source, options, newer)
-    trio.run(_mounted, parts, fuse_options(snapshot, options), mountpoint, on_ready)
+    trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +121,12 @@ class _Parts:
     """What a mount is made of."""
 
     operations: MountOperations
+    epochs: Epochs
+    source: CachedSource
     refresher: Refresher
     threads: WorkerThreads
+    fast_path: FastPath
+    storing_ahead: StoringAhead
 
 
 def _assemble(
@@ -129,11 +139,16 @@ def _assemble(
     refresher = Refresher(epochs, newer)
     started_ns, started = time.time_ns(), time.monotonic()
     counts: dict[str, int] = {}
+    fast_path = FastPath(wanted=not options.plain)
 
     def statistics() -> bytes:
-        uptime_s = time.monotonic() - started
         return statistics_document(
-            counts, reader.bytes_read, reader.thread_reads, source.statistics(), uptime_s
+            counts,
+            reader.bytes_read,
+            reader.thread_reads,
+            source.statistics(),
+            time.monotonic() - started,
+            fast_path.statistics(),
         )
 
     def dataset() -> bytes:
@@ -145,7 +160,15 @@ def _assemble(
         lambda: epochs.current.snapshot,
         options.owner,
     )
-    return _Parts(MountOperations(epochs, reader, control, counts), refresher, threads)
+    return _Parts(
+        MountOperations(epochs, reader, control, counts),
+        epochs,
+        source,
+        refresher,
+        threads,
+        fast_path,
+        StoringAhead(fast_path, source, options.store_ahead_bytes),
+    )
 
 
 def _warn_of_hidden_name(epoch: int, snapshot: Snapshot) -> None:
@@ -172,7 +195,11 @@ def fuse_options(snapshot: Snapshot, options: MountOptions) -> set[str]:
 
 
 async def _mounted(
-    parts: _Parts, chosen: set[str], mountpoint: Path, on_ready: Callable[[], None]
+    parts: _Parts,
+    options: MountOptions,
+    chosen: set[str],
+    mountpoint: Path,
+    on_ready: Callable[[], None],
 ) -> None:
     with (
         trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as endings,
@@ -181,12 +208,16 @@ async def _mounted(
         _make_mount(parts.operations, mountpoint, chosen)
         try:
             async with trio.open_nursery() as nursery:
+                budget_bytes = parts.storing_ahead.budget_bytes()
+                if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
+                    nursery.start_soon(parts.storing_ahead.run)
                 nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
                 nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
                 nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
                 await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
                 nursery.cancel_scope.cancel()
         finally:
+            parts.fast_path.stop()
             # Detaches also what is in use, and aborts what has not been answered.
             pyfuse3.close(unmount=True)
     log.info("%s is unmounted", mountpoint)

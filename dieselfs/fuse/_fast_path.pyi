@@ -1,0 +1,47 @@
+"""The C extension behind `dieselfs.fuse.fast_path`. One process has one mount, so there is one state."""
+
+from collections.abc import Mapping
+
+from typing_extensions import Buffer
+
+def enable() -> None:
+    """Take the requests of the FUSE session that is made next."""
+
+def captured() -> bool:
+    """Whether a session was made since, and asked this module for its descriptor."""
+
+def add_epoch(
+    number: int,
+    map: Buffer,
+    counts: tuple[int, int, int],
+    sections: Mapping[str, tuple[int, int]],
+) -> None:
+    """Show a snapshot from now on; `counts` are its files, directories and chunks. The map is kept for good.
+
+    `ValueError` if a section does not fit the counts or a greater epoch was added before, `MemoryError`.
+    """
+
+def hold(chunk_id: Buffer, payload: Buffer) -> None:
+    """Answer from this chunk until it is released."""
+
+def release(chunk_id: Buffer) -> None:
+    """Forget a chunk; nothing happens if it is not held. Its memory is let go of when no thread uses it any more."""
+
+def was_used(chunk_id: Buffer) -> bool:
+    """Whether a held chunk was used since this was last asked."""
+
+def consumed() -> list[bytes]:
+    """Ids of chunks of which all files have been read, or lie in the page cache, since this was last asked."""
+
+def start(
+    threads: int, uid: int, gid: int, timeout_s: int, max_file_bytes: int, budget_bytes: int
+) -> None:
+    """Start the threads. An epoch must have been added. `OSError`."""
+
+def stop() -> None:
+    """End the threads; what is being answered is answered."""
+
+def set_budget(bytes: int) -> None:
+    """For what is stored and not known to be read. Also drops from it what nobody has read on for a minute."""
+
+def statistics() -> dict[str, object]: ...

@@ -1,0 +1,284 @@
+/* The door to Python: dieselfs/fuse/fast_path.py is its only user, dieselfs/fuse/_fast_path.pyi says what the calls mean. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "fast_path.h"
+
+static PyObject *refuse(int error)
+{
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *enable(PyObject *self, PyObject *unused)
+{
+    channel_enable();
+    Py_RETURN_NONE;
+}
+
+static PyObject *captured(PyObject *self, PyObject *unused)
+{
+    return PyBool_FromLong(channel_captured());
+}
+
+/* --- snapshots ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *map;
+    Py_ssize_t map_bytes;
+    PyObject *sections;
+    bool failed;
+} Map;
+
+/* The section's rows; `bytes_out` is NULL where the number of rows is fixed. */
+static const void *section(Map *map, const char *name, uint64_t rows, size_t width, uint64_t *bytes_out)
+{
+    unsigned long long start = 0, bytes = 0;
+    PyObject *extent = PyMapping_GetItemString(map->sections, name);
+    if (!extent || !PyArg_ParseTuple(extent, "KK", &start, &bytes)) {
+        map->failed = true;
+    } else if (start % 8 || start > (uint64_t)map->map_bytes || bytes > map->map_bytes - start ||
+               (!bytes_out && bytes != rows * width)) {
+        PyErr_Format(PyExc_ValueError, "section %s is out of bounds", name);
+        map->failed = true;
+    }
+    Py_XDECREF(extent);
+    if (bytes_out)
+        *bytes_out = bytes;
+    return map->map + start;
+}
+
+static Column column(Map *map, const char *name, uint64_t rows)
+{
+    uint64_t bytes;
+    const void *place = section(map, name, 0, 0, &bytes);
+    if (!map->failed && bytes != rows * 4 && bytes != rows * 8) {
+        PyErr_Format(PyExc_ValueError, "section %s is out of bounds", name);
+        map->failed = true;
+    }
+    return (Column){place, rows && bytes == rows * 8};
+}
+
+static bool map_epoch(Epoch *epoch, Map *map)
+{
+    uint64_t files = epoch->files, chunks = epoch->chunks, directories = epoch->directories;
+    epoch->offset = column(map, "offset", files);
+    epoch->name_at = column(map, "name_at", files);
+    epoch->length = section(map, "length", files, 8, NULL);
+    epoch->mtime_ns = section(map, "mtime_ns", files, 8, NULL);
+    epoch->mode = section(map, "mode", files, 2, NULL);
+    epoch->chunk = section(map, "chunk", files, 4, NULL);
+    epoch->parent = section(map, "parent", files, 4, NULL);
+    epoch->name_bytes = section(map, "name_bytes", files, 1, NULL);
+    epoch->by_name = section(map, "by_name", files, 4, NULL);
+    epoch->names = section(map, "names", 0, 0, &epoch->names_bytes);
+    epoch->chunk_id = section(map, "chunk_id", chunks, 16, NULL);
+    epoch->payload_bytes = section(map, "chunk_payload_bytes", chunks, 8, NULL);
+    epoch->first_inode = section(map, "chunk_first_inode", chunks + 1, 4, NULL);
+    epoch->path_at = section(map, "directory_path_at", directories + 1, 8, NULL);
+    epoch->directory_mode = section(map, "directory_mode", directories, 2, NULL);
+    epoch->directory_mtime_ns = section(map, "directory_mtime_ns", directories, 8, NULL);
+    epoch->first_file = section(map, "directory_first_file", directories, 4, NULL);
+    epoch->file_count = section(map, "directory_file_count", directories, 4, NULL);
+    epoch->first_directory = section(map, "directory_first_directory", directories, 4, NULL);
+    epoch->directory_count = section(map, "directory_directory_count", directories, 4, NULL);
+    epoch->paths = section(map, "directory_paths", 0, 0, &epoch->paths_bytes);
+    return !map->failed;
+}
+
+static PyObject *add_epoch(PyObject *self, PyObject *arguments)
+{
+    unsigned long long number, files, directories, chunks;
+    PyObject *sections;
+    Py_buffer view;
+    if (!PyArg_ParseTuple(arguments, "Ky*(KKK)O", &number, &view, &files, &directories, &chunks, &sections))
+        return NULL;
+    Map map = {.map = view.buf, .map_bytes = view.len, .sections = sections};
+    Epoch *epoch = NULL;
+    if (number <= last_epoch || number >= MAX_EPOCHS)
+        PyErr_Format(PyExc_ValueError, "epoch %llu can't follow %llu", number, (unsigned long long)last_epoch);
+    else if (!(epoch = calloc(1, sizeof *epoch)))
+        PyErr_NoMemory();
+    else {
+        epoch->number = number, epoch->files = files, epoch->directories = directories, epoch->chunks = chunks;
+        if (map_epoch(epoch, &map) && chunks_of(epoch))
+            PyErr_NoMemory();
+    }
+    if (PyErr_Occurred()) {
+        free(epoch);
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    /* The view is kept: old inodes are served for as long as the process lives. */
+    atomic_store(&epochs[number], epoch);
+    last_epoch = number;
+    residents_adopt(epoch);
+    current_epoch = number;
+    Py_RETURN_NONE;
+}
+
+/* --- chunks ------------------------------------------------------------------------------------- */
+
+/* Let go of what no thread uses any more. That needs the GIL, so it waits for the next call. */
+static void let_go(void)
+{
+    for (Py_buffer *view; (view = resident_given_back());) {
+        PyBuffer_Release(view);
+        PyMem_Free(view);
+    }
+}
+
+static bool chunk_id(const Py_buffer *id)
+{
+    if (id->len == 16)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "a chunk id has 16 bytes");
+    return false;
+}
+
+static PyObject *hold(PyObject *self, PyObject *arguments)
+{
+    Py_buffer id, *payload = PyMem_Malloc(sizeof *payload);
+    if (!payload)
+        return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(arguments, "y*y*", &id, payload)) {
+        PyMem_Free(payload);
+        return NULL;
+    }
+    let_go();
+    bool held = chunk_id(&id);
+    if (held) {
+        resident_release(id.buf); /* the same chunk, fetched again */
+        held = resident_hold(id.buf, payload->buf, (uint64_t)payload->len, payload);
+        if (!held)
+            PyErr_NoMemory();
+    }
+    PyBuffer_Release(&id);
+    if (held)
+        Py_RETURN_NONE;
+    PyBuffer_Release(payload);
+    PyMem_Free(payload);
+    return NULL;
+}
+
+static PyObject *release(PyObject *self, PyObject *arguments)
+{
+    Py_buffer id;
+    if (!PyArg_ParseTuple(arguments, "y*", &id))
+        return NULL;
+    if (chunk_id(&id))
+        resident_release(id.buf);
+    PyBuffer_Release(&id);
+    let_go();
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *was_used(PyObject *self, PyObject *arguments)
+{
+    Py_buffer id;
+    if (!PyArg_ParseTuple(arguments, "y*", &id))
+        return NULL;
+    bool used = chunk_id(&id) && resident_was_used(id.buf);
+    PyBuffer_Release(&id);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(used);
+}
+
+static PyObject *consumed(PyObject *self, PyObject *unused)
+{
+    let_go();
+    PyObject *list = PyList_New(0);
+    for (uint8_t id[16]; list && take_consumed(id);) {
+        PyObject *bytes = PyBytes_FromStringAndSize((const char *)id, sizeof id);
+        if (!bytes || PyList_Append(list, bytes))
+            Py_CLEAR(list);
+        Py_XDECREF(bytes);
+    }
+    return list;
+}
+
+/* --- threads ------------------------------------------------------------------------------------ */
+
+static PyObject *start(PyObject *self, PyObject *arguments)
+{
+    int threads;
+    unsigned int uid, gid;
+    unsigned long long timeout_s, max_file_bytes, budget_bytes;
+    if (!PyArg_ParseTuple(arguments, "iIIKKK", &threads, &uid, &gid, &timeout_s, &max_file_bytes, &budget_bytes))
+        return NULL;
+    mount_view = (MountView){uid, gid, timeout_s};
+    storing_set_budget(budget_bytes);
+    int error = storing_start(max_file_bytes);
+    if (!error)
+        error = channel_start(threads);
+    if (error)
+        return refuse(error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *stop(PyObject *self, PyObject *unused)
+{
+    Py_BEGIN_ALLOW_THREADS
+    storing_stop();
+    channel_stop();
+    Py_END_ALLOW_THREADS
+    let_go();
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_budget(PyObject *self, PyObject *arguments)
+{
+    unsigned long long bytes;
+    if (!PyArg_ParseTuple(arguments, "K", &bytes))
+        return NULL;
+    storing_set_budget(bytes);
+    Py_RETURN_NONE;
+}
+
+static PyObject *statistics(PyObject *self, PyObject *unused)
+{
+    StoringStatistics storing;
+    storing_statistics(&storing);
+    PyObject *requests = PyDict_New();
+    for (int opcode = 0; requests && opcode < OPCODES; opcode++) {
+        uint64_t count = answered[opcode];
+        PyObject *key = count ? PyLong_FromLong(opcode) : NULL, *value = count ? PyLong_FromUnsignedLongLong(count) : NULL;
+        if (count && (!key || !value || PyDict_SetItem(requests, key, value)))
+            Py_CLEAR(requests);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    if (!requests)
+        return NULL;
+    return Py_BuildValue(
+        "{sN sK sK sK sK sK sK sK sK sK sK sK}", "requests", requests, "reads_answered",
+        reads_answered, "bytes_answered", bytes_answered, "stored_files", storing.files, "stored_bytes", storing.bytes,
+        "stored_chunks", storing.chunks, "unknown_inodes", storing.unknown_inodes, "failed", storing.failed,
+        "outstanding_bytes", storing.outstanding_bytes, "budget_bytes", storing.budget_bytes, "consumed_chunks",
+        storing.consumed_chunks, "read_without_request", storing.read_without_request);
+}
+
+static PyMethodDef methods[] = {
+    {"enable", enable, METH_NOARGS, NULL},
+    {"captured", captured, METH_NOARGS, NULL},
+    {"add_epoch", add_epoch, METH_VARARGS, NULL},
+    {"hold", hold, METH_VARARGS, NULL},
+    {"release", release, METH_VARARGS, NULL},
+    {"was_used", was_used, METH_VARARGS, NULL},
+    {"consumed", consumed, METH_NOARGS, NULL},
+    {"start", start, METH_VARARGS, NULL},
+    {"stop", stop, METH_NOARGS, NULL},
+    {"set_budget", set_budget, METH_VARARGS, NULL},
+    {"statistics", statistics, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_fast_path", .m_size = -1, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__fast_path(void)
+{
+    return PyModule_Create(&definition);
+}

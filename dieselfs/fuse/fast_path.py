@@ -1,0 +1,159 @@
+"""The fast path of a mount: C threads that answer the kernel from the snapshot and from chunks in memory, and one that
+stores files into the page cache before they are read.
+
+What it does, and how it gets between the kernel and pyfuse3, is in docs/decisions/0005-fast-path.md. It is optional: where the extension
+is not built or cannot be loaded Python answers everything, more slowly.
+
+This module must be imported before pyfuse3, which is why the package's `__init__` does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from chunkstore.chunk_id import ChunkId
+from dieselfs.fuse.statistics import FastPathStatistics, StoredAhead
+from metadata.snapshot import Snapshot
+
+if TYPE_CHECKING:  # these import pyfuse3
+    from dieselfs.fuse.attributes import Owner
+    from dieselfs.fuse.epochs import Epochs
+    from dieselfs.fuse.file_reader import CachedSource
+
+log = logging.getLogger(__name__)
+
+THREADS: Final = 2
+"""One more than one, so that a request does not wait behind a large reply."""
+MAX_STORED_FILE_BYTES: Final = 1 << 20
+"""Larger files are read in large requests, which cost little more than storing."""
+
+# linux/fuse.h; the names are those of the handlers in Python.
+_KINDS: Final = {
+    1: "lookup",
+    2: "forget",
+    3: "getattr",
+    14: "open",
+    15: "read",
+    22: "getxattr",
+    25: "flush",
+    27: "opendir",
+    28: "readdir",
+    36: "interrupt",
+    42: "forget",
+    44: "readdir",
+}
+
+
+def _load() -> tuple[Any, str | None]:
+    """The extension in the global scope, where pyfuse3 finds its two functions before libfuse's; or why not."""
+    if "pyfuse3" in sys.modules and "dieselfs.fuse._fast_path" not in sys.modules:
+        return None, "pyfuse3 was imported before dieselfs.fuse"
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags | os.RTLD_GLOBAL)
+    try:
+        from dieselfs.fuse import _fast_path
+    except ImportError as error:
+        return None, f"the extension is not there: {error}"
+    finally:
+        sys.setdlopenflags(flags)
+    return _fast_path, None
+
+
+_extension, _why_not = _load()
+
+
+class FastPath:
+    """The fast path of this process's one mount. Make it before the session; it takes the next one that is made.
+
+    Without the extension, or if it is not `wanted`, it does nothing and says so in its statistics.
+    """
+
+    def __init__(self, wanted: bool = True) -> None:
+        self.reason = _why_not if wanted else "not wanted: --plain"
+        """Why it is not active; None if it is, or will be when it is started."""
+        self._started = False
+        if self.reason is None:
+            _extension.enable()
+
+    def start(self, epochs: Epochs, source: CachedSource, owner: Owner, budget_bytes: int) -> bool:
+        """Begin to answer, if pyfuse3 came to us for its requests; else say so in the log, and Python answers.
+
+        `budget_bytes`: see `set_budget`; 0 stores nothing ahead.
+        """
+        if self.reason is None and not _extension.captured():
+            self.reason = "pyfuse3 was bound to libfuse before the extension was loaded"
+        if self.reason is not None:
+            log.warning("no fast path: %s", self.reason)
+            return False
+        from dieselfs.fuse.attributes import FOREVER_S
+
+        epochs.listen(self.show)
+        source.observe(self)
+        _extension.start(
+            THREADS, owner.uid, owner.gid, int(FOREVER_S), MAX_STORED_FILE_BYTES, budget_bytes
+        )
+        self._started = True
+        return True
+
+    def stop(self) -> None:
+        """End the threads: before the session is closed, since they use its descriptor."""
+        if self._started:
+            _extension.stop()
+
+    def show(self, epoch: int, snapshot: Snapshot) -> None:
+        """Answer for the snapshot's inodes, and for the root from it, from now on until the process ends."""
+        header = snapshot.header
+        counts = header.files, header.directories, header.chunks
+        _extension.add_epoch(epoch, snapshot.columns.file, counts, dict(header.sections))
+
+    # What the chunk cache tells: `dieselfs.chunk_cache.CacheObserver`.
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        """Answer READs from this chunk, and store its files ahead if one of them was READ."""
+        _extension.hold(chunk.value, payload)
+
+    def release(self, chunk: ChunkId) -> None:
+        _extension.release(chunk.value)
+
+    def was_used(self, chunk: ChunkId) -> bool:
+        """Whether READs were answered from it since this was last asked."""
+        return bool(_extension.was_used(chunk.value))
+
+    def consumed(self) -> list[ChunkId]:
+        """Chunks that need not be held any more: what is left of them is in the page cache."""
+        return [ChunkId(value) for value in _extension.consumed()]
+
+    def set_budget(self, stored_bytes: int) -> None:
+        """Bound what is stored and not known to be read."""
+        _extension.set_budget(stored_bytes)
+
+    def statistics(self) -> FastPathStatistics:
+        if not self._started:
+            return FastPathStatistics(reason=self.reason)
+        found = _extension.statistics()
+        requests: dict[str, int] = {}
+        for opcode, count in found["requests"].items():
+            kind = _KINDS.get(opcode, f"opcode {opcode}")
+            requests[kind] = requests.get(kind, 0) + count
+        return FastPathStatistics(
+            active=True,
+            reason=None,
+            threads=THREADS,
+            requests=requests,
+            node_memory_hits=found["reads_answered"],
+            bytes_read=found["bytes_answered"],
+            stored_ahead=StoredAhead(
+                files=found["stored_files"],
+                bytes=found["stored_bytes"],
+                chunks=found["stored_chunks"],
+                skipped_unknown_inodes=found["unknown_inodes"],
+                failed=found["failed"],
+                budget_bytes=found["budget_bytes"],
+                outstanding_bytes=found["outstanding_bytes"],
+                consumed_chunks=found["consumed_chunks"],
+                read_without_request=found["read_without_request"],
+            ),
+        )

@@ -1,0 +1,36 @@
+"""The C extension of the mount. Everything else is in pyproject.toml.
+
+It is optional: where there is no compiler or no libfuse3 to build against, the package installs without it and the mount is slower.
+"""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+SOURCES = Path("dieselfs/fuse/_fast_path")
+
+
+def fuse_flags(which: str) -> list[str]:
+    if not shutil.which("pkg-config"):
+        return []
+    found = subprocess.run(["pkg-config", which, "fuse3"], capture_output=True, text=True)
+    return shlex.split(found.stdout)
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "dieselfs.fuse._fast_path",
+            sorted(str(path) for path in SOURCES.glob("*.c")),
+            depends=[str(SOURCES / "fast_path.h")],
+            extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+            + fuse_flags("--cflags"),
+            # As needed is not enough: dlsym(RTLD_NEXT) must find libfuse behind this module.
+            extra_link_args=["-pthread", "-Wl,--no-as-needed", *fuse_flags("--libs")],
+            optional=True,
+        )
+    ]
+)
