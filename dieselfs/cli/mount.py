@@ -44,6 +44,9 @@ class MountRequest:
     refresh: bool
     no_index: bool
     cache_memory_bytes: int | None
+    preload: bool
+    store_ahead_bytes: int | None
+    plain: bool
 
 
 @verb(
@@ -69,6 +72,20 @@ class MountRequest:
 )
 @click.option(
     "--cache-memory", type=Size(), metavar="SIZE", help="Memory for chunks (default 1GiB)."
+)
+@click.option(
+    "--preload", is_flag=True, help="Fetch chunks at once, as many as fit into that memory."
+)
+@click.option(
+    "--store-ahead",
+    type=Size(),
+    metavar="SIZE",
+    help="Page cache for files that nobody has read yet (default: a quarter of what is free; 0: none).",
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Answer all requests in Python: slower; to compare, or to find a fault.",
 )
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
@@ -104,6 +121,7 @@ def _request(
     if address.snapshot and flags["snapshot"]:
         raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
     memory = parse_size(options["cache_memory"]) if "cache_memory" in options else None
+    store_ahead = parse_size(options["store_ahead"]) if "store_ahead" in options else None
     return MountRequest(
         address=address,
         mountpoint=mountpoint,
@@ -115,6 +133,9 @@ def _request(
         refresh=flags["refresh"] or "refresh" in options,
         no_index=flags["no_index"] or "no_index" in options,
         cache_memory_bytes=flags["cache_memory"] or memory,
+        preload=flags["preload"] or "preload" in options,
+        store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
+        plain=flags["plain"] or "plain" in options,
     )
 
 
@@ -153,7 +174,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
-    from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES, ChunkCache
+    from dieselfs.chunk_cache import ChunkCache
     from dieselfs.fuse.mount import check_mountable, run_mount
 
     _log_to_stderr()
@@ -161,7 +182,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     check_mountable(options)
     with _opened(_choose(invocation, request), request) as snapshot:
         reader = ChunkReader(invocation.store(), snapshot.dataset)
-        source = ChunkCache(reader, request.cache_memory_bytes or DEFAULT_BUDGET_BYTES)
+        source = ChunkCache(reader, _cache_bytes(request))
         run_mount(snapshot, source, options)
 
 
@@ -221,6 +242,12 @@ def _check_chunks(invocation: Invocation, snapshot: Snapshot) -> None:
         ) from error
 
 
+def _cache_bytes(request: MountRequest) -> int:
+    from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES
+
+    return request.cache_memory_bytes or DEFAULT_BUDGET_BYTES
+
+
 def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
     from dieselfs.config import redacted
     from dieselfs.fuse.mount import MountOptions
@@ -232,6 +259,9 @@ def _mount_options(invocation: Invocation, request: MountRequest) -> MountOption
         uid=request.uid,
         gid=request.gid,
         nonempty=request.nonempty,
+        plain=request.plain,
+        preload_bytes=_cache_bytes(request) if request.preload else 0,
+        store_ahead_bytes=request.store_ahead_bytes,
     )
 
 
@@ -253,10 +283,13 @@ def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Pat
     command += ["--profile", invocation.profile] if invocation.profile else []
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
+    command += ["--preload"] if request.preload else []
+    command += ["--plain"] if request.plain else []
     for flag, number in (
         ("--uid", request.uid),
         ("--gid", request.gid),
         ("--cache-memory", request.cache_memory_bytes),
+        ("--store-ahead", request.store_ahead_bytes),
     ):
         command += [] if number is None else [flag, str(number)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]

@@ -8,8 +8,11 @@ from typing import Final
 
 from dieselfs.errors import UsageError
 
-FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index")
-VALUES: Final = ("uid", "gid", "snapshot", "cache_memory", "store", "index", "profile")
+FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index", "preload", "plain")
+VALUES: Final = (
+    *("uid", "gid", "snapshot", "cache_memory", "store_ahead"),
+    *("store", "index", "profile"),
+)
 # A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.
 _WITHOUT_EFFECT: Final = frozenset(
     [

@@ -37,6 +37,7 @@ from dieselfs.fuse.fast_path import FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
+from dieselfs.fuse.preload import preload
 from dieselfs.fuse.readiness import announce_ready
 from dieselfs.fuse.refresh import NewerSnapshot, Refresher
 from dieselfs.fuse.shuffle_lists import ShuffleLists
@@ -72,6 +73,8 @@ class MountOptions:
     """Mount over what the directory holds."""
     plain: bool = False
     """Without the fast path: every request is answered in Python."""
+    preload_bytes: int = 0
+    """How much to fetch into memory at the beginning; `source` must have room for it."""
     store_ahead_bytes: int | None = None
     """Most that the page cache may hold of files stored ahead; None: a share of the free memory, 0: store none."""
 
@@ -213,6 +216,9 @@ async def _mounted(
                     nursery.start_soon(parts.storing_ahead.run)
                 nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
                 nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
+                if options.preload_bytes:
+                    snapshot = parts.epochs.current.snapshot
+                    nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
                 nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
                 await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
                 nursery.cancel_scope.cancel()
