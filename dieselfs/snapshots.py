@@ -145,6 +145,18 @@ def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path
     return path
 
 
+def find_newer(shown: Snapshot, folder: Path, store: ObjectStore) -> Snapshot | None:
+    """The newest snapshot of the same dataset that is of a later generation, open: from `folder`, or pulled into it if a published
+    one is newer than all there. None if there is none."""
+    name = shown.dataset.name
+    local = list_local(folder, name, shown.dataset.id)
+    published = list_published(store, name)
+    generation = max([shown.generation, *map(_generation_of, local)])
+    if published and published[-1].generation > generation:
+        return Snapshot.open(pull(store, name, published[-1].snapshot_id, folder))
+    return Snapshot.open(local[-1]) if generation > shown.generation else None
+
+
 def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
     """Raise `SnapshotStale` unless the snapshot is of the dataset's present generation and update timestamp. Two gets."""
     name = snapshot.dataset.name

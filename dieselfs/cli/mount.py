@@ -1,6 +1,7 @@
 """`dlcmd mount`: choose a snapshot, then serve it, in the background unless told otherwise.
 
 The background daemon is a second `dlcmd mount --foreground` that is told the snapshot's file: it chooses nothing, and needs no index.
+Where the dataset is mounted already, --refresh lets that mount take the snapshot chosen.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -21,13 +22,16 @@ from dieselfs.cli.mount_options import as_number, parse_mount_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import parse_size
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import LocalFileError, MountError, SnapshotNotFound, UsageError
+from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dieselfs.fuse.mount import MountOptions
+    from dieselfs.fuse.mount_table import MountInfo
     from metadata.snapshot import Snapshot
+
+_ANSWER_TIMEOUT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class MountRequest:
 @verb(
     examples=[
         "dlcmd mount imagenet /mnt/imagenet",
-        "dlcmd mount dl://imagenet /mnt/imagenet --refresh",
+        "dlcmd mount --refresh imagenet /mnt/imagenet",
         "dlcmd mount imagenet@12 /mnt/old --no-index --cache-memory 8GiB",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
@@ -65,7 +69,7 @@ class MountRequest:
 @click.option(
     "--refresh",
     is_flag=True,
-    help="Make a new snapshot if the newest is stale (--no-index: pull the newest).",
+    help="Make a new snapshot if the newest is stale (--no-index: pull the newest); a running mount takes it.",
 )
 @click.option(
     "--no-index", is_flag=True, help="Don't ask the index: mount the newest snapshot known."
@@ -105,7 +109,8 @@ def mount(
     """Mount a dataset as a read-only file system.
 
     Takes the newest snapshot on this machine or in the store, or makes the first one. If the newest is older than the dataset it
-    says so, and --refresh makes a new one. Returns when the mount answers.
+    says so, and --refresh makes a new one. Returns when the mount answers. With --refresh, a mount of the dataset that is there
+    already goes over to the newest snapshot: paths lead to it, and what is open stays as it was.
     """
     chosen = parse_mount_options(options)
     invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
@@ -145,6 +150,10 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     from dieselfs.fuse.mount import check_mountable
     from dieselfs.fuse.mountpoint import resolve
 
+    running = _running(request) if request.refresh else None
+    if running is not None:
+        _refresh(invocation, request, running)
+        return
     check_mountable(_mount_options(invocation, request))
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
@@ -171,19 +180,82 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         )
 
 
+def _running(request: MountRequest) -> MountInfo | None:
+    """The mount that serves at the mountpoint already."""
+    from dieselfs.fuse.mount_table import MountState, ask, entry_at
+    from dieselfs.fuse.mountpoint import resolve
+
+    entry = entry_at(resolve(request.mountpoint))
+    if entry is None or not entry.is_dieselfs:
+        return None
+    [info] = ask([entry], _ANSWER_TIMEOUT_S)
+    return info if info.state is MountState.SERVING else None
+
+
+def _refresh(invocation: Invocation, request: MountRequest, running: MountInfo) -> None:
+    """Choose as for a new mount, then let the running one take it."""
+    from dieselfs.fuse.refresh_request import request_refresh
+
+    _check_refreshable(request, running)
+    with _opened(_choose(invocation, request), request) as snapshot:
+        _check_same_dataset(snapshot, running)
+        generation, files = snapshot.generation, snapshot.file_count
+    is_newer = generation > (running.generation or 0)
+    shown = request_refresh(running, generation) if is_newer else running.snapshot
+    name = f"{running.dataset}@{shown}"
+    if invocation.output.json:
+        invocation.output.record(
+            {
+                "mountpoint": str(running.mountpoint),
+                "snapshot": name,
+                "refreshed": is_newer,
+                "pid": running.pid,
+            }
+        )
+    elif is_newer:
+        invocation.output.note(
+            f"refreshed {running.mountpoint}: {name} ({counted(files, 'file')}), before @{running.snapshot}"
+        )
+    else:
+        invocation.output.note(f"{running.mountpoint} already shows the newest snapshot, {name}")
+
+
+def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
+    where, wanted = running.mountpoint, request.address.dataset
+    unmounting = f"unmount it first: dlcmd umount {where}"
+    if running.dataset != wanted:
+        raise MountpointBusy(f"{running.dataset} is mounted at {where}, not {wanted}", unmounting)
+    if request.snapshot:
+        raise MountpointBusy(
+            f"{wanted} is mounted at {where}, and a refresh takes the newest snapshot, not {request.snapshot}",
+            unmounting,
+        )
+
+
+def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
+    """A name that was removed and made again is another dataset."""
+    mounted_id = (running.details or {}).get("dataset_id")
+    if mounted_id != snapshot.dataset.id.hex():
+        raise MountpointBusy(
+            f"the dataset mounted at {running.mountpoint} is not the {snapshot.dataset.name} of the store",
+            f"check --store, or unmount it first: dlcmd umount {running.mountpoint}",
+        )
+
+
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
     from dieselfs.chunk_cache import ChunkCache
     from dieselfs.fuse.mount import check_mountable, run_mount
+    from dieselfs.snapshots import find_newer
 
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
     with _opened(_choose(invocation, request), request) as snapshot:
-        reader = ChunkReader(invocation.store(), snapshot.dataset)
-        source = ChunkCache(reader, _cache_bytes(request))
-        run_mount(snapshot, source, options)
+        store, folder = invocation.store(), snapshot.path.parent
+        source = ChunkCache(ChunkReader(store, snapshot.dataset), _cache_bytes(request))
+        run_mount(snapshot, source, options, newer=lambda shown: find_newer(shown, folder, store))
 
 
 def _choose(invocation: Invocation, request: MountRequest) -> Path:

@@ -25,7 +25,7 @@ def mounts(invocation: Invocation) -> None:
     rows = [
         [
             os.fspath(info.mountpoint),
-            info.source.partition(":")[2],
+            _shown(info),
             str(info.state),
             info.mounted or "-",
             str(info.pid or "-"),
@@ -33,6 +33,13 @@ def mounts(invocation: Invocation) -> None:
         for info in found
     ]
     invocation.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "SINCE", "PID"], rows)
+
+
+def _shown(info: MountInfo) -> str:
+    """What the mount says; the kernel's table knows what it began with."""
+    if info.snapshot is None:
+        return info.source.partition(":")[2]
+    return f"{info.dataset}@{info.snapshot}"
 
 
 def _record(info: MountInfo) -> dict[str, object]:

@@ -75,7 +75,8 @@ def _clear_if_dead(entry: MountEntry) -> None:
     else:
         raise MountpointBusy(
             f"{entry.source} is already mounted at {entry.mountpoint}",
-            f"unmount it first: dlcmd umount {entry.mountpoint}",
+            f"unmount it first: dlcmd umount {entry.mountpoint}; or let it take the newest snapshot: "
+            f"dlcmd mount --refresh {info.dataset or 'DATASET'} {entry.mountpoint}",
         )
 
 

@@ -1,6 +1,7 @@
 """mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that options reach the daemon."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
+from tests.mount.mounting import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
 
@@ -68,6 +70,99 @@ def test_a_stale_snapshot_is_said_and_refreshed(
     assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0
     assert (mountpoint / "new.jpg").read_bytes() == b"new"
     assert dlcmd("umount", mountpoint).code == 0
+
+
+def put_again(dlcmd: Dlcmd, source: Path, name: str) -> None:
+    (source / name).write_bytes(name.encode())
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+
+
+def test_refresh_makes_a_running_mount_show_the_newest(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [pid] = [r["pid"] for r in dlcmd("mount", "pets", mountpoint, "--json").records]
+    with open(mountpoint / "cat/1.jpg", "rb") as kept:
+        for name in ("first.jpg", "second.jpg"):
+            put_again(dlcmd, dataset, name)
+            result = dlcmd("mount", "pets", mountpoint)
+            assert (result.code, "mount --refresh pets" in result.err) == (8, True)
+            assert not (mountpoint / name).exists()
+            result = dlcmd("mount", "--refresh", "pets", mountpoint)
+            assert (result.code, f"refreshed {mountpoint}" in result.err) == (0, True), result.err
+            assert (mountpoint / name).read_bytes() == name.encode()
+        assert kept.read() == b"meow" * 100
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert shown["pid"] == pid
+    assert f"pets@{shown['snapshot']}" in dlcmd("mounts").out.decode()
+
+
+def test_a_refresh_of_the_newest_says_so(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "already shows the newest snapshot" in result.err) == (0, True)
+    [record] = dlcmd("mount", "--refresh", "pets", mountpoint, "--json").records
+    assert record["refreshed"] is False
+
+
+def test_a_mount_of_a_named_snapshot_is_refreshed_when_asked(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    assert dlcmd("mount", "pets@2", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    assert dlcmd("mount", "--refresh", "pets@2", mountpoint).code == 8
+    assert dlcmd("mount", "--refresh", "pets", mountpoint).code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new.jpg"
+
+
+def test_a_refresh_without_an_index_pulls_what_was_published(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    Path(record["file"]).unlink()
+    refresh = ["mount", "--refresh", "--no-index", "--index", "redis://127.0.0.1:1"]
+    assert dlcmd(*refresh, "pets", mountpoint).code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new.jpg"
+
+
+def test_a_daemon_looks_for_a_snapshot_itself(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [pid] = [r["pid"] for r in dlcmd("mount", "pets", mountpoint, "--json").records]
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    Path(record["file"]).unlink()  # it is in the store
+    os.kill(pid, signal.SIGUSR1)
+    eventually((mountpoint / "new.jpg").exists, "a refresh")
+
+
+def test_another_dataset_is_not_refreshed(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    result = dlcmd("mount", "--refresh", "cows", mountpoint)
+    assert (result.code, "pets is mounted at" in result.err) == (8, True)
+    assert dlcmd("dataset", "rm", "pets", "--yes").code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "is not the pets of the store" in result.err) == (8, True)
+    assert not (mountpoint / "new.jpg").exists()
+
+
+def test_a_refresh_that_the_daemon_refuses_is_an_error(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    file = Path(record["file"])
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "was not refreshed" in result.err) == (1, True), result.err
+    assert not (mountpoint / "new.jpg").exists()
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
 
 
 def test_a_mount_without_an_index_pulls_the_snapshot(
