@@ -11,11 +11,12 @@ import sys
 import threading
 from pathlib import Path
 
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.chunk_cache import CacheStatistics, ChunkCache
+from dieselfs.chunk_cache import CacheObserver, CacheStatistics, ChunkCache
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse.mount import MountOptions, run_mount
 from dieselfs.fuse.refresh import NewerSnapshot
@@ -50,6 +51,12 @@ class FaultySource:
 
     def payload(self, chunk):
         return self._source.payload(chunk)
+
+    def observe(self, observer: CacheObserver) -> None:
+        self._source.observe(observer)
+
+    def discard(self, chunk: ChunkId) -> None:
+        self._source.discard(chunk)
 
     def statistics(self) -> CacheStatistics:
         return self._source.statistics()

@@ -34,6 +34,7 @@ def pack_versions(before: Files, after: Files, folder: Path) -> Versions:
         for number, files in enumerate((before, after)):
             for entry in client.ls():
                 client.delete_tree(entry.path)
+            client.flush()
             for path, content in files.items():
                 client.put(content, path, mtime_ns=BASE_TIME_NS + number)
             snapshots.append(client.save_meta())
