@@ -45,6 +45,10 @@ class MountEntry:
     mountpoint: Path
     file_system_type: str
     source: str
+    mount_id: int = 0
+    """Of mounts there are at one time, no two have the same."""
+    device: tuple[int, int] = (0, 0)
+    """Major and minor number of the file system: its `st_dev`, without a request to it."""
 
     @property
     def is_dieselfs(self) -> bool:
@@ -77,11 +81,15 @@ def mount_entries() -> list[MountEntry]:
 def _parse(line: bytes) -> MountEntry:
     # id, parent, device, root, mountpoint, options, optional fields, "-", type, source: proc(5)
     before, _, after = line.partition(b" - ")
+    mount_id, _, device, _, mountpoint = before.split(b" ")[:5]
     kind, source = after.split(b" ")[:2]
+    major, _, minor = device.partition(b":")
     return MountEntry(
-        Path(os.fsdecode(_unescaped(before.split(b" ")[4]))),
+        Path(os.fsdecode(_unescaped(mountpoint))),
         kind.decode(),
         os.fsdecode(_unescaped(source)),
+        int(mount_id),
+        (int(major), int(minor)),
     )
 
 
