@@ -34,9 +34,15 @@ def consumed() -> list[bytes]:
     """Ids of chunks of which all files have been read, or lie in the page cache, since this was last asked."""
 
 def start(
-    threads: int, uid: int, gid: int, timeout_s: int, max_file_bytes: int, budget_bytes: int
+    threads: int,
+    storing_threads: int,
+    uid: int,
+    gid: int,
+    timeout_s: int,
+    max_file_bytes: int,
+    budget_bytes: int,
 ) -> None:
-    """Start the threads. An epoch must have been added. `OSError`."""
+    """Start the threads that answer and those that store ahead. An epoch must have been added. `OSError`."""
 
 def stop() -> None:
     """End the threads; what is being answered is answered."""

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 2
 """One more than one, so that a request does not wait behind a large reply."""
+STORING_THREADS: Final = 2
+"""While a group's files are stored its reader goes on by READs, so storing should be quick. See benchmarks/RESULTS.md."""
 MAX_STORED_FILE_BYTES: Final = 1 << 20
 """Larger files are read in large requests, which cost little more than storing."""
 
@@ -93,7 +95,13 @@ class FastPath:
         epochs.listen(self.show)
         source.observe(self)
         _extension.start(
-            THREADS, owner.uid, owner.gid, int(FOREVER_S), MAX_STORED_FILE_BYTES, budget_bytes
+            THREADS,
+            STORING_THREADS,
+            owner.uid,
+            owner.gid,
+            int(FOREVER_S),
+            MAX_STORED_FILE_BYTES,
+            budget_bytes,
         )
         self._started = True
         return True

@@ -1,7 +1,7 @@
-/* Chunks in node memory as the fast path sees them, how far their readers are, and the thread that stores their
+/* Chunks in node memory as the fast path sees them, how far their readers are, and the threads that store their
  * files into the kernel's page cache.
  *
- * A chunk is IDLE until one of its files is READ; if it is in memory then, or as soon as it is, it is QUEUED and the storing thread
+ * A chunk is IDLE until one of its files is READ; if it is in memory then, or as soon as it is, it is QUEUED and a storing thread
  * stores (STORING, STORED) every file that was not read yet, but for its sentinels. A file that the kernel has in its cache makes
  * no request, so the sentinels' READs are the only sign of how far the reader is. When every file that was not stored has been
  * READ the chunk is CONSUMED. A READ of a file that was stored says that the kernel dropped it; after a few of these the chunk
@@ -22,6 +22,7 @@
 #define UNKNOWN_LIMIT 8      /* inodes in a row that the kernel does not know: the rest is not tried */
 #define UNKNOWN_RETRY 32     /* READs after which it is tried again */
 #define BUCKETS 4096
+#define MAX_STORERS 16
 #define ABANDONED_S 60       /* a chunk that nobody goes on reading leaves the budget */
 
 enum state { IDLE, WANTED, QUEUED, STORING, STORED, CONSUMED, UNKNOWN };
@@ -57,8 +58,9 @@ static Resident *residents[BUCKETS], *given_back;
 static Chunk *to_store, **last_to_store = &to_store, *consumed;
 static StoringStatistics totals;
 static uint64_t max_file_bytes;
-static pthread_t storer;
-static bool storer_runs, stopping;
+static pthread_t storers[MAX_STORERS];
+static int storer_count;
+static bool stopping;
 
 /* --- files -------------------------------------------------------------------------------------- */
 
@@ -147,7 +149,7 @@ static Chunk *find(const Epoch *epoch, const uint8_t id[16])
 static void queue_if_room(Chunk *chunk)
 {
     uint64_t bytes = chunk->epoch->payload_bytes[number_of(chunk)];
-    if (!storer_runs || totals.outstanding_bytes + bytes > totals.budget_bytes) {
+    if (!storer_count || totals.outstanding_bytes + bytes > totals.budget_bytes) {
         chunk->state = IDLE;
         return;
     }
@@ -479,25 +481,26 @@ static void *store_ahead(void *unused)
     return NULL;
 }
 
-int storing_start(uint64_t largest_file_bytes)
+int storing_start(int threads, uint64_t largest_file_bytes)
 {
     max_file_bytes = largest_file_bytes;
-    int error = pthread_create(&storer, NULL, store_ahead, NULL);
-    storer_runs = !error;
-    return error;
+    int error = 0;
+    for (; storer_count < threads && storer_count < MAX_STORERS && !error; storer_count += !error)
+        error = pthread_create(&storers[storer_count], NULL, store_ahead, NULL);
+    return storer_count ? 0 : error;
 }
 
-/* Ends within one file: what it may wait for is answered by the request threads, which end later. */
+/* Ends within one file: what a thread may wait for is answered by the request threads, which end later. */
 void storing_stop(void)
 {
     pthread_mutex_lock(&lock);
     stopping = true;
-    pthread_cond_signal(&work);
-    bool runs = storer_runs;
-    storer_runs = false;
+    pthread_cond_broadcast(&work);
+    int count = storer_count;
+    storer_count = 0;
     pthread_mutex_unlock(&lock);
-    if (runs)
-        pthread_join(storer, NULL);
+    for (int i = 0; i < count; i++)
+        pthread_join(storers[i], NULL);
 }
 
 void storing_set_budget(uint64_t bytes)

@@ -5,7 +5,7 @@
  *   channel.c   threads that read requests; the way on to pyfuse3 for what they can't answer
  *   answers.c   the replies
  *   snapshot.c  names and attributes in a snapshot's memory map (docs/snapshot-format.md)
- *   chunks.c    chunks that are in node memory, how far their readers are, the thread that stores ahead
+ *   chunks.c    chunks that are in node memory, how far their readers are, the threads that store ahead
  *
  * One process holds one mount, so the state of each file is static. Numbers that come from a snapshot's map
  * are checked where they are used as an index: a damaged file yields an error, never other bytes.
@@ -149,7 +149,7 @@ void unpin(Resident *);
 void note_read(Epoch *, uint32_t chunk, uint32_t inode, bool from_beginning);
 bool take_consumed(uint8_t id[16]);
 
-int storing_start(uint64_t max_file_bytes);
+int storing_start(int threads, uint64_t max_file_bytes); /* 0 or an errno */
 void storing_stop(void);
 void storing_set_budget(uint64_t bytes);
 void storing_statistics(StoringStatistics *);

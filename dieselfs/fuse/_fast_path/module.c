@@ -204,14 +204,14 @@ static PyObject *consumed(PyObject *self, PyObject *unused)
 
 static PyObject *start(PyObject *self, PyObject *arguments)
 {
-    int threads;
+    int threads, storing_threads;
     unsigned int uid, gid;
     unsigned long long timeout_s, max_file_bytes, budget_bytes;
-    if (!PyArg_ParseTuple(arguments, "iIIKKK", &threads, &uid, &gid, &timeout_s, &max_file_bytes, &budget_bytes))
+    if (!PyArg_ParseTuple(arguments, "iiIIKKK", &threads, &storing_threads, &uid, &gid, &timeout_s, &max_file_bytes, &budget_bytes))
         return NULL;
     mount_view = (MountView){uid, gid, timeout_s};
     storing_set_budget(budget_bytes);
-    int error = storing_start(max_file_bytes);
+    int error = storing_start(storing_threads, max_file_bytes);
     if (!error)
         error = channel_start(threads);
     if (error)
