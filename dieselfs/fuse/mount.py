@@ -35,6 +35,7 @@ from dieselfs.fuse.control_names import (
 from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.fast_path import FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
+from dieselfs.fuse.guardian import Guardian, start_guardian
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.preload import preload
@@ -209,24 +210,36 @@ async def _mounted(
         trio.open_signal_receiver(signal.SIGUSR1) as refreshes,
     ):
         _make_mount(parts.operations, mountpoint, chosen)
-        try:
-            async with trio.open_nursery() as nursery:
-                budget_bytes = parts.storing_ahead.budget_bytes()
-                if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
-                    nursery.start_soon(parts.storing_ahead.run)
-                nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
-                nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
-                if options.preload_bytes:
-                    snapshot = parts.epochs.current.snapshot
-                    nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
-                nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
-                await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
-                nursery.cancel_scope.cancel()
-        finally:
-            parts.fast_path.stop()
-            # Detaches also what is in use, and aborts what has not been answered.
-            pyfuse3.close(unmount=True)
+        with Guardian() if options.plain else start_guardian(mountpoint):
+            try:
+                await _serve(parts, options, mountpoint, endings, refreshes, on_ready)
+            finally:
+                parts.fast_path.stop()
+                # Detaches also what is in use, and aborts what has not been answered.
+                pyfuse3.close(unmount=True)
     log.info("%s is unmounted", mountpoint)
+
+
+async def _serve(
+    parts: _Parts,
+    options: MountOptions,
+    mountpoint: Path,
+    endings: Any,
+    refreshes: Any,
+    on_ready: Callable[[], None],
+) -> None:
+    async with trio.open_nursery() as nursery:
+        budget_bytes = parts.storing_ahead.budget_bytes()
+        if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
+            nursery.start_soon(parts.storing_ahead.run)
+        nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
+        nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
+        if options.preload_bytes:
+            snapshot = parts.epochs.current.snapshot
+            nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
+        nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
+        await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
+        nursery.cancel_scope.cancel()
 
 
 def _make_mount(operations: MountOperations, mountpoint: Path, chosen: set[str]) -> None:
