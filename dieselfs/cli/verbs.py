@@ -25,6 +25,7 @@ VERBS: Final = {
     "mount": "Mount a dataset as a read-only file system.",
     "umount": "Unmount.",
     "mounts": "List what is mounted.",
+    "stats": "Show what a mount does.",
     "snapshot": "Create, list, show, pull and verify snapshots.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME
+from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME, STATISTICS_NAME
 
 FILE_SYSTEM_TYPE: Final = "fuse.dieselfs"
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
@@ -113,12 +113,19 @@ def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
 def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
     """Let each mount say what it is, all at the same time."""
     deadline = monotonic() + timeout_s
-    asked = [(entry, _start_reading(entry.mountpoint)) for entry in entries]
-    return [_answer(entry, reading, deadline) for entry, reading in asked]
+    asked = [(entry, _start_reading(entry.mountpoint, DATASET_NAME)) for entry in entries]
+    return [_info(entry, *_answer(reading, deadline)) for entry, reading in asked]
 
 
-def _start_reading(mountpoint: Path) -> subprocess.Popen[bytes]:
-    document = mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(DATASET_NAME)
+def ask_statistics(
+    entry: MountEntry, timeout_s: float
+) -> tuple[MountState, Mapping[str, Any] | None]:
+    """All of `.dieselfs/stats.json`; None unless the mount is serving."""
+    return _answer(_start_reading(entry.mountpoint, STATISTICS_NAME), monotonic() + timeout_s)
+
+
+def _start_reading(mountpoint: Path, name: bytes) -> subprocess.Popen[bytes]:
+    document = mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(name)
     return subprocess.Popen(
         ["head", "-c", str(_MAX_DOCUMENT_BYTES + 1), "--", document],
         stdin=subprocess.DEVNULL,
@@ -128,22 +135,30 @@ def _start_reading(mountpoint: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _answer(entry: MountEntry, reading: subprocess.Popen[bytes], deadline: float) -> MountInfo:
+def _answer(
+    reading: subprocess.Popen[bytes], deadline: float
+) -> tuple[MountState, dict[str, Any] | None]:
     with reading:
         try:
             output, complaint = reading.communicate(timeout=max(0.0, deadline - monotonic()))
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             reading.kill()  # a read of a stopped daemon can be killed, one by this process itself could not
-            return MountInfo(entry.mountpoint, entry.source, MountState.HUNG)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return MountState.HUNG, None
+            raise
     if reading.returncode != 0:
-        return MountInfo(entry.mountpoint, entry.source, _state_from(complaint))
-    details = _parse_document(output)
+        return _state_from(complaint), None
+    document = _parse_document(output)
+    return (MountState.HUNG if document is None else MountState.SERVING), document
+
+
+def _info(entry: MountEntry, state: MountState, details: dict[str, Any] | None) -> MountInfo:
     if details is None:
-        return MountInfo(entry.mountpoint, entry.source, MountState.HUNG)
+        return MountInfo(entry.mountpoint, entry.source, state)
     return MountInfo(
         entry.mountpoint,
         entry.source,
-        MountState.SERVING,
+        state,
         details.get("dataset"),
         details.get("generation"),
         details.get("snapshot"),

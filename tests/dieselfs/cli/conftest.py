@@ -1,8 +1,9 @@
-"""`dlcmd` in this process, on a dataset in memory."""
+"""`dlcmd` in this process, on a dataset in memory, or on disk where a daemon must open it too."""
 
 import json
+import subprocess
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,24 @@ def pets(url: str, snapshots: Path) -> Client:
         client.put(data, path, mode=0o640, mtime_ns=TIME_NS)
     client.close()
     return client
+
+
+@pytest.fixture
+def mountpoint(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "mnt"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def dataset(dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source of the dataset `pets` in embedded places on disk, which a daemon can open too."""
+    monkeypatch.delenv("DIESELFS_STORE")
+    monkeypatch.delenv("DIESELFS_INDEX")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source = tmp_path / "source"
+    (source / "cat").mkdir(parents=True)
+    (source / "cat/1.jpg").write_bytes(b"meow" * 100)
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+    return source

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,27 +12,6 @@ from tests.dieselfs.cli.conftest import Dlcmd
 from tests.mount.mounting import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
-
-
-@pytest.fixture
-def mountpoint(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "mnt"
-    folder.mkdir()
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=False, stderr=subprocess.DEVNULL)
-
-
-@pytest.fixture
-def dataset(dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The source of the dataset `pets` in embedded places on disk, which a daemon can open too."""
-    monkeypatch.delenv("DIESELFS_STORE")
-    monkeypatch.delenv("DIESELFS_INDEX")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    source = tmp_path / "source"
-    (source / "cat").mkdir(parents=True)
-    (source / "cat/1.jpg").write_bytes(b"meow" * 100)
-    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
-    return source
 
 
 def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:

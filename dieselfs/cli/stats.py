@@ -1,0 +1,216 @@
+"""`dlcmd stats`: what a mount does, live.
+
+Files per second are not to be had: what the kernel answers itself, nobody counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output
+from dieselfs.cli.sizes import human_size
+from dieselfs.cli.verb import verb
+from dieselfs.errors import MountError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dieselfs.fuse.mount_table import MountState
+
+_TIMEOUT_S: Final = 5.0
+_HEADINGS: Final = ("WHAT", "TOTAL", "PER SECOND")
+_COUNTERS: Final = {
+    "node memory hits": ("hits", "node_memory"),
+    "store reads": ("hits", "store"),
+    "files stored ahead": ("stored_ahead", "files"),
+    "read without request, about": ("stored_ahead", "read_without_request"),
+}
+_RATED: Final = [("bytes_read",), ("stored_ahead", "bytes"), *_COUNTERS.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`stats.json` at one moment. A mount may be older than this program, or anybody's: what is missing counts as 0."""
+
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+    def number(self, *path: str) -> float:
+        found: Any = self.document
+        for name in path:
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found if isinstance(found, int | float) else 0
+
+    def kinds(self) -> list[str]:
+        requests = self.document.get("requests")
+        return list(requests) if isinstance(requests, Mapping) else []
+
+    def seconds_since(self, earlier: Look) -> float:
+        """By the mount's own clock."""
+        return max(self.number("uptime_s") - earlier.number("uptime_s"), 1e-3)
+
+    def rate(self, earlier: Look, *path: str) -> float:
+        """Per second since `earlier`; `Look()` is the beginning of the mount."""
+        change = self.number(*path) - earlier.number(*path)
+        return max(change, 0) / self.seconds_since(earlier)
+
+
+@verb(
+    examples=[
+        "dlcmd stats /mnt/imagenet",
+        "dlcmd stats --once /mnt/imagenet",
+        "dlcmd stats --json --interval 10 /mnt/imagenet",
+    ]
+)
+@click.argument("mountpoint")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    metavar="S",
+    help="Seconds between looks (default 1).",
+)
+@click.option("--once", is_flag=True, help="Look once, and end.")
+def stats(invocation: Invocation, mountpoint: str, interval: float | None, once: bool) -> None:
+    """Show what a mount does: requests, hits by tier, what is stored ahead in the page cache.
+
+    On a terminal it goes on until Ctrl-C, with rates since the last look; else it looks once, with rates since the mount began.
+    """
+    output = invocation.output
+    again = not once and (interval is not None if output.json else output.terminal)
+    looks = _looks(mountpoint, interval or 1.0, again)
+    if again:
+        try:
+            _follow(output, mountpoint, looks)
+        except KeyboardInterrupt:
+            return
+    else:
+        [(look, earlier)] = looks
+        _print(output, mountpoint, look, earlier)
+
+
+def _follow(output: Output, mountpoint: str, looks: Iterator[tuple[Look, Look]]) -> None:
+    if output.json:
+        for look, earlier in looks:
+            _print(output, mountpoint, look, earlier)
+            sys.stdout.flush()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
+        for look, earlier in looks:
+            live.update(_drawn(rows(look, earlier, human=True)), refresh=True)
+
+
+def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Look, Look]]:
+    """Each look and the one before it, for ever or once. `MountError` once the mount does not answer."""
+    from dieselfs.fuse.mount_table import MountState, ask_statistics, entry_at
+    from dieselfs.fuse.mountpoint import resolve
+
+    path = resolve(Path(mountpoint))
+    mount = entry_at(path)
+    if mount is None or not mount.is_dieselfs:
+        raise MountError(f"no DieselFS mount at {path}", "`dlcmd mounts` lists them")
+    earlier = Look()
+    while True:
+        state, document = ask_statistics(mount, _TIMEOUT_S)
+        if entry_at(path) != mount:
+            raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists what is left")
+        if document is None:
+            raise _silence(path, state, MountState)
+        look = Look(document)
+        yield look, earlier
+        if not again:
+            return
+        earlier = look
+        time.sleep(interval_s)
+
+
+def _silence(path: Path, state: MountState, states: type[MountState]) -> MountError:
+    if state is states.DEAD:
+        return MountError(f"the daemon of {path} is gone", f"clear it away: dlcmd umount {path}")
+    if state is states.PRIVATE:
+        return MountError(f"{path} is another user's mount", "ask its user")
+    return MountError(
+        f"{path} does not answer, or makes no sense",
+        f"look at its log, or detach it: dlcmd umount --lazy {path}",
+    )
+
+
+def _print(output: Output, mountpoint: str, look: Look, earlier: Look) -> None:
+    if output.json:
+        output.record({"mountpoint": mountpoint, **look.document, "rates": _rates(look, earlier)})
+    else:
+        output.table(_HEADINGS, rows(look, earlier, human=output.terminal))
+
+
+def _rates(look: Look, earlier: Look) -> dict[str, Any]:
+    rates: dict[str, Any] = {
+        "interval_s": round(look.seconds_since(earlier), 3),
+        "requests": {kind: _rounded(look, earlier, "requests", kind) for kind in look.kinds()},
+    }
+    return rates | {".".join(path): _rounded(look, earlier, *path) for path in _RATED}
+
+
+def _rounded(look: Look, earlier: Look, *path: str) -> float:
+    return round(look.rate(earlier, *path), 3)
+
+
+def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]]:
+    """What is shown to people: what, in all, per second."""
+
+    def counter(name: str, *path: str) -> tuple[str, str, str]:
+        return name, f"{look.number(*path):,.0f}", f"{look.rate(earlier, *path):,.1f}"
+
+    def size(size_bytes: float) -> str:
+        return human_size(size_bytes) if human else f"{size_bytes:.0f}"
+
+    def volume(name: str, *path: str) -> tuple[str, str, str]:
+        return name, size(look.number(*path)), f"{size(look.rate(earlier, *path))}/s"
+
+    def held(name: str, now: tuple[str, str], budget: tuple[str, str]) -> tuple[str, str, str]:
+        return name, f"{size(look.number(*now))} of {size(look.number(*budget))}", ""
+
+    node_memory = held("node memory", ("cache", "cached_bytes"), ("cache", "budget_bytes"))
+    outstanding = held(
+        "stored, not read yet",
+        ("stored_ahead", "outstanding_bytes"),
+        ("stored_ahead", "budget_bytes"),
+    )
+    return [
+        ("uptime", f"{look.number('uptime_s'):,.0f} s", ""),
+        ("fast path", _fast_path(look), ""),
+        *(counter(f"request {kind}", "requests", kind) for kind in look.kinds()),
+        volume("bytes read", "bytes_read"),
+        *(counter(name, *path) for name, path in _COUNTERS.items()),
+        volume("bytes stored ahead", "stored_ahead", "bytes"),
+        outstanding,
+        node_memory,
+    ]
+
+
+def _fast_path(look: Look) -> str:
+    if look.number("fast_path", "active"):
+        return f"{look.number('fast_path', 'threads'):.0f} threads"
+    known = look.document.get("fast_path")
+    reason = known.get("reason") if isinstance(known, Mapping) else None
+    return f"off: {reason}" if reason else "off"
+
+
+def _drawn(lines: list[tuple[str, str, str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in _HEADINGS:
+        table.add_column(heading, justify="left" if heading == "WHAT" else "right")
+    for line in lines:
+        table.add_row(*map(Text, line))
+    return table
