@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse import guardian
+from dieselfs.fuse import guardian_process
 from dieselfs.fuse.guardian import start_guardian
 from dieselfs.fuse.mount_table import entry_at
 from tests.mount.mounting import PATIENCE_S, eventually, is_alive, needs_fuse
@@ -25,8 +25,17 @@ pytestmark = [
 ]
 LIBC = ctypes.CDLL(None)
 MNT_FORCE, MNT_DETACH = 1, 2
-PROGRAM = Path(guardian.__file__).with_name("guardian_process.py")
+PROGRAM = Path(guardian_process.__file__)
+STORED = 200
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
+READ = f"""
+import os, sys
+try:
+    read = os.pread(os.open(sys.argv[1], os.O_RDONLY), 10, 0)
+except OSError as error:
+    sys.exit(error.errno)
+sys.exit({STORED} if read == b"x" * 10 else 1)
+"""
 
 
 def is_stuck(task: Path) -> bool:
@@ -42,14 +51,13 @@ class Reader:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        program = "import os, sys\ntry: os.pread(os.open(sys.argv[1], 0), 10, 0)\nexcept OSError as e: sys.exit(e.errno)"
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", program, str(self.path)])
+        self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", READ, str(self.path)])
 
     def is_reading(self) -> bool:
         return is_stuck(Path(f"/proc/{self.process.pid}"))
 
     def error(self, timeout_s: float) -> int | None:
-        """The errno that the read ended with; None if it has not ended."""
+        """The errno that the read ended with, or `STORED`; None if it has not ended."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -123,7 +131,9 @@ def test_the_guardian_aborts_the_connection_of_a_killed_daemon(tmp_path: Path, s
         readers = [mount.hung_reader() for _ in range(3)]
         eventually(lambda: stuck == "process" or mount.has_stuck_thread(), "a stuck thread")
         mount.daemon.kill()
-        assert all(reader.error(timeout_s=2.0) in DEAD for reader in readers)
+        ends = [reader.error(timeout_s=2.0) for reader in readers]
+        # The waiting thread may get the page as the READ fails, and then a reader finds there what it stored.
+        assert set(ends) <= ({STORED, *DEAD} if stuck == "thread" else {*DEAD})
         with pytest.raises(OSError) as raised:
             os.stat(mount.path / "another")
         assert raised.value.errno in DEAD
@@ -147,7 +157,7 @@ def test_an_orderly_end_with_a_stuck_thread_needs_an_abort(tmp_path: Path) -> No
         eventually(mount.has_stuck_thread, "a stuck thread")
         mount.daemon.communicate(timeout=PATIENCE_S)
         assert mount.daemon.returncode == 0
-        assert reader.error(timeout_s=2.0) in DEAD
+        assert reader.error(timeout_s=2.0) in (STORED, *DEAD)
         assert not is_alive(mount.guardian)
 
 
@@ -218,3 +228,17 @@ def test_the_process_says_why_it_cannot_guard(arguments: list[str], reason: str)
     command = [sys.executable, "-I", "-S", str(PROGRAM), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, reason in done.stdout, done.stderr) == (1, True, "")
+
+
+def test_an_ordinary_user_needs_the_systems_fusectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guardian_process, "_FUSECTL", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(
+        FileNotFoundError, match=r"7/abort: No such file .* \(is fusectl mounted\?\)"
+    ):
+        guardian_process._open_switch("7")
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/abort").write_bytes(b"")
+    os.close(guardian_process._open_switch("7"))
