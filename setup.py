@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCES = Path("dieselfs/fuse/_fast_path")
+SOURCES = Path("dieselfs/fuse/extension")
 
 
 def fuse_flags(which: str) -> list[str]:
