@@ -68,6 +68,7 @@ class Guardian:
 
         For an end of the mount with a READ that stays unanswered and a thread that waits for its page: unmounting waits for
         that thread too (`fuse_kill_sb_anon`), so that without an abort both would wait for ever.
+        libfuse leaves an aborted connection mounted: detach it afterwards (`mountpoint.unmount(…, lazy=True)`).
         """
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(DEATH_SIGNAL)

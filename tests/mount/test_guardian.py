@@ -98,6 +98,10 @@ class HangingMount:
             reader.process.wait(PATIENCE_S)
 
 
+def unmount_lazily(mountpoint: Path) -> None:
+    subprocess.run(["umount", "--lazy", mountpoint], check=True)
+
+
 @contextmanager
 def hanging_mount(folder: Path, *options: str) -> Iterator[HangingMount]:
     mountpoint, log_file = folder / "mnt", folder / "daemon.log"
@@ -159,13 +163,15 @@ def test_an_orderly_end_with_a_stuck_thread_needs_an_abort(tmp_path: Path) -> No
         assert mount.daemon.returncode == 0
         assert reader.error(timeout_s=2.0) in (STORED, *DEAD)
         assert not is_alive(mount.guardian)
+        unmount_lazily(mount.path)
+        assert entry_at(mount.path) is None
 
 
 def test_a_later_mount_with_the_same_device_number_is_left_alone(tmp_path: Path) -> None:
     with hanging_mount(tmp_path / "first", "--guarded") as first:
         entry = entry_at(first.path)
         assert entry is not None
-        subprocess.run(["umount", "--lazy", first.path], check=True)  # its daemon lives on
+        unmount_lazily(first.path)  # its daemon lives on
         with hanging_mount(tmp_path / "second") as second:
             later = entry_at(second.path)
             assert later is not None
