@@ -34,5 +34,5 @@ bench: setup  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
 	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove .venv and everything that can be made again
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv dieselfs/fuse/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

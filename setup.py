@@ -26,9 +26,11 @@ setup(
             "dieselfs.fuse._fast_path",
             sorted(str(path) for path in SOURCES.glob("*.c")),
             depends=[str(SOURCES / "fast_path.h")],
-            extra_compile_args=["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-            + fuse_flags("--cflags"),
-            # As needed is not enough: dlsym(RTLD_NEXT) must find libfuse behind this module.
+            extra_compile_args=[
+                *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter"),
+                *fuse_flags("--cflags"),
+            ],
+            # Linked even where no symbol of it is used: dlsym(RTLD_NEXT) looks for libfuse behind this module.
             extra_link_args=["-pthread", "-Wl,--no-as-needed", *fuse_flags("--libs")],
             optional=True,
         )

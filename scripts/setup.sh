@@ -27,7 +27,7 @@ missing_to_run() {
     have rsync || echo rsync
 }
 
-missing_to_build() {  # pyfuse3 is compiled on the spot
+missing_to_build() {  # pyfuse3 and the mount's extension are compiled on the spot
     have cc || printf '%s\n' gcc libc6-dev
     have pkg-config || echo pkg-config
     have pkg-config && pkg-config --exists fuse3 || echo libfuse3-dev
@@ -78,7 +78,7 @@ install_as_root() {
 # --- the virtual environment ---------------------------------------------------------------------
 
 # Scripts in a virtual environment name it by its full path, so a moved checkout is a new one.
-stamp_of() { { printf '%s\n' "$VENV" "$@"; cat pyproject.toml "$script"; } | sha256sum; }
+stamp_of() { { printf '%s\n' "$VENV" "$@"; cat pyproject.toml setup.py "$script"; } | sha256sum; }
 
 is_done() {  # is_done <stamp's name>
     [[ -x $VENV/bin/python && -f $VENV/$1 && $(<"$VENV/$1") == "$(stamp_of "$1")" ]]
@@ -101,6 +101,18 @@ create_venv() {
     stamp_of .stamp >"$VENV/.stamp"
 }
 
+# The mount's C extension, in place: pip builds it first, this follows changes of its sources.
+extension_is_built() {
+    local built=(dieselfs/fuse/_fast_path.*.so)
+    [[ -f ${built[0]} && ! $(find dieselfs/fuse/extension -newer "${built[0]}") ]]
+}
+
+build_extension() {
+    say "building the mount's extension"
+    "$VENV/bin/python" setup.py --quiet build_ext --inplace
+    extension_is_built || die "the extension was not built; mounts would work, but slowly"
+}
+
 install_torch() {
     # A pinned pair: the newest torch may bring gigabytes of CUDA libraries, and torchvision's own
     # pin of torch may bring another build of it.
@@ -119,11 +131,12 @@ torch) stamp=.stamp-torch ;;
 *) die "usage: scripts/setup.sh [torch]" ;;
 esac
 
-if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp; then
+if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extension_is_built; then
     exit
 fi
 exec 9<"$script"
 flock 9  # one set-up at a time in a checkout; whoever waited finds it done
 install_missing
 is_done .stamp || create_venv
+extension_is_built || build_extension
 is_done $stamp || install_torch
