@@ -44,8 +44,9 @@ def start(
 ) -> None:
     """Start the threads that answer and those that store ahead. An epoch must have been added. `OSError`."""
 
-def stop() -> None:
-    """End the threads; what is being answered is answered."""
+def stop() -> bool:
+    """End the threads; what is being answered is answered. False, after two seconds, if a thread that stores can't end since it waits
+    for a READ that nobody answers: abort the connection, and call this again."""
 
 def set_budget(bytes: int) -> None:
     """For what is stored and not known to be read. Also drops from it what nobody has read on for a minute."""

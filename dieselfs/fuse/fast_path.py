@@ -19,6 +19,8 @@ from dieselfs.fuse.statistics import FastPathStatistics, StoredAhead
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:  # these import pyfuse3
+    from collections.abc import Callable
+
     from dieselfs.fuse.attributes import Owner
     from dieselfs.fuse.epochs import Epochs
     from dieselfs.fuse.file_reader import CachedSource
@@ -106,9 +108,16 @@ class FastPath:
         self._started = True
         return True
 
-    def stop(self) -> None:
-        """End the threads: before the session is closed, since they use its descriptor."""
-        if self._started:
+    def stop(self, abort: Callable[[], None]) -> None:
+        """End the threads: before the session is closed, since they use its descriptor.
+
+        `abort` ends the connection: needed only if a READ was left unanswered for which a thread that stores ahead waits.
+        """
+        if self._started and not _extension.stop():
+            log.warning(
+                "a file that is stored ahead waits for a read that nobody answers: aborting"
+            )
+            abort()
             _extension.stop()
 
     def show(self, epoch: int, snapshot: Snapshot) -> None:

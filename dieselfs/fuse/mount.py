@@ -210,11 +210,11 @@ async def _mounted(
         trio.open_signal_receiver(signal.SIGUSR1) as refreshes,
     ):
         _make_mount(parts.operations, mountpoint, chosen)
-        with Guardian() if options.plain else start_guardian(mountpoint):
+        with Guardian() if options.plain else start_guardian(mountpoint) as guardian:
             try:
                 await _serve(parts, options, mountpoint, endings, refreshes, on_ready)
             finally:
-                parts.fast_path.stop()
+                parts.fast_path.stop(guardian.abort)
                 # Detaches also what is in use, and aborts what has not been answered.
                 pyfuse3.close(unmount=True)
     log.info("%s is unmounted", mountpoint)

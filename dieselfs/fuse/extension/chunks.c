@@ -7,6 +7,7 @@
  * READ the chunk is CONSUMED. A READ of a file that was stored says that the kernel dropped it; after a few of these the chunk
  * starts over.
  */
+#define _GNU_SOURCE
 #include "fast_path.h"
 
 #include <errno.h>
@@ -23,6 +24,7 @@
 #define UNKNOWN_RETRY 32     /* READs after which it is tried again */
 #define BUCKETS 4096
 #define MAX_STORERS 16
+#define STOP_TIMEOUT_S 2
 #define ABANDONED_S 60       /* a chunk that nobody goes on reading leaves the budget */
 
 enum state { IDLE, WANTED, QUEUED, STORING, STORED, CONSUMED, UNKNOWN };
@@ -149,7 +151,7 @@ static Chunk *find(const Epoch *epoch, const uint8_t id[16])
 static void queue_if_room(Chunk *chunk)
 {
     uint64_t bytes = chunk->epoch->payload_bytes[number_of(chunk)];
-    if (!storer_count || totals.outstanding_bytes + bytes > totals.budget_bytes) {
+    if (!storer_count || stopping || totals.outstanding_bytes + bytes > totals.budget_bytes) {
         chunk->state = IDLE;
         return;
     }
@@ -490,17 +492,21 @@ int storing_start(int threads, uint64_t largest_file_bytes)
     return storer_count ? 0 : error;
 }
 
-/* Ends within one file: what a thread may wait for is answered by the request threads, which end later. */
-void storing_stop(void)
+/* Ends within one file: what a thread waits for is answered by the request threads, which end later. False if a thread is
+ * still not back after a while: it waits for a READ that Python will not answer. It may be called again. */
+bool storing_stop(void)
 {
     pthread_mutex_lock(&lock);
     stopping = true;
     pthread_cond_broadcast(&work);
-    int count = storer_count;
-    storer_count = 0;
     pthread_mutex_unlock(&lock);
-    for (int i = 0; i < count; i++)
-        pthread_join(storers[i], NULL);
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += STOP_TIMEOUT_S;
+    for (; storer_count; storer_count--)
+        if (pthread_timedjoin_np(storers[storer_count - 1], NULL, &deadline))
+            return false;
+    return true;
 }
 
 void storing_set_budget(uint64_t bytes)

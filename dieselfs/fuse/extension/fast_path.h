@@ -150,7 +150,7 @@ void note_read(Epoch *, uint32_t chunk, uint32_t inode, bool from_beginning);
 bool take_consumed(uint8_t id[16]);
 
 int storing_start(int threads, uint64_t max_file_bytes); /* 0 or an errno */
-void storing_stop(void);
+bool storing_stop(void);
 void storing_set_budget(uint64_t bytes);
 void storing_statistics(StoringStatistics *);
 

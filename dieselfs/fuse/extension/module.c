@@ -221,12 +221,14 @@ static PyObject *start(PyObject *self, PyObject *arguments)
 
 static PyObject *stop(PyObject *self, PyObject *unused)
 {
+    bool stopped;
     Py_BEGIN_ALLOW_THREADS
-    storing_stop();
-    channel_stop();
+    stopped = storing_stop();
+    if (stopped)
+        channel_stop();
     Py_END_ALLOW_THREADS
     let_go();
-    Py_RETURN_NONE;
+    return PyBool_FromLong(stopped);
 }
 
 static PyObject *set_budget(PyObject *self, PyObject *arguments)
