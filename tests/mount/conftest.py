@@ -1,4 +1,4 @@
-"""Datasets packed and mounted once for all tests that only read."""
+"""Datasets packed and mounted once for all tests that only read; every test runs on mounts with the fast path and without."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import KIND, Mount, mounted
 from tests.mount.packing import BASE_TIME_NS, PackedDataset, pack, random_bytes, write_file
 
 SIZES = [
@@ -48,6 +48,14 @@ def make_sample(source: Path) -> None:
         os.utime(top, ns=(BASE_TIME_NS, BASE_TIME_NS + 42))
 
 
+@pytest.fixture(scope="session", autouse=True, params=["fast", "plain"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """How mounts are made. A mount of a wider scope than one test needs this; a module that redefines it runs once."""
+    os.environ[KIND] = request.param
+    yield request.param
+    del os.environ[KIND]
+
+
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
     """Files of many sizes, names, modes and depths."""
@@ -68,7 +76,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
 
 @pytest.fixture(scope="session")
 def sample_mount(
-    sample: PackedDataset, tmp_path_factory: pytest.TempPathFactory
+    kind: str, sample: PackedDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mount]:
     """`sample`, mounted for as long as the tests run; for tests that leave it as it is."""
     with mounted(sample, tmp_path_factory.mktemp("sample-mount")) as mount:
@@ -77,7 +85,7 @@ def sample_mount(
 
 @pytest.fixture(scope="session")
 def small_mount_shared(
-    small: PackedDataset, tmp_path_factory: pytest.TempPathFactory
+    kind: str, small: PackedDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mount]:
     """`small`, mounted for as long as the tests run."""
     with mounted(small, tmp_path_factory.mktemp("small-mount")) as mount:

@@ -46,8 +46,9 @@ class FaultySource:
             raise ZeroDivisionError("a bug in read")
         if fault == "stuck":
             threading.Event().wait()
-        data = self._source.read(file, start, length)
-        return data[: length // 2] if fault == "short" else data
+        if fault == "short":
+            return memoryview(bytes(length // 2))
+        return self._source.read(file, start, length)
 
     def payload(self, chunk):
         return self._source.payload(chunk)
@@ -81,6 +82,8 @@ def main() -> int:
     parser.add_argument("--uid", type=int)
     parser.add_argument("--gid", type=int)
     parser.add_argument("--nonempty", action="store_true")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--store-ahead-bytes", type=int)
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     options = MountOptions(
@@ -90,6 +93,8 @@ def main() -> int:
         uid=chosen.uid,
         gid=chosen.gid,
         nonempty=chosen.nonempty,
+        plain=chosen.plain,
+        store_ahead_bytes=chosen.store_ahead_bytes,
     )
     try:
         with Snapshot.open(chosen.snapshot) as snapshot:

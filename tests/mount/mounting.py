@@ -1,4 +1,8 @@
-"""Mounts for tests: started as a user's are, and surely gone afterwards."""
+"""Mounts for tests: started as a user's are, and surely gone afterwards.
+
+The environment variable `KIND` says how they are made, and `start` fails if they are not: `fast`, the default, or without the
+fast path, for one of the reasons there are. The fixture `kind` runs the tests with the first two.
+"""
 
 import json
 import os
@@ -18,6 +22,13 @@ from dieselfs.fuse.mount_table import entry_at
 from dieselfs.fuse.mountpoint import unmount
 from tests.mount.packing import PackedDataset
 
+KIND = "DIESELFS_TEST_MOUNT"
+BEFORE_THE_DAEMON = {
+    "fast": "",
+    "plain": "sys.argv.append('--plain')",
+    "unbuilt": "sys.modules['dieselfs.fuse._fast_path'] = None",  # imports of it fail
+    "too late": "import pyfuse3",
+}
 PATIENCE_S = 60.0  # machines that run tests stall for many seconds
 
 needs_fuse = pytest.mark.skipif(
@@ -86,9 +97,18 @@ class Mount:
         eventually(lambda: not is_alive(self.pid), f"end of daemon {self.pid}")
 
 
+def kind_of_mount() -> str:
+    return os.environ.get(KIND, "fast")
+
+
 def daemon_command(packed: PackedDataset, mountpoint: Path, *options: str) -> list[str]:
-    program = [sys.executable, "-m", "tests.mount.daemon"]
-    return [*program, str(packed.snapshot), str(packed.store), str(mountpoint), *options]
+    program = f"""
+import runpy, sys
+{BEFORE_THE_DAEMON[kind_of_mount()]}
+runpy.run_module("tests.mount.daemon", run_name="__main__", alter_sys=True)
+"""
+    arguments = [str(packed.snapshot), str(packed.store), str(mountpoint), *options]
+    return [sys.executable, "-c", program, *arguments]
 
 
 def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
@@ -101,7 +121,12 @@ def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
     files = ["--faults", str(faults), "--next", str(following)]
     command = daemon_command(packed, mountpoint, *files, *options)
     pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
-    return Mount(mountpoint, pid, log_file, faults, following)
+    mount = Mount(mountpoint, pid, log_file, faults, following)
+    found = mount.statistics()["fast_path"]
+    if found["active"] != (kind_of_mount() == "fast"):
+        end(mount)
+        pytest.fail(f"a {kind_of_mount()} mount was wanted, but its fast path is {found}")
+    return mount
 
 
 @contextmanager

@@ -207,6 +207,8 @@ def sample_no_newline(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset
 
 
 @pytest.fixture(scope="module")
-def list_mount(sample_no_newline: PackedDataset, tmp_path_factory: pytest.TempPathFactory):
+def list_mount(
+    kind: str, sample_no_newline: PackedDataset, tmp_path_factory: pytest.TempPathFactory
+):
     with mounted(sample_no_newline, tmp_path_factory.mktemp("list-mount")) as mount:
         yield mount

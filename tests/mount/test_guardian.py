@@ -38,6 +38,11 @@ sys.exit({STORED} if read == b"x" * 10 else 1)
 """
 
 
+@pytest.fixture
+def kind() -> None:
+    """These mounts are of their own kind: once is enough."""
+
+
 def is_stuck(task: Path) -> bool:
     """It sleeps and no ordinary signal wakes it: it waits for a page."""
     return (task / "stat").read_text().rpartition(")")[2].split()[0] == "D"
