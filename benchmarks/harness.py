@@ -120,7 +120,7 @@ def make_tree(root: Path, files: int, folders: int, size_bytes: int, processes: 
         worker.join()
         if worker.exitcode:
             raise RuntimeError(f"making {root} failed")
-    os.sync()
+    sync(root)
 
 
 def warm(root: Path) -> None:
@@ -152,4 +152,9 @@ def empty(folder: Path) -> None:
     """Remove what is in `folder` and let the disk settle, so that no contender pays for another's writes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    os.sync()
+    sync(folder)
+
+
+def sync(folder: Path) -> None:
+    """Make what was written durable, on this folder's file system alone: sync(2) waits for every other one, also for one that is broken."""
+    subprocess.run(["sync", "--file-system", folder], check=True)

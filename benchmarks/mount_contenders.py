@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import json
-import mmap
 import os
 import random
 import shutil
@@ -18,12 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import DLCMD, dlcmd, make_tree, scratch
-from metadata.snapshot import Snapshot
+from benchmarks.harness import DLCMD, dlcmd, make_tree, scratch, sync
 
 PLAIN = "--plain"
 """Of `dlcmd mount`: no fast path, no stateless opens, no storing ahead."""
@@ -120,32 +117,25 @@ def _written(path: Path, text: str) -> Path:
 # --- the mounts ----------------------------------------------------------------------------------
 
 
-@cache
-def plain_arguments() -> list[str]:
-    """`[PLAIN]`, or nothing where `dlcmd mount` does not have it: then the mount as it is stands for both."""
-    shown = subprocess.run(
-        [*DLCMD, "mount", "--help"], stdout=subprocess.PIPE, text=True, check=True
-    )
-    if PLAIN in shown.stdout:
-        return [PLAIN]
-    say(f"dlcmd mount has no {PLAIN}: 'plain' is the mount as it is")
-    return []
-
-
 @contextmanager
-def ours(data: Dataset, *, plain: bool = False, memory_mib: int = 1024) -> Iterator[Path]:
+def ours(
+    data: Dataset, *, plain: bool = False, memory_mib: int = 1024, preload: bool = False
+) -> Iterator[Path]:
     """A fresh mount with that much memory for chunks."""
     root = data.folder / ("plain" if plain else "ours")
     root.mkdir(exist_ok=True)
     dlcmd(
         "mount",
         *("-q", "--no-index", "--cache-memory", f"{memory_mib}MiB"),
-        *(plain_arguments() if plain else []),
+        *([PLAIN] if plain else []),
+        *(["--preload"] if preload else []),
         *("dl://bench", root),
         folder=data.folder,
     )
     pid = json.loads((root / ".dieselfs/dataset.json").read_text())["pid"]
     try:
+        if not plain:
+            _require_fast_path(root)
         yield root
     finally:
         if subprocess.run([*DLCMD, "umount", "-q", root], check=False).returncode:
@@ -239,17 +229,19 @@ def list_all(root: Path) -> None:
 # --- the caches ----------------------------------------------------------------------------------
 
 
-def drop_all_caches() -> None:
+def drop_all_caches(folder: Path) -> None:
+    """What is dirty stays, so what was written to the folder's disk is made durable first."""
+    sync(folder)
     _drop(3)
 
 
-def drop_page_cache() -> None:
+def drop_page_cache(folder: Path) -> None:
     """Data only: inodes and names stay known."""
+    sync(folder)
     _drop(1)
 
 
 def _drop(what: int) -> None:
-    os.sync()
     Path("/proc/sys/vm/drop_caches").write_text(f"{what}\n")
 
 
@@ -262,24 +254,32 @@ def read_requests(stats: dict[str, Any]) -> int:
 
 
 def stored_ahead(stats: dict[str, Any]) -> int:
-    """Files; 0 for a mount that can't store ahead."""
-    return int(stats.get("stored_ahead", {}).get("files", 0))
+    """Files."""
+    return int(stats["stored_ahead"]["files"])
+
+
+def _require_fast_path(root: Path) -> None:
+    """A mount that fell back to Python is not what is to be measured."""
+    found = statistics(root)["fast_path"]
+    if not found["active"]:
+        sys.exit(f"the mount has no fast path: {found['reason']}")
 
 
 def fill_node_memory(data: Dataset, root: Path) -> float:
-    """Bring all chunks into the daemon's memory and none of their files into the page cache. The part of the bytes that is there then.
+    """Wait until a mount made with `preload` has all chunks in the daemon's memory; the part of the bytes that is there then.
 
-    One file of each chunk is read past the page cache. What the mount stores ahead on that occasion is dropped once it has settled.
+    None of their files is in the page cache then: what was not read is not stored ahead.
     """
-    for path in _a_file_of_each_chunk(root):
-        fd = os.open(root / os.fsdecode(path), os.O_RDONLY | os.O_DIRECT)
-        try:
-            os.readv(fd, [mmap.mmap(-1, 4096)])  # aligned to a page
-        finally:
-            os.close(fd)
-    settle(root)
-    drop_page_cache()
-    return float(statistics(root)["cache"].get("cached_bytes", 0)) / max(data.payload_bytes, 1)
+    before, now = -1, _cached_bytes(root)
+    while now < data.payload_bytes and now != before:
+        time.sleep(_SETTLED_S)
+        before, now = now, _cached_bytes(root)
+    drop_page_cache(data.folder)
+    return now / max(data.payload_bytes, 1)
+
+
+def _cached_bytes(root: Path) -> int:
+    return int(statistics(root)["cache"].get("cached_bytes", 0))
 
 
 def settle(root: Path) -> None:
@@ -288,13 +288,6 @@ def settle(root: Path) -> None:
     while now != before:
         time.sleep(_SETTLED_S)
         before, now = now, stored_ahead(statistics(root))
-
-
-def _a_file_of_each_chunk(root: Path) -> list[bytes]:
-    file = json.loads((root / ".dieselfs/dataset.json").read_text())["snapshot_file"]
-    with Snapshot.open(file) as snapshot:
-        files = [snapshot.files_in_chunk(number) for number in range(snapshot.chunk_count)]
-        return [snapshot.path_of(of_chunk[0]) for of_chunk in files if of_chunk]
 
 
 def say(text: str) -> None:

@@ -5,6 +5,7 @@ The order of the contenders' states is the point here, so each function says wha
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.mount_contenders import Dataset, Reader, read_requests, stored_a
 SMALL_BYTES = 4096
 LARGE_BYTES = 110 << 10
 _SPARE_MIB = 64
+_STEADY_S = 1.0
 _COLD_GROUPS = 10
 """Groups in the cold epoch: memory holds two of them, a fifth of the dataset."""
 
@@ -38,7 +40,7 @@ def warm(files: int, size_bytes: int, rounds: int) -> None:
         for threads in (1, 2):
             times = run_rounds(
                 {
-                    name: lambda root=root, threads=threads: reader.seconds(root, order, threads)
+                    name: lambda root=root, threads=threads: _steady(reader, root, order, threads)
                     for name, root in roots.items()
                 },
                 rounds,
@@ -65,8 +67,8 @@ def first(files: int, size_bytes: int, rounds: int, group: int | None = None) ->
         seen: dict[str, _Requests] = {"ours": _Requests(files), "plain": _Requests(files)}
 
         def mounted(name: str) -> float:
-            memory = _memory_for_all(data)
-            with contenders.ours(data, plain=name == "plain", memory_mib=memory) as root:
+            memory, plain = _memory_for_all(data), name == "plain"
+            with contenders.ours(data, plain=plain, memory_mib=memory, preload=True) as root:
                 contenders.list_all(root)
                 filled = contenders.fill_node_memory(data, root)
                 return seen[name].around(root, lambda: reader.seconds(root, order), filled)
@@ -101,10 +103,10 @@ def cold(files: int, size_bytes: int, rounds: int, group: int | None = None) -> 
         seen: dict[str, _Requests] = {"ours": _Requests(files), "plain": _Requests(files)}
 
         def mounted(name: str) -> float:
-            contenders.drop_all_caches()
+            contenders.drop_all_caches(data.folder)
             with contenders.ours(data, plain=name == "plain", memory_mib=memory) as root:
                 contenders.list_all(root)
-                contenders.drop_page_cache()
+                contenders.drop_page_cache(data.folder)
                 return seen[name].around(root, lambda: reader.seconds(root, order))
 
         with contenders.ours(data, memory_mib=memory) as root:
@@ -144,12 +146,12 @@ def scale(sizes: list[int], size_bytes: int, rounds: int) -> None:
                 order: Path = order,
                 seen: _Requests = seen,
             ) -> float:
-                with contenders.ours(data, memory_mib=_memory_for_all(data)) as root:
+                with contenders.ours(data, memory_mib=_memory_for_all(data), preload=True) as root:
                     contenders.list_all(root)
                     filled = contenders.fill_node_memory(data, root)
                     return seen.around(root, lambda: reader.seconds(root, order), filled)
 
-            contenders.drop_all_caches()
+            contenders.drop_all_caches(data.folder)
             times = run_rounds({"ours": mounted}, rounds, warm_up=0)
             first_rates[files] = files / times.median("ours")
             report(
@@ -168,8 +170,8 @@ def _scale_warm(data: Dataset, reader: Reader, rounds: int) -> None:
         order = contenders.in_random_order(data)
         times = run_rounds(
             {
-                "ext4": lambda: reader.seconds(data.source, order),
-                "ours": lambda: reader.seconds(root, order),
+                "ext4": lambda: _steady(reader, data.source, order, 1),
+                "ours": lambda: _steady(reader, root, order, 1),
             },
             rounds,
         )
@@ -223,16 +225,23 @@ def _report_first(question: str, times: Rounds, files: int, seen: dict[str, _Req
         plain_over_ext4_cold=spread(times.ratios("plain", "ext4 cold")),
         files_per_s=_rates(files, times),
         **seen["ours"].figures(),
-        plain_is_plain=bool(contenders.plain_arguments()),
         plain_read_requests_per_file=seen["plain"].figures()["read_requests_per_file"],
     )
 
 
 def _cold_ext4(data: Dataset, reader: Reader, order: Path) -> float:
-    contenders.drop_all_caches()
+    contenders.drop_all_caches(data.folder)
     contenders.list_all(data.source)
-    contenders.drop_page_cache()
+    contenders.drop_page_cache(data.folder)
     return reader.seconds(data.source, order)
+
+
+def _steady(reader: Reader, root: Path, order: Path, threads: int) -> float:
+    """Seconds of a pass, in the mean over a second or more: a short one says more about the machine's other work."""
+    passes = [reader.seconds(root, order, threads)]
+    while sum(passes) < _STEADY_S:
+        passes.append(reader.seconds(root, order, threads))
+    return statistics.mean(passes)
 
 
 def _order(data: Dataset, group: int) -> Path:
