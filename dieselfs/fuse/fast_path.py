@@ -31,7 +31,7 @@ THREADS: Final = 2
 """One more than one, so that a request does not wait behind a large reply."""
 STORING_THREADS: Final = 2
 """While a group's files are stored its reader goes on by READs, so storing should be quick. See benchmarks/RESULTS.md."""
-MAX_STORED_FILE_BYTES: Final = 1 << 20
+MAX_STORED_FILE_BYTES: Final = 512 << 10
 """Larger files are read in large requests, which cost little more than storing."""
 
 # linux/fuse.h; the names are those of the handlers in Python.

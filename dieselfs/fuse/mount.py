@@ -39,6 +39,7 @@ from dieselfs.fuse.guardian import Guardian, start_guardian
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.preload import preload
+from dieselfs.fuse.readahead import widen_readahead
 from dieselfs.fuse.readiness import announce_ready
 from dieselfs.fuse.refresh import NewerSnapshot, Refresher
 from dieselfs.fuse.shuffle_lists import ShuffleLists
@@ -237,7 +238,7 @@ async def _serve(
         if options.preload_bytes:
             snapshot = parts.epochs.current.snapshot
             nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
-        nursery.start_soon(_tell_when_ready, mountpoint, parts.threads, on_ready)
+        nursery.start_soon(_tell_when_ready, mountpoint, options.plain, parts.threads, on_ready)
         await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
         nursery.cancel_scope.cancel()
 
@@ -289,10 +290,12 @@ async def _refresh_on_signal(signals: Any, refresher: Refresher) -> None:
 
 
 async def _tell_when_ready(
-    mountpoint: Path, threads: WorkerThreads, on_ready: Callable[[], None]
+    mountpoint: Path, plain: bool, threads: WorkerThreads, on_ready: Callable[[], None]
 ) -> None:
     # In a thread: the answer comes from this very process.
     await threads.run_abandonable(os.stat, mountpoint)
+    if not plain:
+        widen_readahead(mountpoint)
     log.info("%s is mounted", mountpoint)
     on_ready()
     announce_ready()
