@@ -33,6 +33,15 @@ def was_used(chunk_id: Buffer) -> bool:
 def consumed() -> list[bytes]:
     """Ids of chunks of which all files have been read, or lie in the page cache, since this was last asked."""
 
+def listings_fd() -> int:
+    """A descriptor, not to be closed, that is readable when listings have begun. They are noted from the first call on. `OSError`."""
+
+def begun_listings() -> list[int]:
+    """Inodes of directories whose listing has begun since this was last asked; the newest are left out if there were many."""
+
+def ignore_pid(pid: int) -> None:
+    """Do not note the listings that this process makes; one process at a time."""
+
 def start(
     threads: int,
     storing_threads: int,

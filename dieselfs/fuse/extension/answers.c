@@ -78,6 +78,8 @@ static bool list(const struct fuse_in_header *request, Epoch *epoch, uint64_t no
         tag = epoch->number << EPOCH_SHIFT;
         position &= (UINT64_C(1) << EPOCH_SHIFT) - 1;
     }
+    if (!arguments->offset)
+        note_listing(request->nodeid, request->pid);
     size_t room = arguments->size < SCRATCH_BYTES ? arguments->size : SCRATCH_BYTES, used = 0;
     size_t fixed = with_entries ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
     Name name;

@@ -5,6 +5,7 @@
  *   channel.c   threads that read requests; the way on to pyfuse3 for what they can't answer
  *   answers.c   the replies
  *   snapshot.c  names and attributes in a snapshot's memory map (docs/snapshot-format.md)
+ *   listings.c  listings that readers have begun
  *   chunks.c    chunks that are in node memory, how far their readers are, the threads that store ahead
  *
  * One process holds one mount, so the state of each file is static. Numbers that come from a snapshot's map
@@ -123,6 +124,15 @@ void channel_stop(void);
 bool answer(struct fuse_in_header *request, size_t length, char *scratch);
 
 extern _Atomic uint64_t bytes_answered, reads_answered;
+
+/* --- listings.c --------------------------------------------------------------------------------- */
+
+#define MAX_BEGUN 256 /* listings that wait for Python: a busy reader's of some milliseconds */
+
+int listings_watch(void);                    /* a descriptor that is readable when listings have begun; -1 and errno */
+void listings_ignore(uint32_t pid);          /* do not note the listings of this process */
+void note_listing(uint64_t inode, uint32_t pid);
+size_t take_listings(uint64_t inodes[MAX_BEGUN]);
 
 /* --- chunks.c ----------------------------------------------------------------------------------- */
 

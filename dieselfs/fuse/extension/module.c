@@ -200,6 +200,37 @@ static PyObject *consumed(PyObject *self, PyObject *unused)
     return list;
 }
 
+/* --- listings ----------------------------------------------------------------------------------- */
+
+static PyObject *listings_fd(PyObject *self, PyObject *unused)
+{
+    int fd = listings_watch();
+    return fd < 0 ? refuse(errno) : PyLong_FromLong(fd);
+}
+
+static PyObject *begun_listings(PyObject *self, PyObject *unused)
+{
+    uint64_t inodes[MAX_BEGUN];
+    size_t count = take_listings(inodes);
+    PyObject *list = PyList_New(0);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *inode = PyLong_FromUnsignedLongLong(inodes[i]);
+        if (!inode || PyList_Append(list, inode))
+            Py_CLEAR(list);
+        Py_XDECREF(inode);
+    }
+    return list;
+}
+
+static PyObject *ignore_pid(PyObject *self, PyObject *arguments)
+{
+    unsigned int pid;
+    if (!PyArg_ParseTuple(arguments, "I", &pid))
+        return NULL;
+    listings_ignore(pid);
+    Py_RETURN_NONE;
+}
+
 /* --- threads ------------------------------------------------------------------------------------ */
 
 static PyObject *start(PyObject *self, PyObject *arguments)
@@ -271,6 +302,9 @@ static PyMethodDef methods[] = {
     {"release", release, METH_VARARGS, NULL},
     {"was_used", was_used, METH_VARARGS, NULL},
     {"consumed", consumed, METH_NOARGS, NULL},
+    {"listings_fd", listings_fd, METH_NOARGS, NULL},
+    {"begun_listings", begun_listings, METH_NOARGS, NULL},
+    {"ignore_pid", ignore_pid, METH_VARARGS, NULL},
     {"start", start, METH_VARARGS, NULL},
     {"stop", stop, METH_NOARGS, NULL},
     {"set_budget", set_budget, METH_VARARGS, NULL},
