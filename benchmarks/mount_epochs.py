@@ -38,6 +38,7 @@ def warm(files: int, size_bytes: int, rounds: int) -> None:
         order = contenders.in_random_order(data)
         reader.verify(list(roots.values()), order)
         for threads in (1, 2):
+            before = read_requests(contenders.statistics(roots["ours"]))
             times = run_rounds(
                 {
                     name: lambda root=root, threads=threads: _steady(reader, root, order, threads)
@@ -45,6 +46,7 @@ def warm(files: int, size_bytes: int, rounds: int) -> None:
                 },
                 rounds,
             )
+            after = read_requests(contenders.statistics(roots["ours"]))
             report(
                 f"warm epoch, random order, {data}, {_threads(threads)}",
                 ratio=spread(times.ratios("ours", "ext4")),
@@ -53,6 +55,8 @@ def warm(files: int, size_bytes: int, rounds: int) -> None:
                 kernel_image_over_ext4=spread(times.ratios("kernel image", "ext4")),
                 squashfuse_over_ext4=spread(times.ratios("squashfuse", "ext4")),
                 files_per_s=_rates(files, times),
+                # More than the few for stats.json: something took pages away, and the epochs were not warm.
+                read_requests=after - before,
             )
 
 

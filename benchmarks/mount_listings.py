@@ -152,12 +152,16 @@ def _require_complete(root: Path, source: Path, entries: int) -> None:
     """Each name once. Lists ext4 too, so that its inodes are cached."""
     names = [sorted(_find(each)) for each in (root, source)]
     if names[0] != names[1] or len(names[0]) != entries:
-        sys.exit(f"{root} lists {len(names[0])} names, {source} {len(names[1])}")
+        sys.exit(
+            f"{root} and {source} differ: {len(names[0])} and {len(names[1])} entries, {entries} made"
+        )
 
 
 def _find(root: Path) -> list[bytes]:
+    """All paths below, with the size of files: that of a directory is the file system's own affair."""
+    shown = ["-type", "f", "-printf", r"%P %s\0", "-o", "-printf", r"%P\0"]
     done = subprocess.run(
-        ["find", root, "-mindepth", "1", "-printf", r"%P %s\0"], stdout=subprocess.PIPE, check=True
+        ["find", root, "-mindepth", "1", *shown], stdout=subprocess.PIPE, check=True
     )
     return done.stdout.split(b"\0")[:-1]
 
