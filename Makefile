@@ -5,7 +5,7 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench clean
+.PHONY: help setup check format test soak demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,6 +25,9 @@ format: setup  ## let ruff sort the imports and lay out the code
 
 test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
+
+soak: setup  ## minutes of reading a mount while everything changes; SOAK_ARGS="--minutes 1"
+	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
 
 demo:  ## pack, index, mount and train on real images, then clean up
 	@scripts/setup.sh torch

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
 from metadata.kv.memory import MemoryStore
@@ -20,7 +21,9 @@ class Versions:
     files_after: Files
 
 
-def pack_versions(before: Files, after: Files, folder: Path) -> Versions:
+def pack_versions(
+    before: Files, after: Files, folder: Path, target_bytes: int = DEFAULT_TARGET_BYTES
+) -> Versions:
     """A dataset that held `before` and then `after`; of what it held before nothing else is left."""
     client = Client.connect(
         "sample",
@@ -28,6 +31,7 @@ def pack_versions(before: Files, after: Files, folder: Path) -> Versions:
         index=MemoryStore(),
         create=True,
         snapshot_folder=folder / "snapshots",
+        target_bytes=target_bytes,
     )
     with client:
         snapshots = []
