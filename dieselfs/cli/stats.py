@@ -30,6 +30,7 @@ _HEADINGS: Final = ("WHAT", "TOTAL", "PER SECOND")
 _COUNTERS: Final = {
     "node memory hits": ("hits", "node_memory"),
     "store reads": ("hits", "store"),
+    "directories listed ahead": ("listed_ahead", "directories"),
     "files stored ahead": ("stored_ahead", "files"),
     "read without request, about": ("stored_ahead", "read_without_request"),
 }

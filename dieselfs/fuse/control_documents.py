@@ -82,6 +82,7 @@ def statistics_document(
             },
             "reads_through_threads": thread_reads,
             "stored_ahead": asdict(fast_path.stored_ahead),
+            "listed_ahead": {"directories": fast_path.listed_ahead},
             "cache": cached,
         }
     )

@@ -79,6 +79,8 @@ class FastPath:
         self.reason = _why_not if wanted else "not wanted: --plain"
         """Why it is not active; None if it is, or will be when it is started."""
         self._started = False
+        self.listed_ahead = 0
+        """Directories; counted by who lists them."""
         if self.reason is None:
             _extension.enable()
 
@@ -147,6 +149,20 @@ class FastPath:
         """Bound what is stored and not known to be read."""
         _extension.set_budget(stored_bytes)
 
+    # What readers list: `dieselfs.fuse.lister`.
+
+    def listings_fd(self) -> int:
+        """Readable when listings of directories have begun that the kernel does not have."""
+        return int(_extension.listings_fd())
+
+    def begun_listings(self) -> list[int]:
+        """Their inodes, since this was last asked. Some are missing if there were many."""
+        return list(_extension.begun_listings())
+
+    def ignore_pid(self, pid: int) -> None:
+        """Leave out the listings of this process."""
+        _extension.ignore_pid(pid)
+
     def statistics(self) -> FastPathStatistics:
         if not self._started:
             return FastPathStatistics(reason=self.reason)
@@ -173,4 +189,5 @@ class FastPath:
                 consumed_chunks=found["consumed_chunks"],
                 read_without_request=found["read_without_request"],
             ),
+            listed_ahead=self.listed_ahead,
         )

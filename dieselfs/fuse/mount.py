@@ -36,6 +36,7 @@ from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.fast_path import FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.guardian import Guardian, start_guardian
+from dieselfs.fuse.lister import Lister
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.preload import preload
@@ -233,6 +234,7 @@ async def _serve(
         budget_bytes = parts.storing_ahead.budget_bytes()
         if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
             nursery.start_soon(parts.storing_ahead.run)
+            nursery.start_soon(Lister(parts.fast_path, parts.epochs).run, mountpoint)
         nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
         nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
         if options.preload_bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 _ANSWER_TIMEOUT_S: Final = 2.0
 _UNMOUNT_TIMEOUT_S: Final = 30.0
 _SHOWN_USERS: Final = 5
+_LISTER_PATIENCE_S: Final = 0.5
+"""After a reader's end its mount still lists some directories ahead, 0.15 s of work (`listing_ahead`), and is busy."""
 
 
 def resolve(mountpoint: Path) -> Path:
@@ -95,7 +98,15 @@ def unmount(mountpoint: Path, lazy: bool = False) -> None:
         command = ["umount", "--lazy"] if lazy else ["umount"]
     else:
         command = ["fusermount3", "-u", "-z"] if lazy else ["fusermount3", "-u"]
-    _run([*command, "--", os.fspath(mountpoint)], mountpoint)
+    deadline = time.monotonic() + _LISTER_PATIENCE_S
+    while True:
+        try:
+            _run([*command, "--", os.fspath(mountpoint)], mountpoint)
+            return
+        except MountpointBusy:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _run(command: list[str], mountpoint: Path) -> None:

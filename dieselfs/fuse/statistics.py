@@ -47,3 +47,5 @@ class FastPathStatistics:
     bytes_read: int = 0
     """Bytes in its answers to READ requests."""
     stored_ahead: StoredAhead = field(default_factory=StoredAhead)
+    listed_ahead: int = 0
+    """Directories that were listed before a reader came to them."""
