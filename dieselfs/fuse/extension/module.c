@@ -34,11 +34,15 @@ typedef struct {
 static const void *section(Map *map, const char *name, uint64_t rows, size_t width, uint64_t *bytes_out)
 {
     unsigned long long start = 0, bytes = 0;
+    if (bytes_out)
+        *bytes_out = 0;
+    if (map->failed)
+        return map->map;
     PyObject *extent = PyMapping_GetItemString(map->sections, name);
     if (!extent || !PyArg_ParseTuple(extent, "KK", &start, &bytes)) {
         map->failed = true;
     } else if (start % 8 || start > (uint64_t)map->map_bytes || bytes > map->map_bytes - start ||
-               (!bytes_out && bytes != rows * width)) {
+               (!bytes_out && (bytes % width || bytes / width != rows))) { /* a product could wrap around */
         PyErr_Format(PyExc_ValueError, "section %s is out of bounds", name);
         map->failed = true;
     }
