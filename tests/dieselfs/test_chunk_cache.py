@@ -245,3 +245,135 @@ def test_peek_asks_nobody(length: int) -> None:
     assert cache.peek(extent(chunk(1)), 0, length) is None
     assert source.fetched == []
     assert cache.statistics().hits == 0
+
+
+class Observer:
+    """Implements `CacheObserver`; reads behind the cache's back are told to it by `use`."""
+
+    def __init__(self) -> None:
+        self.held: dict[ChunkId, memoryview] = {}
+        self.told: list[tuple[str, int]] = []
+        self._used: set[ChunkId] = set()
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        self.held[chunk] = payload
+        self.told.append(("hold", int.from_bytes(chunk.value, "big")))
+
+    def release(self, chunk: ChunkId) -> None:
+        del self.held[chunk]
+        self.told.append(("release", int.from_bytes(chunk.value, "big")))
+
+    def was_used(self, chunk: ChunkId) -> bool:
+        was = chunk in self._used
+        self._used.discard(chunk)
+        return was
+
+    def use(self, *numbers: int) -> None:
+        self._used |= {chunk(number).id for number in numbers}
+
+
+def observed(budget_bytes: int) -> tuple[ChunkCache, Observer, Source]:
+    source, observer = Source(), Observer()
+    cache = ChunkCache(source, budget_bytes)
+    cache.observe(observer)
+    return cache, observer, source
+
+
+def test_an_observer_is_told_what_comes_and_goes_in_that_order() -> None:
+    cache, observer, _ = observed(2500)
+    for number in (1, 2, 2, 3, 1):
+        cache.payload(chunk(number))
+    assert observer.told == [
+        *(("hold", 1), ("hold", 2), ("hold", 3), ("release", 1)),
+        *(("hold", 1), ("release", 2)),
+    ]
+    assert observer.held == {chunk(n).id: content(chunk(n)) for n in (3, 1)}
+
+
+def test_a_chunk_that_the_observer_used_gets_a_second_chance() -> None:
+    cache, observer, _ = observed(3500)
+    for number in (1, 2, 3):
+        cache.payload(chunk(number))
+    observer.use(1, 2)
+    cache.payload(chunk(4))
+    assert set(observer.held) == {chunk(n).id for n in (1, 2, 4)}, "3 was not used"
+    cache.payload(chunk(5))
+    assert set(observer.held) == {chunk(n).id for n in (1, 2, 5)}, "4 is older than those"
+    cache.payload(chunk(6))
+    assert set(observer.held) == {chunk(n).id for n in (2, 5, 6)}, "a second, and no third"
+
+
+def test_where_all_are_used_the_oldest_leaves() -> None:
+    cache, observer, _ = observed(3500)
+    for number in (1, 2, 3):
+        cache.payload(chunk(number))
+    observer.use(1, 2, 3, 4)
+    cache.payload(chunk(4))
+    assert set(observer.held) == {chunk(n).id for n in (2, 3, 4)}
+    assert cache.statistics().evictions == 1
+
+
+def test_pieces_of_large_chunks_are_not_observed() -> None:
+    cache, observer, _ = observed(2 * PIECE_BYTES)
+    large = extent(chunk(7, MAX_WHOLE_BYTES + 1))
+    for number in range(4):
+        cache.read(large, number * PIECE_BYTES, 1)
+    assert cache.statistics().evictions == 2
+    assert observer.told == []
+
+
+def test_a_discarded_chunk_is_gone_and_is_no_eviction() -> None:
+    cache, observer, source = observed(3500)
+    kept = cache.payload(chunk(1))
+    cache.payload(chunk(2))
+    cache.discard(chunk(1).id)
+    cache.discard(chunk(1).id)
+    cache.discard(chunk(9).id)
+    assert observer.told[2:] == [("release", 1)]
+    assert cache.peek(extent(chunk(1)), 0, 1) is None
+    assert cache.statistics().cached_bytes == 1000
+    assert cache.statistics().evictions == 0
+    assert kept == content(chunk(1))
+    cache.payload(chunk(1))
+    assert [number for number, _ in source.fetched] == [1, 2, 1]
+    assert cache.statistics().cached_bytes == 2000
+
+
+def test_a_discard_while_the_chunk_is_fetched_is_not_for_what_comes() -> None:
+    cache, observer, source = observed(3500)
+    source.before = lambda: cache.discard(chunk(1).id)
+    assert cache.payload(chunk(1)) == content(chunk(1))
+    assert observer.told == [("hold", 1)]
+    assert cache.statistics().cached_bytes == 1000
+
+
+def test_an_observer_and_the_cache_agree_after_threads_at_random() -> None:
+    cache, observer, _ = observed(5000)
+    wrong: list[BaseException] = []
+    for number in range(1, 13):
+        content(chunk(number, 700))
+
+    def work(seed: int) -> None:
+        draw = random.Random(seed)
+        try:
+            for _ in range(1000):
+                ref = chunk(draw.randint(1, 12), 700)
+                if draw.random() < 0.2:
+                    cache.discard(ref.id)
+                elif draw.random() < 0.2:
+                    observer.use(number_of(ref))
+                else:
+                    assert cache.read(extent(ref), 0, 700) == content(ref)
+        except BaseException as error:
+            wrong.append(error)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert wrong == []
+    assert cache.statistics().cached_bytes == sum(map(len, observer.held.values())) <= 5000
+    for number in range(1, 13):
+        peeked = cache.peek(extent(chunk(number, 700)), 0, 700)
+        assert (peeked is not None) == (chunk(number).id in observer.held)

@@ -1,0 +1,121 @@
+"""Preloading: the chunks in their order, as many as fit, a few at a time, and one that fails is left out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Unavailable
+from dieselfs.fuse.preload import FETCHES, preload
+
+
+class Chunks:
+    """As much of a snapshot as preloading sees."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.chunk_count = len(sizes)
+        self._sizes = sizes
+
+    def chunk(self, number: int) -> ChunkRef:
+        return ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, self._sizes[number])
+
+
+class Source:
+    def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
+        self.fetched: list[int] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._during = during
+        self._lock = threading.Lock()
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        number = int.from_bytes(chunk.id.value, "big")
+        with self._lock:
+            self.fetched.append(number)
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            self._during(number)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+        return memoryview(b"")
+
+
+async def preloaded(sizes: list[int], budget_bytes: int, source: Source | None = None) -> list[int]:
+    source = source or Source()
+    await preload(Chunks(sizes), source, budget_bytes)  # type: ignore[arg-type]
+    return sorted(source.fetched)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "budget_bytes", "expected"),
+    [
+        ([], 100, []),
+        ([10] * 5, 0, []),
+        ([10] * 5, 9, []),
+        ([10] * 5, 10, [0]),
+        ([10] * 5, 39, [0, 1, 2]),
+        ([10] * 5, 1000, [0, 1, 2, 3, 4]),
+        ([10, 50, 10], 30, [0]),
+        ([MAX_WHOLE_BYTES + 1, 10, MAX_WHOLE_BYTES + 1, 10], 20, [1, 3]),
+    ],
+)
+async def test_whole_chunks_are_fetched_in_order_until_the_budget_is_used(
+    sizes: list[int], budget_bytes: int, expected: list[int]
+) -> None:
+    assert await preloaded(sizes, budget_bytes) == expected
+
+
+async def test_some_are_fetched_at_a_time_and_each_once() -> None:
+    together = threading.Barrier(FETCHES)
+    source = Source(lambda number: together.wait(30) and None)
+    assert await preloaded([1] * 5 * FETCHES, 1000, source) == list(range(5 * FETCHES))
+    assert source.most_at_once == FETCHES
+
+
+async def test_one_that_fails_is_logged_and_left_to_its_readers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(number: int) -> None:
+        if number == 3:
+            raise Unavailable("no store")
+
+    assert await preloaded([1] * 10, 100, Source(fail)) == list(range(10))
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.getMessage().endswith("is not preloaded: no store")
+
+
+async def test_a_bug_is_not_swallowed() -> None:
+    def fail(number: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup, match="nursery") as raised:
+        await preloaded([1] * 10, 100, Source(fail))
+    assert raised.group_contains(ZeroDivisionError)
+
+
+async def test_a_mount_that_ends_does_not_wait_for_it() -> None:
+    ended, entered = threading.Event(), threading.Event()
+
+    def hang(number: int) -> None:
+        entered.set()
+        assert ended.wait(30)
+
+    async def end_when_it_hangs(scope: trio.CancelScope) -> None:
+        await trio.to_thread.run_sync(entered.wait)
+        scope.cancel()
+
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(end_when_it_hangs, nursery.cancel_scope)
+                nursery.start_soon(preloaded, [1] * 10, 100, Source(hang))
+    finally:
+        ended.set()
