@@ -41,6 +41,8 @@ static bool lookup(const struct fuse_in_header *request, Epoch *epoch, uint64_t 
         return false;
     struct fuse_entry_out entry;
     uint64_t child = find_child(epoch, directory, name);
+    if (child == DAMAGED)
+        return false;
     if (child != NO_NODE) {
         fill_entry(epoch, child, &entry);
         return reply(request, 0, &entry, sizeof entry);
@@ -83,7 +85,8 @@ static bool list(const struct fuse_in_header *request, Epoch *epoch, uint64_t no
     size_t room = arguments->size < SCRATCH_BYTES ? arguments->size : SCRATCH_BYTES, used = 0;
     size_t fixed = with_entries ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
     Name name;
-    for (uint64_t child; (child = child_at(epoch, node, position, &name)) != NO_NODE; position++) {
+    uint64_t child;
+    for (; (child = child_at(epoch, node, position, &name)) < DAMAGED; position++) {
         if (node == ROOT_NODE && name.length == strlen(CONTROL_NAME) &&
             !memcmp(name.bytes, CONTROL_NAME, name.length))
             continue; /* hidden by the control directory */
@@ -113,7 +116,7 @@ static bool list(const struct fuse_in_header *request, Epoch *epoch, uint64_t no
         memcpy(dirent->name, name.bytes, name.length);
         used += length;
     }
-    return reply(request, 0, scratch, used);
+    return (child != DAMAGED || used) && reply(request, 0, scratch, used);
 }
 
 static bool read_file(const struct fuse_in_header *request, Epoch *epoch, uint64_t node,

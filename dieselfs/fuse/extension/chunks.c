@@ -62,7 +62,7 @@ static StoringStatistics totals;
 static uint64_t max_file_bytes;
 static pthread_t storers[MAX_STORERS];
 static int storer_count;
-static bool stopping;
+static _Atomic bool stopping;
 
 /* --- files -------------------------------------------------------------------------------------- */
 

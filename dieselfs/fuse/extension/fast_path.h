@@ -28,6 +28,7 @@
 #define DIRECTORY_BASE (UINT64_C(1) << 39) /* snapshot inodes from here on are directories */
 #define ROOT_NODE DIRECTORY_BASE
 #define NO_NODE UINT64_MAX
+#define DAMAGED (UINT64_MAX - 1)
 
 static inline bool is_control(uint64_t inode)
 {
@@ -94,7 +95,7 @@ Epoch *epoch_of(uint64_t inode);             /* the root's is the current one; N
 uint64_t node_of(uint64_t inode);            /* its number within the epoch */
 uint64_t inode_of(const Epoch *, uint64_t node);
 bool is_node(const Epoch *, uint64_t node);
-uint64_t find_child(const Epoch *, uint64_t directory, Name name); /* NO_NODE if there is none */
+uint64_t find_child(const Epoch *, uint64_t directory, Name name); /* or NO_NODE, DAMAGED */
 uint64_t child_at(const Epoch *, uint64_t directory, uint64_t position, Name *name);
 void fill_attributes(const Epoch *, uint64_t node, struct fuse_attr *);
 

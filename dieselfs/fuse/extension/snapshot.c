@@ -68,7 +68,7 @@ static int compare(Name a, Name b)
     return order ? order : (a.length > b.length) - (a.length < b.length);
 }
 
-/* Children are sorted by name, directories and files apart: two binary searches. */
+/* Children are sorted by name, directories and files apart: two binary searches. DAMAGED if the snapshot is. */
 uint64_t find_child(const Epoch *epoch, uint64_t node, Name wanted)
 {
     uint64_t parent = node - DIRECTORY_BASE;
@@ -77,7 +77,7 @@ uint64_t find_child(const Epoch *epoch, uint64_t node, Name wanted)
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
         if (!directory_name(epoch, parent, middle, &name))
-            break;
+            return DAMAGED;
         int order = compare(wanted, name);
         if (!order)
             return DIRECTORY_BASE + middle;
@@ -88,7 +88,7 @@ uint64_t find_child(const Epoch *epoch, uint64_t node, Name wanted)
         uint64_t middle = low + (high - low) / 2;
         uint32_t inode;
         if (!file_name(epoch, parent, middle, &inode, &name))
-            break;
+            return DAMAGED;
         int order = compare(wanted, name);
         if (!order)
             return inode;
@@ -97,20 +97,19 @@ uint64_t find_child(const Epoch *epoch, uint64_t node, Name wanted)
     return NO_NODE;
 }
 
-/* The order of a listing: sub-directories, then files. NO_NODE at the end, or where the snapshot is damaged. */
+/* The order of a listing: sub-directories, then files; NO_NODE at the end, DAMAGED if the snapshot is. */
 uint64_t child_at(const Epoch *epoch, uint64_t node, uint64_t position, Name *name)
 {
     uint64_t parent = node - DIRECTORY_BASE, directories = epoch->directory_count[parent];
     if (position < directories) {
         uint64_t child = epoch->first_directory[parent] + position;
-        return directory_name(epoch, parent, child, name) ? DIRECTORY_BASE + child : NO_NODE;
+        return directory_name(epoch, parent, child, name) ? DIRECTORY_BASE + child : DAMAGED;
     }
     position -= directories;
-    uint32_t inode;
-    if (position >= epoch->file_count[parent] ||
-        !file_name(epoch, parent, epoch->first_file[parent] + position, &inode, name))
+    if (position >= epoch->file_count[parent])
         return NO_NODE;
-    return inode;
+    uint32_t inode;
+    return file_name(epoch, parent, epoch->first_file[parent] + position, &inode, name) ? inode : DAMAGED;
 }
 
 void fill_attributes(const Epoch *epoch, uint64_t node, struct fuse_attr *attributes)
