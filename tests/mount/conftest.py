@@ -50,7 +50,10 @@ def make_sample(source: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True, params=["fast", "plain"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """How mounts are made. A mount of a wider scope than one test needs this; a module that redefines it runs once."""
+    """How mounts are made. A mount of a wider scope than one test needs this fixture.
+
+    A module for mounts of one kind has the mark `parametrize("kind", ["fast"], indirect=True)`.
+    """
     os.environ[KIND] = request.param
     yield request.param
     del os.environ[KIND]

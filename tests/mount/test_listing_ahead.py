@@ -15,10 +15,7 @@ from tests.mount.versions import Versions, pack_versions
 CLASSES = 60
 FILES = 30
 
-
-@pytest.fixture
-def kind() -> None:
-    """With the fast path: there is none of it without."""
+pytestmark = pytest.mark.parametrize("kind", ["fast"], indirect=True)
 
 
 @pytest.fixture(scope="module")

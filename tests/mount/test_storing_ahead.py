@@ -25,12 +25,8 @@ SENTINELS = 4
 SIZE = 3000
 SOAKED_FILES = 5000
 
+pytestmark = pytest.mark.parametrize("kind", ["fast"], indirect=True)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the kernel forget")
-
-
-@pytest.fixture(scope="module")
-def kind() -> None:
-    """Without the fast path nothing is stored."""
 
 
 @pytest.fixture(scope="module")
