@@ -32,6 +32,8 @@ from chunkstore.stores.object_store import Buffer, ObjectInfo
 _log = logging.getLogger(__name__)
 _TEMPORARY = ".temporary"
 _ABANDONED_AFTER_S = 24 * 3600
+_DROPPED_FROM_BYTES = 1 << 20
+"""Whoever reads this much at once keeps it: the page cache would hold it a second time, and a mount has better use for that memory."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -195,6 +197,8 @@ def _remove_abandoned(folder: str) -> None:
 def _read_all(fd: int, offset: int, length: int) -> bytes:
     """Up to `length` bytes, fewer only at the end of the file (pread may return less than 2 GiB or than asked)."""
     data = os.pread(fd, length, offset)
+    if length >= _DROPPED_FROM_BYTES:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     if len(data) == length or not data:
         return data
     pieces = [data]

@@ -46,6 +46,7 @@ _KINDS: Final = {
     27: "opendir",
     28: "readdir",
     36: "interrupt",
+    39: "ioctl",
     42: "forget",
     44: "readdir",
 }

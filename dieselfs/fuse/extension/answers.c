@@ -186,6 +186,8 @@ bool answer(struct fuse_in_header *request, size_t length, char *scratch)
         return kernel_skips_opendir && reply(request, ENOSYS, NULL, 0);
     case FUSE_FLUSH:
         return reply(request, ENOSYS, NULL, 0);
+    case FUSE_IOCTL: /* Python's open() asks of each file whether it is a terminal */
+        return reply(request, ENOTTY, NULL, 0);
     case FUSE_GETXATTR: { /* `ls -l` asks for access lists: operations.py */
         size_t fixed = sizeof(struct fuse_getxattr_in);
         const char *name = body + fixed;
