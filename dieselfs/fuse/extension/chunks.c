@@ -501,10 +501,10 @@ bool storing_stop(void)
     pthread_cond_broadcast(&work);
     pthread_mutex_unlock(&lock);
     struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += STOP_TIMEOUT_S;
     for (; storer_count; storer_count--)
-        if (pthread_timedjoin_np(storers[storer_count - 1], NULL, &deadline))
+        if (pthread_clockjoin_np(storers[storer_count - 1], NULL, CLOCK_MONOTONIC, &deadline))
             return false;
     return true;
 }
