@@ -20,7 +20,7 @@ from tests.mount.versions import Versions, pack_versions
 CHUNK_BYTES = 256 << 10
 CACHE_BYTES = 4 << 20
 """Less than a tenth of a version: something is evicted all the time."""
-FREE_IN_GROUP_BYTES = 32 << 20
+FREE_IN_GROUP_BYTES = 16 << 20
 """For page cache, of which a version would take more, and for what the daemon fetches at a time."""
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,11 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mount
         while shown.count(b"node memory hits") < 3:
             shown += os.read(terminal, 1 << 16)
         process.send_signal(signal.SIGINT)
+        with suppress(
+            OSError
+        ):  # EIO when it has ended: until then it may wait for room in the terminal
+            while os.read(terminal, 1 << 16):
+                pass
         assert process.stderr is not None
         assert process.stderr.read() == b""
     os.close(terminal)
