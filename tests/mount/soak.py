@@ -20,8 +20,8 @@ from tests.mount.versions import Versions, pack_versions
 CHUNK_BYTES = 256 << 10
 CACHE_BYTES = 4 << 20
 """Less than a tenth of a version: something is evicted all the time."""
-FREE_IN_GROUP_BYTES = 16 << 20
-"""For page cache, of which a version would take more, and for what the daemon fetches at a time."""
+FREE_IN_GROUP_BYTES = [mib << 20 for mib in (32, 28, 24, 20, 16)]
+"""For page cache, and for what the daemon fetches at a time: less and less until the group is full. Much less, and the daemon is killed."""
 
 
 def pack_made_up(files: int, folder: Path) -> Versions:
@@ -50,8 +50,13 @@ def soak(
                     group.add(process.pid)
             eventually(lambda: min(readers.beats) > 50, "readers that read")
             if group is not None:
-                disturb(mount, versions, 2, whole_machine=False)  # all have what they need, then
-                group.leave_free(FREE_IN_GROUP_BYTES)
+                for free_bytes in FREE_IN_GROUP_BYTES:
+                    disturb(
+                        mount, versions, 2, whole_machine=False
+                    )  # all have what they need, then
+                    if group.times_full:
+                        break
+                    group.leave_free(free_bytes)
             done = disturb(mount, versions, seconds, whole_machine=whole_machine)
             done["reads"] = sum(readers.beats)
         counted = mount.statistics()
