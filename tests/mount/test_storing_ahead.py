@@ -172,7 +172,8 @@ def test_the_sums_in_the_statistics_are_right(mount: Mount) -> None:
         assert count >= found["requests_in_python"].get(request, 0), request
     assert set(found["requests_in_python"]) <= set(found["requests"])
     assert found["fast_path"]["threads"] > 0
-    assert found["bytes_read"] + found["stored_ahead"]["bytes"] == FILES * SIZE
+    # A file may be stored in the very moment in which it is read.
+    assert 1 <= (found["bytes_read"] + found["stored_ahead"]["bytes"]) / (FILES * SIZE) < 1.05
     assert found["requests"]["read"] >= found["hits"]["node_memory"] + found["hits"]["store"]
     assert found["hits"]["store"] == found["cache"]["misses"] == found["reads_through_threads"]
 

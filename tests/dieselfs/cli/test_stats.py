@@ -113,6 +113,8 @@ def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mount
         stdout=inner,
         stderr=subprocess.PIPE,
         env={**os.environ, "TERM": "xterm"},
+        # Ignored by whatever a shell has started in the background, and inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         os.close(inner)
         shown = b""
