@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 THREADS: Final = 2
 """One more than one, so that a request does not wait behind a large reply."""
 STORING_THREADS: Final = 2
-"""While a group's files are stored its reader goes on by READs, so storing should be quick. See benchmarks/RESULTS.md."""
+"""While a group's files are stored its reader goes on by READs, so storing should be quick: docs/decisions/0005-fast-path.md."""
 MAX_STORED_FILE_BYTES: Final = 512 << 10
 """Larger files are read in large requests, which cost little more than storing."""
 

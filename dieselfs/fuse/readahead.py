@@ -1,7 +1,7 @@
 """How far the kernel reads ahead in a file of the mount: large files are read in large requests.
 
 The kernel's own 128 KiB make eight requests of each MiB. 1 MiB, the largest request there is, took 5–10% less time for files of 2 MiB
-in node memory, and matters more where Python or a store answers (benchmarks/RESULTS.md).
+in node memory, measured by hand, and matters more where Python or a store answers (docs/decisions/0005-fast-path.md).
 """
 
 from __future__ import annotations

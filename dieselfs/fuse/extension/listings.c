@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t begun[MAX_BEGUN];
 static size_t count;

@@ -1,10 +1,12 @@
 """mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that options reach the daemon."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,50 @@ def test_a_stale_snapshot_is_said_and_refreshed(
         assert dlcmd("umount", mountpoint).code == 0
     assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0
     assert (mountpoint / "new.jpg").read_bytes() == b"new"
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--preload", "--store-ahead", "0", "--cache-memory", "64MiB"],
+        ["-o", "preload,store_ahead=0,cache_memory=64MiB"],
+    ],
+)
+def test_preloading_and_storing_ahead_reach_the_daemon(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 0
+
+    def statistics() -> dict[str, Any]:
+        return dict(json.loads((mountpoint / ".dieselfs/stats.json").read_text()))
+
+    eventually(lambda: statistics()["cache"]["cached_bytes"] > 0, "chunks in memory, none read")
+    assert statistics()["fast_path"]["active"]
+    assert statistics()["stored_ahead"]["budget_bytes"] == 0
+    assert statistics()["cache"]["budget_bytes"] == 64 << 20
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+@pytest.mark.parametrize("how", [["--plain"], ["-o", "plain"]])
+def test_a_plain_mount_has_no_fast_path(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 0
+    assert b"not wanted: --plain" in dlcmd("stats", mountpoint).out
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets root alone change it")
+def test_large_files_are_read_in_large_requests(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    (dataset / "large").write_bytes(bytes(4 << 20))
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0").code == 0
+    assert len((mountpoint / "large").read_bytes()) == 4 << 20
+    stats = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
+    assert stats["requests"]["read"] <= 12  # 32 with the kernel's own 128 KiB
     assert dlcmd("umount", mountpoint).code == 0
 
 
