@@ -10,6 +10,9 @@
     ├── LocalFileError        a file on this machine cannot be read or written: tell the user
     ├── Refused               done on purpose not: it would delete more, or reach further, than was allowed
     ├── Conflict              something is in the way, or has moved on: clear it, then try again
+    ├── PlanTooLarge          the memory given does not hold what the plan needs at a time: tell the user
+    ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
+    ├── NoRoom                node memory can't keep it: read past it
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
     │   └── MountpointBusy    something is mounted there already, or uses it
     └── PartialFailure        some of many failed, the others are done
@@ -63,6 +66,18 @@ class Refused(DieselFSError):
 
 class Conflict(DieselFSError):
     """Something is in the way, or has moved on meanwhile."""
+
+
+class PlanTooLarge(DieselFSError):
+    """A group of the plan, with what must be under way, does not fit into the memory given."""
+
+
+class MasterGone(DieselFSError):
+    """The process that keeps a task's node memory has ended, or does not answer."""
+
+
+class NoRoom(DieselFSError):
+    """Node memory has no room for it: what is there stays, or is in use."""
 
 
 class MountError(DieselFSError):

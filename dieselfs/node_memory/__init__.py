@@ -1,0 +1,1 @@
+"""Chunks of one task in the shared memory of one node (DIESEL §4.2): docs/decisions/0006-node-memory.md."""

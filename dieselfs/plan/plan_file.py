@@ -1,0 +1,123 @@
+"""A plan as a file that its owner and whoever fetches ahead share (docs/decisions/0007-plan.md): the order, and a position that moves.
+
+One file is one rank's order in one epoch. It lies in a tmpfs, is written under another name and renamed, and does not change then but for
+its position: 8 bytes in a shared map, stored by its owner alone. It is in the machine's byte order, since it never leaves the machine.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dieselfs.errors import UsageError
+
+_MAGIC: Final = b"dslplan1"
+_HEADER: Final = struct.Struct("=8s Q Q Q 64s 32s")
+"""Magic, position, files, groups, snapshot id, id of the plan that comes before."""
+_POSITION_WORD: Final = 1
+FOLDER: Final = "plans"
+"""In the task's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingPlan:
+    """What one rank reads in one epoch, in order."""
+
+    snapshot_id: str
+    """Which snapshot the inodes are of."""
+    inodes: npt.NDArray[np.uint32]
+    """Files of the snapshot."""
+    group_start: npt.NDArray[np.int64]
+    """One more than there are groups: group g is inodes[group_start[g] : group_start[g + 1]]. Starts with 0, ends with their number."""
+
+    def __len__(self) -> int:
+        return len(self.inodes)
+
+
+class PlanFile:
+    """A plan file that is open. Its owner stores into `position`; everybody else only reads it."""
+
+    def __init__(self, path: Path, plan: ReadingPlan, after: str, view: mmap.mmap) -> None:
+        self.path = path
+        self.plan = plan
+        self.after = after
+        """Id of the plan that this one follows, whose end leads into this one; empty if there is none."""
+        self._words = memoryview(view)[: _HEADER.size].cast("Q")
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def position(self) -> int:
+        """Files of the order that have been read, or need not be (when a run is resumed)."""
+        return self._words[_POSITION_WORD]
+
+    @position.setter
+    def position(self, files: int) -> None:
+        self._words[_POSITION_WORD] = files
+
+    def remove(self) -> None:
+        """Whoever follows it goes on to the plan that comes after it, or stops."""
+        self.path.unlink(missing_ok=True)
+
+
+def write_plan(
+    task_folder: Path, plan: ReadingPlan, *, position: int = 0, after: str = ""
+) -> PlanFile:
+    """Make a plan file; its owner is who calls. 4 bytes a file. `OSError` if the tmpfs is full."""
+    folder = task_folder / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    header = _HEADER.pack(
+        _MAGIC,
+        position,
+        len(plan.inodes),
+        len(plan.group_start) - 1,
+        plan.snapshot_id.encode(),
+        after.encode(),
+    )
+    path = folder / secrets.token_hex(8)
+    temporary = folder / f".{path.name}"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(header)
+            file.write(np.ascontiguousarray(plan.group_start, np.int64).data)
+            file.write(np.ascontiguousarray(plan.inodes, np.uint32).data)
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return open_plan(path)
+
+
+def open_plan(path: Path) -> PlanFile:
+    """Map a plan file. `FileNotFoundError`, `UsageError` if it is none."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        size = os.fstat(fd).st_size
+        if size < _HEADER.size:
+            raise UsageError(f"{path} is not a plan")
+        view = mmap.mmap(fd, size)
+    finally:
+        os.close(fd)
+    magic, _, files, groups, snapshot_id, after = _HEADER.unpack_from(view)
+    if magic != _MAGIC or size != _HEADER.size + 8 * (groups + 1) + 4 * files:
+        raise UsageError(f"{path} is not a plan")
+    group_start = np.frombuffer(view, np.int64, groups + 1, _HEADER.size)
+    inodes = np.frombuffer(view, np.uint32, files, _HEADER.size + 8 * (groups + 1))
+    if group_start[0] != 0 or group_start[-1] != files or (np.diff(group_start) < 0).any():
+        raise UsageError(f"{path} is not a plan: its groups are no division of its files")
+    plan = ReadingPlan(_text(snapshot_id), inodes, group_start)
+    return PlanFile(path, plan, _text(after), view)
+
+
+def _text(padded: bytes) -> str:
+    return padded.rstrip(b"\0").decode("ascii", "replace")
