@@ -20,8 +20,8 @@ import numpy.typing as npt
 from dieselfs.errors import UsageError
 
 _MAGIC: Final = b"dslplan1"
-_HEADER: Final = struct.Struct("=8s Q Q Q 64s 32s")
-"""Magic, position, files, groups, snapshot id, id of the plan that comes before."""
+_HEADER: Final = struct.Struct("=8s Q Q Q Q 64s 32s")
+"""Magic, position, files, groups, bytes of the snapshot's path, snapshot id, id of the plan that comes before."""
 _POSITION_WORD: Final = 1
 FOLDER: Final = "plans"
 """In the task's folder."""
@@ -37,6 +37,8 @@ class ReadingPlan:
     """Files of the snapshot."""
     group_start: npt.NDArray[np.int64]
     """One more than there are groups: group g is inodes[group_start[g] : group_start[g + 1]]. Starts with 0, ends with their number."""
+    snapshot_path: str = ""
+    """Where the snapshot lies, for a follower that does not have it open, as a mount has."""
 
     def __len__(self) -> int:
         return len(self.inodes)
@@ -76,11 +78,13 @@ def write_plan(
     """Make a plan file; its owner is who calls. 4 bytes a file. `OSError` if the tmpfs is full."""
     folder = task_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
+    snapshot_path = os.fsencode(plan.snapshot_path)
     header = _HEADER.pack(
         _MAGIC,
         position,
         len(plan.inodes),
         len(plan.group_start) - 1,
+        len(snapshot_path),
         plan.snapshot_id.encode(),
         after.encode(),
     )
@@ -91,6 +95,7 @@ def write_plan(
             file.write(header)
             file.write(np.ascontiguousarray(plan.group_start, np.int64).data)
             file.write(np.ascontiguousarray(plan.inodes, np.uint32).data)
+            file.write(snapshot_path)
         os.rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -108,14 +113,17 @@ def open_plan(path: Path) -> PlanFile:
         view = mmap.mmap(fd, size)
     finally:
         os.close(fd)
-    magic, _, files, groups, snapshot_id, after = _HEADER.unpack_from(view)
-    if magic != _MAGIC or size != _HEADER.size + 8 * (groups + 1) + 4 * files:
+    magic, _, files, groups, path_bytes, snapshot_id, after = _HEADER.unpack_from(view)
+    inodes_at = _HEADER.size + 8 * (groups + 1)
+    path_at = inodes_at + 4 * files
+    if magic != _MAGIC or size != path_at + path_bytes:
         raise UsageError(f"{path} is not a plan")
     group_start = np.frombuffer(view, np.int64, groups + 1, _HEADER.size)
-    inodes = np.frombuffer(view, np.uint32, files, _HEADER.size + 8 * (groups + 1))
+    inodes = np.frombuffer(view, np.uint32, files, inodes_at)
     if group_start[0] != 0 or group_start[-1] != files or (np.diff(group_start) < 0).any():
         raise UsageError(f"{path} is not a plan: its groups are no division of its files")
-    plan = ReadingPlan(_text(snapshot_id), inodes, group_start)
+    snapshot_path = os.fsdecode(view[path_at : path_at + path_bytes])
+    plan = ReadingPlan(_text(snapshot_id), inodes, group_start, snapshot_path)
     return PlanFile(path, plan, _text(after), view)
 
 
