@@ -1,0 +1,97 @@
+"""What a reading order needs of chunks: which, from when to when, and how many bytes. All arithmetic on columns, about 0.1 µs a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from dieselfs.plan.plan_file import ReadingPlan
+from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkUses:
+    """The chunks of one order, each once, in the order of their first use.
+
+    Chunks above 16 MiB, one large file each, are not among them: they are read by ranges when their turn comes.
+    """
+
+    chunks: npt.NDArray[np.int64]
+    """Chunk numbers of the snapshot."""
+    first: npt.NDArray[np.int64]
+    """Position in the order of the first file that lies in it."""
+    last: npt.NDArray[np.int64]
+    payload_bytes: npt.NDArray[np.int64]
+    """What the chunk takes in node memory."""
+    planned_bytes: npt.NDArray[np.int64]
+    """Of that, the files in the order."""
+    read_bytes: npt.NDArray[np.int64]
+    """One more than there are files: bytes of the files before a position, without those in large chunks."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, inodes: npt.NDArray[np.uint32]) -> ChunkUses:
+        columns = snapshot.columns
+        number = columns.chunk[inodes].astype(np.int64)
+        payload = columns.chunk_payload_bytes.astype(np.int64)
+        length = np.where(payload[number] <= MAX_WHOLE_BYTES, columns.length[inodes], 0)
+        positions = np.arange(len(inodes), dtype=np.int64)
+        last = np.full(len(payload), -1, np.int64)
+        last[number] = positions
+        first = np.full(len(payload), -1, np.int64)
+        first[number[::-1]] = positions[::-1]  # of equal indices the last assignment stays
+        used = np.flatnonzero((last >= 0) & (payload <= MAX_WHOLE_BYTES) & (payload > 0))
+        used = used[np.argsort(first[used])]
+        planned = np.bincount(number, length, len(payload)).astype(np.int64)
+        return cls(
+            used,
+            first[used],
+            last[used],
+            payload[used],
+            planned[used],
+            np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    @property
+    def files(self) -> int:
+        return len(self.read_bytes) - 1
+
+    def group_bytes(self, group_start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """For each group, the bytes of the chunks that must be in memory while it is read.
+
+        A chunk counts for all groups from that of its first file to that of its last.
+        """
+        first = np.searchsorted(group_start, self.first, "right") - 1
+        last = np.searchsorted(group_start, self.last, "right") - 1
+        change = np.zeros(len(group_start) + 1, np.int64)
+        np.add.at(change, first, self.payload_bytes)
+        np.add.at(change, last + 1, -self.payload_bytes)
+        return np.cumsum(change)[: len(group_start) - 1]
+
+
+def interleaved(plans: Sequence[ReadingPlan]) -> ReadingPlan:
+    """The orders of several readers that keep pace (the ranks of one job on one node) as one: in turn, a file of each.
+
+    Groups are those of the longest, all its own files and the others' at the same place.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    longest = max(plans, key=len)
+    turns = np.full((len(longest), len(plans)), -1, np.int64)
+    for reader, plan in enumerate(plans):
+        turns[: len(plan), reader] = plan.inodes
+    in_order = turns.ravel()
+    present = in_order >= 0
+    before = np.concatenate([[0], np.cumsum(present)])
+    return ReadingPlan(
+        longest.snapshot_id,
+        in_order[present].astype(np.uint32),
+        before[longest.group_start * len(plans)],
+        longest.snapshot_path,
+    )

@@ -1,0 +1,371 @@
+"""Fetches the chunks of a known order into node memory ahead of whoever reads it (docs/decisions/0007-plan.md).
+
+One thread decides, a few fetch. What is decided follows from three numbers: how far the readers are, how fast they go, and how fast chunks
+arrive (`pace`). What readers do with a chunk that has arrived, and when node memory need not keep it for them, is theirs to say (`Readers`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.piece import Piece
+from dieselfs.plan.chunk_uses import ChunkUses
+from dieselfs.plan.pace import Pace
+
+log = logging.getLogger(__name__)
+
+FETCHES: Final = 8
+"""At a time, at most; what the store bears is for the store's own limit to find out (`chunkstore.stores.adaptive_limit`)."""
+_INTERVAL_S: Final = 0.02
+"""Readers whose position is a word in memory are looked at so often: 3 MiB of a disk that reads 150 MB/s."""
+_LOOKAHEAD: Final = 4096
+_RETRY_S: Final = 0.05
+_WAITING, _UNDER_WAY, _HELD, _RELEASED = range(4)
+
+
+class PlannedMemory(Protocol):
+    """What is asked of node memory: see `dieselfs.node_memory.master_port.MasterPort`."""
+
+    def fetch(self, piece: Piece, *, ahead: bool = False) -> None: ...
+
+    def expect(self, names: Sequence[str]) -> None: ...
+
+    def progress(self, used: int) -> None: ...
+
+
+class Readers(Protocol):
+    """Who reads an order. Called by the follower's one thread, but for `wake_fds`, before it starts."""
+
+    def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+        """This order is read from now on."""
+        ...
+
+    def position(self) -> int:
+        """How many files of the order have surely been read. Also the moment to do what has become due."""
+        ...
+
+    def arrived(self, chunk: int) -> None:
+        """A chunk of the order is in node memory."""
+        ...
+
+    def released(self) -> Sequence[int]:
+        """Chunks that node memory need not keep for this order any more, since this was last asked."""
+        ...
+
+    def outside_bytes(self) -> int:
+        """What the readers hold of the order outside of node memory, but within the same budget."""
+        ...
+
+    def wake_fds(self) -> Sequence[int]:
+        """Descriptors that are readable when there is something new; `position` reads them empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One order with what it needs."""
+
+    inodes: npt.NDArray[np.uint32]
+    uses: ChunkUses
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatistics:
+    """Counters since it began, unless said otherwise."""
+
+    files: int = 0
+    """In the order that is read now."""
+    position: int = 0
+    """Of those read. As of now."""
+    window_bytes: int = 0
+    """Under way, in node memory for this order, or outside of it and not read yet. As of now."""
+    under_way: int = 0
+    """Chunks. As of now."""
+    fetched: int = 0
+    """Chunks fetched ahead, or found in node memory when their turn came."""
+    late: int = 0
+    """Of those, that arrived when the readers were at their first file already."""
+    skipped: int = 0
+    """Chunks that could not be fetched ahead: their readers get them, or the error."""
+    no_room: int = 0
+    """Times that node memory had no room for a chunk whose turn it was."""
+    consumption_bytes_per_s: float = 0.0
+    """Measured, while readers read."""
+    arrival_bytes_per_s: float = 0.0
+    """Measured, while something was under way."""
+    latency_s: float = 0.0
+
+
+class Follower:
+    """Follows one order, and those after it. End it with `close`; its threads do not keep the process alive."""
+
+    def __init__(
+        self,
+        memory: PlannedMemory,
+        readers: Readers,
+        chunk: Callable[[int], ChunkRef],
+        budget_bytes: Callable[[], int],
+        order: Order,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`chunk` gives a chunk by its number; `budget_bytes` bounds node memory and what readers hold outside of it, together."""
+        self._memory, self._readers, self._chunk = memory, readers, chunk
+        self._budget_bytes, self._clock = budget_bytes, clock
+        self._pace = Pace(clock())
+        self._state = np.empty(0, np.uint8)
+        self._finished_uses = 0
+        """Of orders that are over: a use's number counts from the first order, its index from the one that is read now."""
+        self._lay_out([order])
+        self._position = self._finished_bytes = self._told_used = 0
+        self._under_way = self._window_bytes = 0
+        self._fetched = self._late = self._skipped = self._no_room = 0
+        self._retry_at = 0.0
+        # What other threads hand in; each is one step for the interpreter.
+        self._coming: deque[Order] = deque()
+        self._results: deque[_Result] = deque()
+        self._go_on = self._closing = False
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="plan", daemon=True)
+        self._fetchers = [
+            threading.Thread(target=self._fetch_all, name=f"plan-fetch-{n}", daemon=True)
+            for n in range(FETCHES)
+        ]
+
+    def start(self) -> None:
+        for thread in (self._thread, *self._fetchers):
+            thread.start()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """End. A fetch that takes longer is left to itself."""
+        self._closing = True
+        self._wake()
+        deadline = time.monotonic() + timeout_s
+        for thread in (self._thread, *self._fetchers):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._fetchers):
+            os.close(self._wake_fd)
+
+    def follow_on(self, order: Order) -> None:
+        """This order comes after the last one known."""
+        self._coming.append(order)
+        self._wake()
+
+    def go_on(self) -> None:
+        """The readers are at the next order by now, whatever their position says."""
+        self._go_on = True
+        self._wake()
+
+    def statistics(self) -> FollowerStatistics:
+        return FollowerStatistics(
+            files=self._orders[0].uses.files,
+            position=self._position,
+            window_bytes=self._window_bytes + self._readers.outside_bytes(),
+            under_way=self._under_way,
+            fetched=self._fetched,
+            late=self._late,
+            skipped=self._skipped,
+            no_room=self._no_room,
+            consumption_bytes_per_s=self._pace.consumption,
+            arrival_bytes_per_s=self._pace.arrival,
+            latency_s=self._pace.latency,
+        )
+
+    # The thread that decides
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_fd, select.POLLIN)
+        try:
+            self._begin(self._orders[0])
+            for fd in self._readers.wake_fds():
+                poll.register(fd, select.POLLIN)
+            while not self._closing:
+                self._step()
+                poll.poll(_INTERVAL_S * 1000)
+                self._clear_wake()
+        except Exception as error:
+            if not self._closing:
+                log.warning("the plan is not followed any more: %s", error, exc_info=error)
+        finally:
+            for _ in self._fetchers:
+                self._tasks.put(None)
+
+    def _step(self) -> None:
+        now = self._clock()
+        while self._results:
+            self._take(self._results.popleft(), now)
+        if self._coming:
+            self._lay_out([*self._orders, self._coming.popleft()])
+            self._tell_expected()
+        uses = self._orders[0].uses
+        self._position = min(self._readers.position(), uses.files)
+        if self._orders[1:] and (self._go_on or self._position == uses.files):
+            self._go_on = False
+            self._begin_next()
+        self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
+        for chunk in self._readers.released():
+            self._release(chunk)
+        self._tell_progress()
+        if now >= self._retry_at:
+            self._ask_for_what_is_due(now)
+
+    def _lay_out(self, orders: list[Order]) -> None:
+        """The uses of all known orders one after the other, as columns; what is known of the first ones stays."""
+        self._orders = orders
+        uses = [order.uses for order in orders]
+        begins = np.cumsum([0, *(use.files for use in uses)])
+        self._number = np.concatenate([use.chunks for use in uses])
+        self._first = np.concatenate(
+            [use.first + at for use, at in zip(uses, begins[:-1], strict=True)]
+        )
+        self._payload = np.concatenate([use.payload_bytes for use in uses])
+        self._to_fetch = np.concatenate([[0], np.cumsum(self._payload)])
+        self._read_bytes = uses[0].read_bytes
+        for use in uses[1:]:
+            following = self._read_bytes[-1] + use.read_bytes[1:]
+            self._read_bytes = np.concatenate([self._read_bytes, following])
+        state = np.full(len(self._number), _WAITING, np.uint8)
+        state[: len(self._state)] = self._state
+        self._state = state
+        self._index_of = {int(chunk): index for index, chunk in enumerate(uses[0].chunks)}
+        self._next = 0
+
+    def _begin(self, order: Order) -> None:
+        self._tell_expected()
+        self._readers.begin(order.inodes, order.uses)
+
+    def _begin_next(self) -> None:
+        """The readers have gone on to the next order: what was fetched for it is handed over now."""
+        over = self._orders[0].uses
+        held = self._state[: len(over)] == _HELD
+        self._window_bytes -= int(self._payload[: len(over)][held].sum())
+        self._finished_bytes += int(over.read_bytes[-1])
+        self._finished_uses += len(over)
+        self._state = self._state[len(over) :]
+        self._lay_out(self._orders[1:])
+        self._begin(self._orders[0])
+        self._position = 0
+        for index in np.flatnonzero(self._state[: len(self._orders[0].uses)] == _HELD):
+            self._readers.arrived(int(self._number[index]))
+
+    def _release(self, chunk: int) -> None:
+        index = self._index_of[chunk]
+        if self._state[index] == _HELD:
+            self._window_bytes -= int(self._payload[index])
+        self._state[index] = _RELEASED
+
+    def _tell_expected(self) -> None:
+        self._memory.expect([str(self._chunk(int(number)).id) for number in self._number])
+        self._told_used = 0
+
+    def _tell_progress(self) -> None:
+        kept = np.flatnonzero(self._state[self._told_used :] != _RELEASED)
+        used = self._told_used + int(kept[0]) if len(kept) else len(self._state)
+        if used > self._told_used:
+            self._told_used = used
+            self._memory.progress(used)
+
+    def _ask_for_what_is_due(self, now: float) -> None:
+        while self._under_way < FETCHES:
+            while self._next < len(self._state) and self._state[self._next] != _WAITING:
+                self._next += 1
+            if self._next == len(self._state) or not self._fits() or not self._is_due():
+                return
+            if not self._under_way:
+                self._pace.begun(now)
+            index, self._next = self._next, self._next + 1
+            self._state[index] = _UNDER_WAY
+            self._under_way += 1
+            self._window_bytes += int(self._payload[index])
+            chunk = self._chunk(int(self._number[index]))
+            self._tasks.put(_Task(self._finished_uses + index, chunk, now))
+
+    def _fits(self) -> bool:
+        taken = self._window_bytes + self._readers.outside_bytes()
+        return taken + int(self._payload[self._next]) <= self._budget_bytes()
+
+    def _is_due(self) -> bool:
+        coming = slice(self._next, self._next + _LOOKAHEAD)
+        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._position]
+        end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
+        return self._pace.is_due(until_use, end - self._to_fetch[self._next])
+
+    def _take(self, result: _Result, now: float) -> None:
+        task = result.task
+        index = task.use - self._finished_uses
+        still_planned = index >= 0 and self._state[index] == _UNDER_WAY
+        size = task.chunk.payload_bytes
+        self._under_way -= 1
+        if result.error is None:
+            self._fetched += 1
+            self._pace.arrived(size, result.at - task.asked_at, now, self._under_way > 0)
+        if result.error is not None or not still_planned:
+            self._window_bytes -= size
+        if not still_planned:
+            return
+        if result.error is None:
+            self._state[index] = _HELD
+            self._late += bool(self._first[index] <= self._position)
+            if index < len(self._orders[0].uses):
+                self._readers.arrived(int(self._number[index]))
+        elif isinstance(result.error, NoRoom):
+            self._no_room += 1
+            self._state[index] = _WAITING
+            self._next = min(self._next, index)
+            self._retry_at = now + _RETRY_S
+        else:
+            log.warning("chunk %s is not fetched ahead: %s", task.chunk.id, result.error)
+            self._skipped += 1
+            self._state[index] = _RELEASED
+
+    # The threads that fetch
+
+    def _fetch_all(self) -> None:
+        while (task := self._tasks.get()) is not None and not self._closing:
+            error: Exception | None = None
+            try:
+                self._memory.fetch(Piece(task.chunk), ahead=True)
+            except Exception as failure:  # whatever it is, the thread that decides must hear of it
+                error = failure
+            self._results.append(_Result(task, self._clock(), error))
+            self._wake()
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _clear_wake(self) -> None:
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    use: int
+    """Counted from the first order."""
+    chunk: ChunkRef
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    task: _Task
+    at: float
+    error: Exception | None
