@@ -20,13 +20,13 @@ from typing import Final, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from metadata import path_index, snapshot_bulk, snapshot_verification
+from metadata import snapshot_bulk, snapshot_verification
 from metadata.errors import SnapshotRefused
+from metadata.path_lookup import PathLookup
 from metadata.snapshot_format import (
     DIRECTORY_BASE,
     MAX_HEADER_BYTES,
@@ -40,8 +40,6 @@ ROOT: Final = DIRECTORY_BASE
 """Inode of the root directory."""
 _LISTED_AT_ONCE: Final = 1024
 """Names of a large directory that a listing decodes ahead: a reader that stops early pays for no more."""
-_DIRECTORIES_KEPT: Final = 4096
-"""Paths of directories at hand as Python objects, which saves a tenth of a look-up; bounded, as all memory beside the map."""
 _CHUNKS_KEPT: Final = 4096
 _FORMATS: Final[dict[tuple[int, str], Literal["B", "H", "I", "Q", "q"]]] = {
     (1, "u"): "B",
@@ -60,47 +58,31 @@ class Snapshot:
         self.path = path
         self.header = header
         self._map = map_
-        whole = memoryview(map_)
-        self.columns: Columns = map_columns(header, whole)
+        self.columns: Columns = map_columns(header, memoryview(map_))
         """Every column as a numpy view of the map, for those who work in bulk. Valid until `close`."""
 
-        # One number at a time is read through memoryviews: an int in 35 ns, where a numpy scalar takes 100.
-        def numbers(name: str) -> memoryview[int]:
-            start, size = header.sections[name]
-            if not size:
-                return memoryview(b"")  # an empty view cannot be cast
-            column: npt.NDArray[np.integer] = getattr(self.columns, name)
-            return whole[start : start + size].cast(_FORMATS[column.itemsize, column.dtype.kind])
-
-        self._offset = numbers("offset")
-        self._length = numbers("length")
-        self._hash = numbers("hash")
-        self._mtime_ns = numbers("mtime_ns")
-        self._mode = numbers("mode")
-        self._chunk = numbers("chunk")
-        self._parent = numbers("parent")
-        self._name_at = numbers("name_at")
-        self._name_bytes = numbers("name_bytes")
+        self._offset = self.numbers("offset")
+        self._length = self.numbers("length")
+        self._hash = self.numbers("hash")
+        self._mtime_ns = self.numbers("mtime_ns")
+        self._mode = self.numbers("mode")
+        self._chunk = self.numbers("chunk")
+        self._parent = self.numbers("parent")
+        self._name_at = self.numbers("name_at")
+        self._name_bytes = self.numbers("name_bytes")
         self._names_start = header.sections["names"][0]
-        self._chunk_head_bytes = numbers("chunk_head_bytes")
-        self._chunk_payload_bytes = numbers("chunk_payload_bytes")
-        self._chunk_first_inode = numbers("chunk_first_inode")
-        self._directory_parent = numbers("directory_parent")
-        self._directory_path_at = numbers("directory_path_at")
-        self._directory_mode = numbers("directory_mode")
-        self._directory_mtime_ns = numbers("directory_mtime_ns")
-        self._directory_first_file = numbers("directory_first_file")
-        self._directory_file_count = numbers("directory_file_count")
-        self._directory_first_directory = numbers("directory_first_directory")
-        self._directory_directory_count = numbers("directory_directory_count")
-        self._paths_start = header.sections["directory_paths"][0]
-        self._file_index = numbers("file_index")
-        self._file_reach = header.file_index_reach
-        self._file_slots = path_index.slot_count(header.files)
-        self._directory_index = numbers("directory_index")
-        self._directory_reach = header.directory_index_reach
-        self._directory_slots = path_index.slot_count(header.directories)
-        self._ended_paths: dict[int, bytes] = {}
+        self._chunk_head_bytes = self.numbers("chunk_head_bytes")
+        self._chunk_payload_bytes = self.numbers("chunk_payload_bytes")
+        self._chunk_first_inode = self.numbers("chunk_first_inode")
+        self._directory_parent = self.numbers("directory_parent")
+        self._directory_mode = self.numbers("directory_mode")
+        self._directory_mtime_ns = self.numbers("directory_mtime_ns")
+        self._directory_first_file = self.numbers("directory_first_file")
+        self._directory_file_count = self.numbers("directory_file_count")
+        self._directory_first_directory = self.numbers("directory_first_directory")
+        self._directory_directory_count = self.numbers("directory_directory_count")
+        self.paths = PathLookup(header, map_, self.numbers)
+        """Single paths, without `resolve`'s comforts."""
         self._chunk_refs: dict[int, ChunkRef] = {}
 
     @classmethod
@@ -128,7 +110,7 @@ class Snapshot:
         """Give the map back. Arrays still held elsewhere keep it alive until they go; the snapshot itself is unusable."""
         map_ = self.__dict__.pop("_map", None)
         for name, value in list(self.__dict__.items()):
-            if isinstance(value, memoryview | Columns):
+            if isinstance(value, memoryview | Columns | PathLookup):
                 del self.__dict__[name]
         if map_ is not None:
             try:
@@ -152,6 +134,15 @@ class Snapshot:
 
     def __repr__(self) -> str:
         return f"<Snapshot {self.dataset.name}@{self.id}, {self.file_count} files>"
+
+    def numbers(self, name: str) -> memoryview[int]:
+        """A column to read one number at a time from: an int in 35 ns, where a numpy scalar takes 100. Valid until `close`."""
+        start, size = self.header.sections[name]
+        if not size:
+            return memoryview(b"")  # an empty view cannot be cast
+        column: npt.NDArray[np.integer] = getattr(self.columns, name)
+        whole = memoryview(self._map)
+        return whole[start : start + size].cast(_FORMATS[column.itemsize, column.dtype.kind])
 
     @property
     def dataset(self) -> DatasetRef:
@@ -198,11 +189,10 @@ class Snapshot:
         """
         if isinstance(path, str):
             path = _encoded(path)
-        path_hash = xxhash.xxh3_64_intdigest(path)
-        inode = self._find_file(path_hash, path)
+        inode = self.paths.file(path)
         if inode is not None:
             return inode
-        number = self._find_directory(path_hash, path)
+        number = self.paths.directory(path)
         if number is not None:
             return DIRECTORY_BASE + number
         return ROOT if path == b"/" else None
@@ -214,57 +204,15 @@ class Snapshot:
     def lookup(self, parent_inode: int, name: bytes) -> int | None:
         """The inode of `name` in a directory, None if there is none. The mount's most frequent call: about 1 µs."""
         parent = self._directory_number(parent_inode)
-        path = self._ended_path(parent) + name
-        path_hash = xxhash.xxh3_64_intdigest(path)
-        inode = self._find_file(path_hash, path)
+        path = self.paths.ended_path(parent) + name
+        inode = self.paths.file(path)
         # A name with a `/` in it would lead further down: never from the kernel, possible from a caller.
         if inode is not None:
             return inode if self._parent[inode] == parent else None
-        number = self._find_directory(path_hash, path)
+        number = self.paths.directory(path)
         if number is not None and number and self._directory_parent[number] == parent:
             return DIRECTORY_BASE + number
         return None
-
-    def _find_file(self, path_hash: int, path: bytes) -> int | None:
-        table = self._file_index
-        at = (path_hash >> 32) * self._file_slots >> 32  # path_index.home_slots, for one
-        entry = table[at]
-        end = at + self._file_reach
-        while entry:
-            inode = entry - 1
-            directory = self._ended_path(self._parent[inode])
-            name_bytes = self._name_bytes[inode]
-            if len(directory) + name_bytes == len(path):
-                name_at = self._names_start + self._name_at[inode]
-                if directory + self._map[name_at : name_at + name_bytes] == path:
-                    return inode
-            at += 1
-            if at == end:
-                break
-            entry = table[at]
-        return None
-
-    def _find_directory(self, path_hash: int, path: bytes) -> int | None:
-        table = self._directory_index
-        place = (path_hash >> 32) * self._directory_slots >> 32
-        for at in range(place, place + self._directory_reach):
-            entry = table[at]
-            if not entry:
-                return None
-            if self._directory_path(entry - 1) == path:
-                return entry - 1
-        return None
-
-    def _ended_path(self, directory: int) -> bytes:
-        """The path of a directory with the `/` that ends it; the root's is empty."""
-        path = self._ended_paths.get(directory)
-        if path is None:
-            base, at = self._paths_start, self._directory_path_at
-            path = self._map[base + at[directory] : base + at[directory + 1]]
-            if len(self._ended_paths) >= _DIRECTORIES_KEPT:
-                self._ended_paths.clear()
-            self._ended_paths[directory] = path
-        return path
 
     # Inode → attributes
 
@@ -323,7 +271,7 @@ class Snapshot:
         return directory + b"/" + name if directory else name
 
     def _directory_path(self, number: int) -> bytes:
-        return self._ended_path(number)[:-1]
+        return self.paths.ended_path(number)[:-1]
 
     def paths_text(self, inodes: npt.NDArray[np.integer], separator: bytes = b"\n") -> bytes:
         """The paths of files in the order given, each ended by `separator`. About 0.3 µs a path.
