@@ -131,8 +131,12 @@ def shuffle_order(
     rank: int = 0,
     world_size: int = 1,
     padding: Padding = "pad",
+    *,
+    files: npt.NDArray[np.uint32] | None = None,
 ) -> ShuffledOrder:
     """The order of one rank. `chunk_first_inode` is a snapshot's: chunk c holds inodes [c] to [c + 1]. About 25 ns a file.
+
+    `files`, ascending inodes, orders these alone, as if the chunks held no others. Of all files it is the order that they have without it.
 
     All ranks get equally many files, N / world_size rounded up or down, as `torch.utils.data.DistributedSampler` does it:
 
@@ -144,14 +148,18 @@ def shuffle_order(
     if padding not in ("pad", "drop"):
         raise ValueError(f"padding is 'pad' or 'drop', not {padding!r}")
     bounds = np.asarray(chunk_first_inode).astype(np.int64)
-    files = int(bounds[-1] - bounds[0]) if len(bounds) else 0
-    begin, end = rank * files // world_size, (rank + 1) * files // world_size
-    count = -(-files // world_size) if padding == "pad" else files // world_size
+    if files is not None:
+        bounds = _bounds_within(files, bounds)
+    total = int(bounds[-1] - bounds[0]) if len(bounds) else 0
+    begin, end = rank * total // world_size, (rank + 1) * total // world_size
+    count = files_a_rank(total, world_size, padding)
     if padding == "drop" or (count and begin == end):
         end = begin + count
     chunks, first, length = _part(bounds, _key(seed, epoch, _CHUNKS), begin, end)
     piece_end = np.cumsum(length)
     inodes = (np.arange(end - begin) + np.repeat(first - (piece_end - length), length)).astype("u4")
+    if files is not None:
+        inodes = files[inodes]
     group_start = np.concatenate([[0], piece_end[group_size - 1 :: group_size]])
     if group_start[-1] != len(inodes):
         group_start = np.append(group_start, len(inodes))
@@ -160,6 +168,23 @@ def shuffle_order(
         shuffled = np.append(shuffled, shuffled[group_start[-2]])
         group_start[-1] = count
     return ShuffledOrder(shuffled, group_start, chunks, group_size)
+
+
+def files_a_rank(files: int, world_size: int, padding: Padding = "pad") -> int:
+    """The length of every rank's order of `files` files."""
+    return -(-files // world_size) if padding == "pad" else files // world_size
+
+
+def _bounds_within(
+    files: npt.NDArray[np.uint32], bounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Where in `files` each chunk begins: chunk c holds files[within[c] : within[c + 1]]."""
+    within = np.searchsorted(files, bounds.astype(files.dtype)).astype(np.int64)
+    if len(files) and (not len(bounds) or within[0] != 0 or within[-1] != len(files)):
+        raise ValueError("a file to be ordered is in none of the chunks")
+    if (files[1:] <= files[:-1]).any():
+        raise ValueError("the files to be ordered are ascending inodes, each once")
+    return within
 
 
 def _mix(value: int) -> int:

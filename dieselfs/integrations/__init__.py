@@ -1,0 +1,1 @@
+"""Training frameworks. Only the `torch_` modules import torch; the others are what any framework would need."""

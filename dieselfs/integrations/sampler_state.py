@@ -1,0 +1,109 @@
+"""How far an epoch was read, as a small dictionary for a checkpoint, and whether it belongs to the dataset at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dieselfs.errors import UsageError
+from dieselfs.integrations.epoch_stages import Division, Stage
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerState:
+    """The same on every rank."""
+
+    dataset: str
+    dataset_id: str
+    snapshot: str
+    files: int
+    """How many samples."""
+    fingerprint: str
+    """Of the files that the samples are."""
+    seed: int
+    epoch: int
+    stages: tuple[Stage, ...]
+    """Each but the last was left for another division."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON or `torch.save`."""
+        return {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "dataset_id": self.dataset_id,
+            "snapshot": self.snapshot,
+            "files": self.files,
+            "fingerprint": self.fingerprint,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "stages": [
+                {
+                    "world_size": stage.division.world_size,
+                    "group_size": stage.division.group_size,
+                    "drop_last": stage.division.drop_last,
+                    "samples_done": stage.samples_done,
+                }
+                for stage in self.stages
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
+        """`UsageError` if it is no state, or one of a later version."""
+        if state.get("version") != VERSION:
+            raise UsageError(
+                f"the sampler's state is of version {state.get('version')!r}, this DieselFS reads {VERSION}",
+                "give what state_dict() returned, to a DieselFS that is not older",
+            )
+        try:
+            stages = tuple(
+                Stage(
+                    Division(
+                        _count(stage["world_size"], 1),
+                        _count(stage["group_size"], 1),
+                        bool(stage["drop_last"]),
+                    ),
+                    _count(stage["samples_done"], 0),
+                )
+                for stage in state["stages"]
+            )
+            return cls(
+                str(state["dataset"]),
+                str(state["dataset_id"]),
+                str(state["snapshot"]),
+                _count(state["files"], 0),
+                str(state["fingerprint"]),
+                _count(state["seed"], 0),
+                _count(state["epoch"], 0),
+                stages,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the sampler's state is damaged: {error!r}", "give what state_dict() returned"
+            ) from error
+
+    def differences(self, other: SamplerState) -> list[str]:
+        """Why `self` cannot be gone on with where `other` is; empty if it can."""
+        if (self.dataset_id, self.snapshot) != (other.dataset_id, other.snapshot):
+            return [
+                f"it is of snapshot {self.snapshot} of dataset {self.dataset}, "
+                f"and this is snapshot {other.snapshot} of {other.dataset}"
+            ]
+        found = []
+        if self.fingerprint != other.fingerprint:
+            found.append(
+                f"it is of {self.files:,} files of the snapshot, and these are {other.files:,}"
+                + (" others" if self.files == other.files else "")
+            )
+        if self.seed != other.seed:
+            found.append(f"it is of seed {self.seed}, and this is seed {other.seed}")
+        return found
+
+
+def _count(value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{value!r} is not a number from {least}")
+    return value

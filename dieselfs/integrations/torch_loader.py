@@ -1,0 +1,63 @@
+"""`ChunkShuffleLoader`: a DataLoader that counts the batches it has delivered, so that its state is exactly what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader, Dataset
+
+from dieselfs.errors import UsageError
+from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
+
+Batch = TypeVar("Batch")
+
+
+class ChunkShuffleLoader(DataLoader[Batch]):
+    """A DataLoader over a ChunkShuffleSampler; all its other options, workers and processes are DataLoader's own.
+
+    A batch is done as soon as the loop has it: `state_dict` within the loop's body counts the batch at hand.
+    """
+
+    sampler: ChunkShuffleSampler
+
+    def __init__(
+        self,
+        dataset: Dataset[Batch],
+        batch_size: int | None = 1,
+        *,
+        sampler: ChunkShuffleSampler | None = None,
+        **options: Any,
+    ) -> None:
+        """Without a sampler, one with its defaults. `UsageError` for options that would give another order."""
+        other = {"shuffle", "batch_sampler"} & {name for name in options if options[name]}
+        if other:
+            raise UsageError(
+                f"{', '.join(sorted(other))}: the order is the sampler's, whose state could not be saved otherwise",
+                "leave it out, or use an ordinary DataLoader",
+            )
+        super().__init__(
+            dataset, batch_size, sampler=sampler or ChunkShuffleSampler(dataset), **options
+        )
+        self.sampler.delivered(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """As the sampler's."""
+        self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        return self._counted(super().__iter__())
+
+    def _counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        samples = self.batch_size or 1
+        for number, batch in enumerate(batches, 1):
+            self.sampler.delivered(number * samples)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far training is in the epoch: see `ChunkShuffleSampler.state_dict`."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, override: bool = False) -> None:
+        """Go on there: see `ChunkShuffleSampler.load_state_dict`. The next iteration is of what was left."""
+        self.sampler.load_state_dict(state, override=override)

@@ -1,0 +1,87 @@
+"""Tell a mount what will be read through it: write the plan's file, look up its name in the mount's control directory, hear whether it was taken.
+
+A mount says in `.dieselfs/dataset.json` under `node_memory` where its task's folder is. One that does not say so takes no plans.
+Reading works as well without a plan, only slower; so what goes wrong here is at most a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
+
+CONTROL_FOLDER: Final = ".dieselfs"
+"""In the root of a mount. `dieselfs.fuse.control_names` has it too, but is not to be had without FUSE."""
+DATASET_DOCUMENT: Final = "dataset.json"
+PLAN_FOLDER: Final = "plan"
+_NODE_MEMORY: Final = "node_memory"
+
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+def announce(
+    mount_root: Path, plan: ReadingPlan, position: int = 0, after: str = ""
+) -> PlanFile | None:
+    """Have a mount follow `plan` from `position` on, or as soon as the plan whose id is `after` ends.
+
+    The plan's file, whose position is the caller's to move and which is the caller's to remove; None if this mount follows no plans or
+    refused this one. The reason for a refusal is given as a warning, once in a process.
+    """
+    task_folder = task_folder_of(mount_root)
+    if task_folder is None:
+        return None
+    try:
+        file = write_plan(task_folder, plan, position=position, after=after)
+    except OSError as error:
+        _warn(f"{task_folder}: the reading order could not be written for the mount: {error}")
+        return None
+    try:
+        answer = json.loads((mount_root / CONTROL_FOLDER / PLAN_FOLDER / file.id).read_bytes())
+    except (OSError, ValueError):
+        file.remove()
+        return None
+    if not answer.get("accepted"):
+        file.remove()
+        hint = f" ({answer['hint']})" if answer.get("hint") else ""
+        _warn(f"{mount_root} reads nothing ahead: {answer.get('error', 'no reason given')}{hint}")
+        return None
+    return file
+
+
+def task_folder_of(mount_root: Path) -> Path | None:
+    """Where a mount's node memory is; None if it has none, or if this is no mount."""
+    folder = mount_document(mount_root).get(_NODE_MEMORY)
+    return Path(folder) if isinstance(folder, str) and folder else None
+
+
+def mount_document(mount_root: Path) -> Mapping[str, Any]:
+    """What a mount says of itself; empty if this is no mount's root."""
+    try:
+        document = json.loads((mount_root / CONTROL_FOLDER / DATASET_DOCUMENT).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def mount_above(path: str | os.PathLike[str]) -> Path | None:
+    """The root of the mount that `path`, which need not exist, lies in; symbolic links are followed. None if there is none."""
+    resolved = Path(os.path.realpath(path))
+    for folder in (resolved, *resolved.parents):
+        if mount_document(folder):
+            return folder
+    return None
+
+
+def _warn(text: str) -> None:
+    with _warned_lock:
+        if text in _warned:
+            return
+        _warned.add(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
