@@ -69,13 +69,13 @@ class ActivePlans:
         """Whether no reader is left."""
         return not any(plan.path.exists() or plan.id in self._following for plan in self._current)
 
-    def go_on(self) -> None:
-        """What follows is current from now on; who has no plan that follows has ended."""
-        self._current = [
-            self._following[plan.id] for plan in self._current if plan.id in self._following
-        ]
+    def go_on(self) -> list[PlanFile]:
+        """What follows is current from now on; who has no plan that follows has ended. Returns those that are over."""
+        over = self._current
+        self._current = [self._following[plan.id] for plan in over if plan.id in self._following]
         self._following = {}
         self._begin()
+        return over
 
     def _begin(self) -> None:
         self._start = [min(plan.position, len(plan.plan)) for plan in self._current]

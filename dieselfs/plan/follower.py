@@ -161,13 +161,19 @@ class Follower:
         if not any(thread.is_alive() for thread in self._fetchers):
             os.close(self._wake_fd)
 
+    def stop(self) -> None:
+        """End, without waiting for it. Node memory expects nothing any more."""
+        self._closing = True
+        self._memory.expect([])
+        self._wake()
+
     def follow_on(self, order: Order) -> None:
         """This order comes after the last one known."""
         self._coming.append(order)
         self._wake()
 
     def go_on(self) -> None:
-        """The readers are at the next order by now, whatever their position says."""
+        """The readers are at the next order by now. May be called from `Readers.position`."""
         self._go_on = True
         self._wake()
 
@@ -215,7 +221,7 @@ class Follower:
             self._tell_expected()
         uses = self._orders[0].uses
         self._position = min(self._readers.position(), uses.files)
-        if self._orders[1:] and (self._go_on or self._position == uses.files):
+        if self._go_on and self._orders[1:]:
             self._go_on = False
             self._begin_next()
         self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
