@@ -1,8 +1,9 @@
-"""`dlcmd shuffle`: the order of an epoch, for programs that read the files themselves."""
+"""`dlcmd shuffle`: the order of an epoch, for programs that read the files themselves; or how good such orders are."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,21 +11,26 @@ import click
 
 from dieselfs.address import parse_address
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import SnapshotNotFound, UsageError
 
 if TYPE_CHECKING:
     from dieselfs.address import Address
+    from dieselfs.class_labels import ClassRule
+    from metadata.snapshot import Snapshot
 
 # As wide as `dieselfs.shuffle.ShuffleParameters` takes them.
 _SEED: Final = click.IntRange(0, 2**64 - 1)
 _COUNT: Final = click.IntRange(1, 2**31 - 1)
+_DEFAULT_GROUP: Final = 100
+"""`dieselfs.shuffle.DEFAULT_GROUP_SIZE`, which would load numpy for the help."""
 
 
 @verb(
     examples=[
         "dlcmd shuffle imagenet --seed 1 --epoch 0 > epoch0.lst",
         "dlcmd shuffle imagenet --epoch 3 --rank 0 --world 8 -0 | xargs -0 -n 64 ./train-step",
+        "dlcmd shuffle imagenet --report --under train --memory 8GiB --plot mix.svg",
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
@@ -38,10 +44,11 @@ _COUNT: Final = click.IntRange(1, 2**31 - 1)
 @click.option("--epoch", type=_SEED, default=0, show_default=True)
 @click.option(
     "--group",
+    "groups",
     type=_COUNT,
-    default=100,
-    show_default=True,
-    help="Chunks shuffled together: the memory that a reader needs.",
+    multiple=True,
+    metavar="N",
+    help="Chunks shuffled together: the memory that a reader needs (default 100; with --report, several may be given).",
 )
 @click.option("--rank", type=click.IntRange(0, _COUNT.max), default=0, show_default=True)
 @click.option(
@@ -52,30 +59,82 @@ _COUNT: Final = click.IntRange(1, 2**31 - 1)
     help="How many ranks there are.",
 )
 @click.option("-0", "--null", "zero", is_flag=True, help="End each path with NUL, for xargs -0.")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Print no files, but how well classes are mixed, and the memory needed, by group size.",
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 1 << 20),
+    metavar="N",
+    help="Of the report: samples whose classes are counted (default 256).",
+)
+@click.option(
+    "--memory",
+    type=Size(),
+    metavar="SIZE",
+    help="Of the report: name the largest group that fits.",
+)
+@click.option(
+    "--labels",
+    type=click.Choice(["parent", "top"]),
+    help="Of the report: a file's class is the directory it lies in (parent, the default), or the first one below --under.",
+)
+@click.option(
+    "--under", metavar="DIR", help="Of the report: only files below this directory, such as train."
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Of the report: draw it.",
+)
 def shuffle(
     invocation: Invocation,
     address: str,
     seed: int,
     epoch: int,
-    group: int,
+    groups: Sequence[int],
     rank: int,
     world: int,
     zero: bool,
+    report: bool,
+    batch: int | None,
+    memory: int | None,
+    labels: ClassRule | None,
+    under: str | None,
+    plot: Path | None,
 ) -> None:
     """Print one rank's files of an epoch in chunk-wise shuffled order, one path a line.
 
-    The order depends on nothing but the snapshot and these numbers; every node prints the same.
+    The order depends on nothing but the snapshot and these numbers; every node prints the same. With --report, see instead what a group size
+    does to the mix of classes in a batch, beside a full shuffle and directory order.
     """
+    if report:
+        if rank or world > 1 or zero:
+            raise UsageError("--report measures a whole epoch", "leave out --rank, --world and -0")
+        from dieselfs.cli.shuffle_report import ReportRequest, print_report
+
+        request = ReportRequest(
+            tuple(groups), seed, epoch, batch, memory, labels or "parent", under or "", plot
+        )
+        with _open_snapshot(invocation, address) as snapshot:
+            print_report(invocation.output, snapshot, request)
+        return
+    if any(value is not None for value in (batch, memory, labels, under, plot)):
+        raise UsageError(
+            "--batch, --memory, --labels, --under and --plot are about a report", "add --report"
+        )
+    if len(groups) > 1:
+        raise UsageError("an order has one --group", "give one, or add --report")
     if rank >= world:
         raise UsageError(f"--rank {rank} of --world {world}", "ranks count from 0 to world - 1")
-    place = parse_address(address)
-    if place.path:
-        raise UsageError(f"{place}: only whole datasets are shuffled", f"write {place.dataset}")
     from dieselfs.shuffle import shuffle_order
-    from metadata.snapshot import Snapshot
 
     separator = b"\0" if zero or invocation.output.json else b"\n"
-    with Snapshot.open(_snapshot_file(invocation, place)) as snapshot:
+    group = groups[0] if groups else _DEFAULT_GROUP
+    with _open_snapshot(invocation, address) as snapshot:
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group, rank, world)
         try:
             text = snapshot.paths_text(order.inodes, separator)
@@ -84,6 +143,15 @@ def shuffle(
                 "a path holds a line break: one path a line would be ambiguous", "use -0 or --json"
             ) from error
     _print(invocation, text.split(separator)[:-1], separator)
+
+
+def _open_snapshot(invocation: Invocation, address: str) -> Snapshot:
+    from metadata.snapshot import Snapshot
+
+    place = parse_address(address)
+    if place.path:
+        raise UsageError(f"{place}: only whole datasets are shuffled", f"write {place.dataset}")
+    return Snapshot.open(_snapshot_file(invocation, place))
 
 
 def _snapshot_file(invocation: Invocation, place: Address) -> Path:
