@@ -25,7 +25,7 @@ setup(
         Extension(
             "dieselfs.fuse._fast_path",
             sorted(str(path) for path in SOURCES.glob("*.c")),
-            depends=[str(SOURCES / "fast_path.h")],
+            depends=sorted(str(path) for path in SOURCES.glob("*.h")),
             extra_compile_args=[
                 *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter"),
                 *fuse_flags("--cflags"),

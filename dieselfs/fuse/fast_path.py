@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chunkstore.chunk_id import ChunkId
 from dieselfs.fuse.statistics import FastPathStatistics, StoredAhead
@@ -20,6 +20,8 @@ from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:  # these import pyfuse3
     from collections.abc import Callable
+
+    from typing_extensions import Buffer
 
     from dieselfs.fuse.attributes import Owner
     from dieselfs.fuse.epochs import Epochs
@@ -68,6 +70,18 @@ def _load() -> tuple[Any, str | None]:
 
 
 _extension, _why_not = _load()
+
+
+class PlanProgress(NamedTuple):
+    """The clock of a plan. Of files that the kernel has there are no READs: sentinels tell."""
+
+    low: int
+    """So many files at the order's beginning have been read: all up to the last sentinel that was READ after all those before it. Exact for
+    one reader; of several, some may be behind by what lies between two sentinels and what they read at the same time."""
+    high: int
+    """One more than the greatest index that was READ."""
+    off_plan: int
+    """READs of files, counted at their beginning, that are not in the plan or before `low`."""
 
 
 class FastPath:
@@ -150,6 +164,54 @@ class FastPath:
         """Bound what is stored and not known to be read."""
         _extension.set_budget(stored_bytes)
 
+    # What a plan's follower does. Storing by plan: docs/decisions/0005-fast-path.md.
+
+    def set_plan(self, epoch: int, order: Buffer, position_of: Buffer, sentinels: Buffer) -> None:
+        """Files of that mount epoch will be read in this order: from now on its chunks are stored when `store` asks for it, not when
+        they are READ. What was known of its files, and of those of the plan before, starts over; so does the clock.
+
+        `order` holds u32 inodes of the snapshot; `position_of` a u32 for each file of it, its index in the order or 0xFFFFFFFF;
+        `sentinels` a bit for each, bit inode % 8 of byte inode // 8 (`numpy.packbits(…, bitorder="little")`). The order's last file that
+        is not empty is a sentinel too. They are kept, and must not be changed, until the next plan. `ValueError` if they do not fit.
+        """
+        _extension.set_plan(epoch, order, position_of, sentinels)
+
+    def clear_plan(self) -> None:
+        """Store without a plan again."""
+        _extension.clear_plan()
+
+    def store(self, chunk: ChunkId) -> bool:
+        """Begin to store a chunk in memory: its files that are in the plan, to come, not READ yet, no sentinels, and not above
+        `MAX_STORED_FILE_BYTES`. Its sentinels are copied, so that they are answered when the chunk has left memory.
+
+        False if it is not in memory, or was asked for before. No budget is applied.
+        """
+        return bool(_extension.store(chunk.value))
+
+    def stored(self) -> list[tuple[ChunkId, bool]]:
+        """Chunks whose storing has ended, since this was last asked. Those with False lack files, mostly since the kernel does not know
+        their inodes: `store` will do after a look-up (`dieselfs.fuse.kernel_pages`), and stores what is lacking only."""
+        return [(ChunkId(value), went_well) for value, went_well in _extension.stored()]
+
+    def drop_residue(self, chunk: ChunkId) -> None:
+        """Let go of the copies of a stored chunk's sentinels: all of them have been read."""
+        _extension.drop_residue(chunk.value)
+
+    def plan_progress(self) -> PlanProgress:
+        """Where the readers of the plan are. Empties `plan_fd`: ask this first, then `stored`."""
+        return PlanProgress(*_extension.plan_progress())
+
+    def advance(self, low: int) -> None:
+        """The readers are past the first `low` files of the order, though they left sentinels out. It never goes back.
+
+        `ValueError` beyond the end of the order, or without a plan.
+        """
+        _extension.advance(low)
+
+    def plan_fd(self) -> int:
+        """Readable when the clock has moved or storing of a chunk has ended, since `plan_progress` was last asked. `OSError`."""
+        return int(_extension.plan_fd())
+
     # What readers list: `dieselfs.fuse.lister`.
 
     def listings_fd(self) -> int:
@@ -189,6 +251,9 @@ class FastPath:
                 outstanding_bytes=found["outstanding_bytes"],
                 consumed_chunks=found["consumed_chunks"],
                 read_without_request=found["read_without_request"],
+                plan_files_stored=found["plan_files_stored"],
+                reads_of_stored=found["reads_of_stored"],
+                residue_bytes=found["residue_bytes"],
             ),
             listed_ahead=self.listed_ahead,
         )

@@ -28,7 +28,13 @@ class StoredAhead:
     consumed_chunks: int = 0
     """Chunks whose sentinels have all been read."""
     read_without_request: int = 0
-    """Files read from the page cache alone: an estimate, from the sentinels that were read."""
+    """Files read from the page cache alone: an estimate, from the sentinels that were read. Not of those stored by a plan."""
+    plan_files_stored: int = 0
+    """Of `files`, those that were stored by a plan."""
+    reads_of_stored: int = 0
+    """READs of files that a plan had stored and whose turn was to come: the kernel lost them, or they were stored too late."""
+    residue_bytes: int = 0
+    """Copies of sentinels of chunks that a plan has stored. As of now."""
 
 
 @dataclass(frozen=True, slots=True)

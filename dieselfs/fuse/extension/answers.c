@@ -133,13 +133,11 @@ static bool read_file(const struct fuse_in_header *request, Epoch *epoch, uint64
         wanted = arguments->size;
     if (!wanted)
         return reply(request, 0, NULL, 0);
-    note_read(epoch, chunk, (uint32_t)node, arguments->offset == 0);
-    Resident *pinned;
-    const uint8_t *payload = pin(epoch, chunk, &pinned);
-    if (!payload)
+    PinnedFile file;
+    if (!begin_read(epoch, chunk, (uint32_t)node, arguments->offset == 0, &file))
         return false;
-    reply(request, 0, payload + offset + arguments->offset, wanted);
-    unpin(pinned);
+    reply(request, 0, file.bytes + arguments->offset, wanted);
+    end_read(&file);
     atomic_fetch_add_explicit(&reads_answered, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&bytes_answered, wanted, memory_order_relaxed);
     return true;

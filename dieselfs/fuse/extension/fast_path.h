@@ -6,7 +6,8 @@
  *   answers.c   the replies
  *   snapshot.c  names and attributes in a snapshot's memory map (docs/snapshot-format.md)
  *   listings.c  listings that readers have begun
- *   chunks.c    chunks that are in node memory, how far their readers are, the threads that store ahead
+ *   residents.c, residue.c, reading.c, storing.c, plan.c
+ *               chunks: where they lie in memory, how far their readers are, what is stored ahead of them (chunks.h)
  *
  * One process holds one mount, so the state of each file is static. Numbers that come from a snapshot's map
  * are checked where they are used as an index: a damaged file yields an error, never other bytes.
@@ -76,9 +77,10 @@ typedef struct {
     const uint32_t *first_file, *file_count, *first_directory, *directory_count;
     const char *paths;
     uint64_t paths_bytes;
-    /* what chunks.c knows of each chunk and file */
+    /* what is known of each chunk and file: chunks.h */
     Chunk *state;
     _Atomic uint8_t *was_read, *was_stored;
+    _Atomic uint64_t round; /* how often all of it started over */
 } Epoch;
 
 typedef struct {
@@ -135,14 +137,11 @@ void listings_ignore(uint32_t pid);          /* do not note the listings of this
 void note_listing(uint64_t inode, uint32_t pid);
 size_t take_listings(uint64_t inodes[MAX_BEGUN]);
 
-/* --- chunks.c ----------------------------------------------------------------------------------- */
+/* --- residents.c -------------------------------------------------------------------------------- */
 
 typedef struct Resident Resident;
-
-typedef struct {
-    uint64_t files, bytes, chunks, unknown_inodes, failed;
-    uint64_t outstanding_bytes, budget_bytes, consumed_chunks, read_without_request;
-} StoringStatistics;
+typedef struct Residue Residue;
+typedef struct Plan Plan;
 
 int chunks_of(Epoch *);                      /* makes state, was_read, was_stored; 0 or ENOMEM */
 void free_chunks_of(Epoch *);
@@ -154,15 +153,63 @@ bool resident_was_used(const uint8_t id[16]); /* since it was last asked */
 void *resident_given_back(void);             /* an owner whose bytes nobody uses any more, or NULL */
 void residents_adopt(Epoch *);               /* let a new epoch find the chunks that it shares */
 
-const uint8_t *pin(Epoch *, uint32_t chunk, Resident **pinned);
-void unpin(Resident *);
+/* --- residue.c ---------------------------------------------------------------------------------- */
 
-void note_read(Epoch *, uint32_t chunk, uint32_t inode, bool from_beginning);
+void residue_drop(const uint8_t id[16]);
+
+/* --- reading.c ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *bytes;                    /* of the whole file */
+    Resident *resident;                      /* what is pinned: one of the two */
+    Residue *residue;
+} PinnedFile;
+
+/* Notes a READ and finds the file in memory. False if it is not there; otherwise `end_read` follows. */
+bool begin_read(Epoch *, uint32_t chunk, uint32_t inode, bool from_beginning, PinnedFile *);
+void end_read(PinnedFile *);
 bool take_consumed(uint8_t id[16]);
+
+/* --- storing.c ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t files, bytes, chunks, unknown_inodes, failed;
+    uint64_t outstanding_bytes, budget_bytes, consumed_chunks, read_without_request;
+    uint64_t plan_files_stored, reads_of_stored, residue_bytes;
+} StoringStatistics;
 
 int storing_start(int threads, uint64_t max_file_bytes); /* 0 or an errno */
 bool storing_stop(void);
 void storing_set_budget(uint64_t bytes);
 void storing_statistics(StoringStatistics *);
+bool store_by_plan(const uint8_t id[16]);    /* false if it is not in memory, or was asked for before */
+bool take_stored(uint8_t id[16], bool *went_well);
+
+/* --- plan.c ------------------------------------------------------------------------------------- */
+
+#define NOT_IN_PLAN UINT32_MAX
+
+typedef struct {
+    const uint32_t *order;                   /* inodes; looked at by `plan_set` only */
+    uint32_t files;                          /* in the order */
+    const uint32_t *position_of;             /* by inode: its index in the order, or NOT_IN_PLAN */
+    uint64_t position_count;
+    const uint8_t *sentinels;                /* a bit an inode */
+    uint64_t sentinel_bytes;
+    void *owner;
+} PlanColumns;
+
+typedef struct {
+    uint32_t low, high;
+    uint64_t off_plan;
+} PlanProgress;
+
+/* NULL, or what is wrong with it. The columns stay valid until `plan_given_back` has given their owner. */
+const char *plan_set(uint64_t epoch, const PlanColumns *);
+void plan_clear(void);
+void *plan_given_back(void);                 /* an owner whose columns nobody uses any more, or NULL */
+PlanProgress plan_progress(void);            /* zeros without a plan */
+bool plan_advance(uint32_t low);             /* false without a plan, or beyond its end */
+int plan_watch(void);                        /* a descriptor that is readable when there is news; -1 and errno */
 
 #endif

@@ -123,6 +123,16 @@ static PyObject *add_epoch(PyObject *self, PyObject *arguments)
 
 /* --- chunks ------------------------------------------------------------------------------------- */
 
+enum { ORDER, POSITION_OF, SENTINELS, PLAN_BUFFERS };
+
+static void release_plan(Py_buffer *views)
+{
+    for (int i = 0; i < PLAN_BUFFERS; i++)
+        if (views[i].obj)
+            PyBuffer_Release(&views[i]);
+    PyMem_Free(views);
+}
+
 /* Let go of what no thread uses any more. That needs the GIL, so it waits for the next call. */
 static void let_go(void)
 {
@@ -130,6 +140,8 @@ static void let_go(void)
         PyBuffer_Release(view);
         PyMem_Free(view);
     }
+    for (Py_buffer *views; (views = plan_given_back());)
+        release_plan(views);
 }
 
 static bool chunk_id(const Py_buffer *id)
@@ -202,6 +214,116 @@ static PyObject *consumed(PyObject *self, PyObject *unused)
         Py_XDECREF(bytes);
     }
     return list;
+}
+
+/* --- the plan ----------------------------------------------------------------------------------- */
+
+static bool is_column(const Py_buffer *view)
+{
+    return view->len % 4 == 0 && (uintptr_t)view->buf % 4 == 0 && view->len / 4 < UINT32_MAX;
+}
+
+static PyObject *set_plan(PyObject *self, PyObject *arguments)
+{
+    unsigned long long epoch;
+    Py_buffer *views = PyMem_Calloc(PLAN_BUFFERS, sizeof *views);
+    if (!views)
+        return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(arguments, "Ky*y*y*", &epoch, &views[ORDER], &views[POSITION_OF], &views[SENTINELS])) {
+        PyMem_Free(views);
+        return NULL;
+    }
+    const char *fault = NULL;
+    if (!is_column(&views[ORDER]) || !is_column(&views[POSITION_OF]))
+        fault = "it is not made of 32-bit numbers";
+    else {
+        PlanColumns columns = {
+            .order = views[ORDER].buf,
+            .files = (uint32_t)(views[ORDER].len / 4),
+            .position_of = views[POSITION_OF].buf,
+            .position_count = (uint64_t)views[POSITION_OF].len / 4,
+            .sentinels = views[SENTINELS].buf,
+            .sentinel_bytes = (uint64_t)views[SENTINELS].len,
+            .owner = views,
+        };
+        Py_BEGIN_ALLOW_THREADS
+        fault = plan_set(epoch, &columns);
+        Py_END_ALLOW_THREADS
+    }
+    let_go(); /* of the plan before */
+    if (!fault)
+        Py_RETURN_NONE;
+    release_plan(views);
+    return PyErr_Format(PyExc_ValueError, "this is no plan for epoch %llu: %s", epoch, fault);
+}
+
+static PyObject *clear_plan(PyObject *self, PyObject *unused)
+{
+    plan_clear();
+    let_go();
+    Py_RETURN_NONE;
+}
+
+static PyObject *store(PyObject *self, PyObject *arguments)
+{
+    Py_buffer id;
+    if (!PyArg_ParseTuple(arguments, "y*", &id))
+        return NULL;
+    bool queued = chunk_id(&id) && store_by_plan(id.buf);
+    PyBuffer_Release(&id);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(queued);
+}
+
+static PyObject *stored(PyObject *self, PyObject *unused)
+{
+    let_go();
+    PyObject *list = PyList_New(0);
+    bool went_well;
+    for (uint8_t id[16]; list && take_stored(id, &went_well);) {
+        PyObject *item = Py_BuildValue("(y#O)", (const char *)id, (Py_ssize_t)sizeof id, went_well ? Py_True : Py_False);
+        if (!item || PyList_Append(list, item))
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *drop_residue(PyObject *self, PyObject *arguments)
+{
+    Py_buffer id;
+    if (!PyArg_ParseTuple(arguments, "y*", &id))
+        return NULL;
+    if (chunk_id(&id))
+        residue_drop(id.buf);
+    PyBuffer_Release(&id);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *progress(PyObject *self, PyObject *unused)
+{
+    PlanProgress found = plan_progress();
+    return Py_BuildValue("(IIK)", found.low, found.high, found.off_plan);
+}
+
+static PyObject *advance(PyObject *self, PyObject *arguments)
+{
+    unsigned int low;
+    if (!PyArg_ParseTuple(arguments, "I", &low))
+        return NULL;
+    if (plan_advance(low))
+        Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "there is no plan, or it ends before that");
+    return NULL;
+}
+
+static PyObject *plan_fd(PyObject *self, PyObject *unused)
+{
+    int fd = plan_watch();
+    return fd < 0 ? refuse(errno) : PyLong_FromLong(fd);
 }
 
 /* --- listings ----------------------------------------------------------------------------------- */
@@ -291,11 +413,12 @@ static PyObject *statistics(PyObject *self, PyObject *unused)
     if (!requests)
         return NULL;
     return Py_BuildValue(
-        "{sN sK sK sK sK sK sK sK sK sK sK sK}", "requests", requests, "reads_answered",
+        "{sN sK sK sK sK sK sK sK sK sK sK sK sK sK sK}", "requests", requests, "reads_answered",
         reads_answered, "bytes_answered", bytes_answered, "stored_files", storing.files, "stored_bytes", storing.bytes,
         "stored_chunks", storing.chunks, "unknown_inodes", storing.unknown_inodes, "failed", storing.failed,
         "outstanding_bytes", storing.outstanding_bytes, "budget_bytes", storing.budget_bytes, "consumed_chunks",
-        storing.consumed_chunks, "read_without_request", storing.read_without_request);
+        storing.consumed_chunks, "read_without_request", storing.read_without_request, "plan_files_stored",
+        storing.plan_files_stored, "reads_of_stored", storing.reads_of_stored, "residue_bytes", storing.residue_bytes);
 }
 
 static PyMethodDef methods[] = {
@@ -306,6 +429,14 @@ static PyMethodDef methods[] = {
     {"release", release, METH_VARARGS, NULL},
     {"was_used", was_used, METH_VARARGS, NULL},
     {"consumed", consumed, METH_NOARGS, NULL},
+    {"set_plan", set_plan, METH_VARARGS, NULL},
+    {"clear_plan", clear_plan, METH_NOARGS, NULL},
+    {"store", store, METH_VARARGS, NULL},
+    {"stored", stored, METH_NOARGS, NULL},
+    {"drop_residue", drop_residue, METH_VARARGS, NULL},
+    {"plan_progress", progress, METH_NOARGS, NULL},
+    {"advance", advance, METH_VARARGS, NULL},
+    {"plan_fd", plan_fd, METH_NOARGS, NULL},
     {"listings_fd", listings_fd, METH_NOARGS, NULL},
     {"begun_listings", begun_listings, METH_NOARGS, NULL},
     {"ignore_pid", ignore_pid, METH_VARARGS, NULL},
