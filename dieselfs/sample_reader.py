@@ -1,0 +1,235 @@
+"""Whole files of a snapshot from node memory, as quickly as Python can: by inode (a sample's index), by path, or many at once.
+
+A read is three numbers of the snapshot's columns, the chunk's map from a list, and a slice: one copy of the file's bytes, no message,
+no lock, no system call, and nothing kept for each file. What is kept for each chunk is a place in a list, filled when its first file is
+read (`memory.map`), and emptied when node memory evicts the chunk: a map that stays would keep its memory.
+
+4 KiB files from 200 MB in random order: 0.65 µs by inode, of which the copy takes 0.45; 1.6 µs by path.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_source import FileExtent
+from chunkstore.errors import Corrupt
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.piece import Piece, is_whole
+from metadata.errors import PathConflict, PathNotFound
+from metadata.snapshot import Snapshot
+
+Inodes = Sequence[int] | npt.NDArray[np.integer]
+
+
+class MappedMemory(Protocol):
+    """What a reader needs of `dieselfs.node_memory.node_memory.NodeMemory`."""
+
+    def map(self, piece: Piece) -> mmap.mmap | memoryview:
+        """The whole piece, fetched if it is missing. `NoRoom` if it can't be kept; else raises what `ChunkSource` does."""
+        ...
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """As of `ChunkSource`."""
+        ...
+
+    def prefetch(self, pieces: Sequence[Piece]) -> None:
+        """Fetch them in the background. Returns at once."""
+        ...
+
+    def on_evicted(self, forget: Callable[[str], None]) -> None:
+        """Call `forget` with the name of each piece that is evicted from now on, at the latest when the next one is mapped."""
+        ...
+
+
+class SampleReader:
+    """Reads files of `snapshot` through `memory`; both belong to the caller. Thread-safe; lives on in a forked child.
+
+    Raises what `ChunkSource` does, and `SnapshotRefused` for a file that the snapshot places outside of its chunk. Bytes are those that
+    were verified when the chunk came into node memory.
+    """
+
+    __slots__ = (
+        "_chunk",
+        "_find",
+        "_length",
+        "_mapped",
+        "_maps",
+        "_memory",
+        "_offset",
+        "_snapshot",
+    )
+
+    def __init__(self, snapshot: Snapshot, memory: MappedMemory) -> None:
+        self._snapshot = snapshot
+        self._memory = memory
+        self._find = snapshot.paths.file
+        self._chunk = snapshot.numbers("chunk")
+        self._offset = snapshot.numbers("offset")
+        self._length = snapshot.numbers("length")
+        self._maps: list[_Slices] = [_NOT_MAPPED] * snapshot.chunk_count
+        """By number of the chunk. Chunks above 16 MiB and empty ones are never mapped."""
+        self._mapped: dict[str, int] = {}
+        """Numbers of the chunks that are, by the names of their pieces."""
+        memory.on_evicted(self._forget)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._snapshot, self._memory)
+
+    def read(self, inode: int) -> bytes:
+        """A file's bytes. `IndexError` for what is no file."""
+        try:
+            start = self._offset[inode]
+            length = self._length[inode]
+            data = self._maps[self._chunk[inode]][start : start + length]
+        except LookupError:  # not mapped; no such file, or no such chunk
+            return self._read_unmapped(inode)
+        if len(data) != length or inode < 0:
+            return self._read_unmapped(inode)
+        return data
+
+    def read_path(self, path: str | bytes) -> bytes:
+        """A file's bytes by its path relative to the root; a `str` means its UTF-8 bytes, as `Snapshot.resolve` says.
+
+        `PathNotFound`, or `PathConflict` for a directory.
+        """
+        try:
+            inode = self._find(path.encode() if isinstance(path, str) else path)
+        except UnicodeEncodeError:
+            inode = None
+        if inode is None:
+            return self.read(self.inode_of(path))
+        try:  # as `read` does; a call less
+            start = self._offset[inode]
+            length = self._length[inode]
+            data = self._maps[self._chunk[inode]][start : start + length]
+        except LookupError:
+            return self._read_unmapped(inode)
+        return data if len(data) == length else self._read_unmapped(inode)
+
+    def read_many(self, inodes: Inodes) -> list[bytes]:
+        """Several files' bytes, in the order given. Missing chunks are fetched together."""
+        if not len(inodes):
+            return []
+        wanted = np.asarray(inodes, np.int64)
+        if int(wanted.min()) < 0 or int(wanted.max()) >= self._snapshot.file_count:
+            raise IndexError("only files can be read: an inode is not a file's")
+        columns = self._snapshot.columns
+        chunk, start = columns.chunk[wanted], columns.offset[wanted].astype(np.int64)
+        length = columns.length[wanted].astype(np.int64)
+        end = start + length
+        numbers = chunk.tolist()
+        try:
+            room = columns.chunk_payload_bytes[chunk].astype(np.int64)
+            if (length < 0).any() or (end > room).any():
+                raise IndexError
+            return self._slices(numbers, start, end)
+        except _NotMapped:
+            self._map_missing(numbers)
+        except IndexError:
+            pass  # damaged: `read` says which file
+        return [self.read(inode) for inode in wanted.tolist()]
+
+    def prefetch(self, chunks: Sequence[int]) -> None:
+        """Have node memory fetch these chunks in the background, in order. Large ones come in pieces, when they are read."""
+        refs = (
+            self._snapshot.chunk(number) for number in chunks if self._maps[number] is _NOT_MAPPED
+        )
+        self._memory.prefetch([Piece(ref) for ref in refs if ref.payload_bytes and is_whole(ref)])
+
+    def inode_of(self, path: str | bytes) -> int:
+        """The inode of a file. `PathNotFound`, `PathConflict`; slashes at its ends do not matter."""
+        stripped = path.strip("/") if isinstance(path, str) else path.strip(b"/")
+        inode = self._snapshot.resolve(stripped)
+        if inode is None:
+            raise PathNotFound(
+                f"no such file or directory in dataset {self._snapshot.dataset.name}: {_shown(path)}"
+            )
+        if self._snapshot.is_directory(inode):
+            raise PathConflict(f"is a directory: {_shown(path)}")
+        return inode
+
+    def _read_unmapped(self, inode: int) -> bytes:
+        """A file whose chunk has no map yet, or can't have one, or that is damaged."""
+        file = self._snapshot.extent(inode)
+        if not file.length:
+            return b""
+        if is_whole(file.chunk):
+            try:
+                slices = self._map(self._chunk[inode])
+            except NoRoom:
+                pass  # read past node memory, without keeping it
+            else:
+                return slices[file.offset : file.offset + file.length]
+        return bytes(self._memory.read(file, 0, file.length))
+
+    def _map(self, number: int) -> _Slices:
+        chunk = self._snapshot.chunk(number)
+        piece = Piece(chunk)
+        view = self._memory.map(piece)
+        if len(view) != chunk.payload_bytes:
+            raise Corrupt(
+                f"chunk {chunk.id} has {len(view)} bytes of payload instead of {chunk.payload_bytes}"
+            )
+        slices = view if isinstance(view, mmap.mmap) else _CopyingSlices(view)
+        self._mapped[piece.name] = number
+        self._maps[number] = slices
+        return slices
+
+    def _map_missing(self, numbers: Iterable[int]) -> None:
+        """Have the chunks fetched at the same time; each is waited for when its first file is read."""
+        missing = {number for number in numbers if self._maps[number] is _NOT_MAPPED}
+        if len(missing) > 1:
+            self.prefetch(sorted(missing))
+
+    def _slices(
+        self, chunks: list[int], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
+    ) -> list[bytes]:
+        """`_NotMapped` if a chunk is not."""
+        maps = self._maps
+        extents = zip(chunks, start.tolist(), end.tolist(), strict=True)
+        return [maps[chunk][begin:stop] for chunk, begin, stop in extents]
+
+    def _forget(self, name: str) -> None:
+        number = self._mapped.pop(name, None)
+        if number is not None:
+            self._maps[number] = _NOT_MAPPED
+
+
+class _Slices(Protocol):
+    """`mmap.mmap`, or what acts like it."""
+
+    def __getitem__(self, part: slice) -> bytes: ...
+
+
+class _CopyingSlices:
+    """A memoryview whose slices are bytes, as those of a map are."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def __getitem__(self, part: slice) -> bytes:
+        return bytes(self._view[part])
+
+
+class _NotMapped(LookupError):
+    pass
+
+
+class _Nothing:
+    """Stands for the map of a chunk that is not mapped."""
+
+    def __getitem__(self, part: slice) -> bytes:
+        raise _NotMapped
+
+
+_NOT_MAPPED: Final = _Nothing()
+
+
+def _shown(path: str | bytes) -> str:
+    return path if isinstance(path, str) else os.fsdecode(path)
