@@ -13,11 +13,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.chunk_id import ChunkId
 from dieselfs.fuse.fast_path import MAX_STORED_FILE_BYTES
 from dieselfs.plan.chunk_uses import ChunkUses
 from metadata.snapshot import Snapshot
@@ -79,7 +81,7 @@ class MountReaders:
         self._budget_bytes, self._set_node_memory, self._tick = budget_bytes, set_node_memory, tick
         self._node_memory = -1
         self._number_of = {
-            bytes(chunk): number for number, chunk in enumerate(snapshot.columns.chunk_id)
+            snapshot.chunk(number).id: number for number in range(snapshot.chunk_count)
         }
         self._order: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
         self._kept: set[int] = set()
@@ -110,7 +112,10 @@ class MountReaders:
         is_sentinel = np.zeros(self._snapshot.file_count, np.bool_)
         is_sentinel[order[self._sentinels]] = True
         self._fast_path.set_plan(
-            self._epoch, order, position_of, np.packbits(is_sentinel, bitorder="little")
+            self._epoch,
+            np.ascontiguousarray(order).data,
+            position_of.data,
+            np.packbits(is_sentinel, bitorder="little").data,
         )
         self._dropped = self._dropped_bytes = self._stored_bytes = 0
         self._to_store: deque[int] = deque()
@@ -150,8 +155,8 @@ class MountReaders:
         self._fast_path.clear_plan()
         self._pages.close()
 
-    def _id_of(self, chunk: int) -> bytes:
-        return self._snapshot.columns.chunk_id[chunk].tobytes()
+    def _id_of(self, chunk: int) -> ChunkId:
+        return self._snapshot.chunk(chunk).id
 
     def _store(self) -> None:
         for _ in range(len(self._to_store)):
@@ -166,7 +171,7 @@ class MountReaders:
                 continue
             if not known and chunk not in self._tried_again:
                 self._tried_again.add(chunk)
-                self._pages.look_up(self._paths_of(chunk), lambda chunk=chunk: self.arrived(chunk))
+                self._pages.look_up(self._paths_of(chunk), partial(self.arrived, chunk))
                 continue
             self._stored_bytes += int(self._storable_in_chunk[chunk])
             if chunk not in self._has_large:
