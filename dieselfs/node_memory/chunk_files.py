@@ -64,11 +64,16 @@ class ChunkFiles:
         (self._folder / name).unlink(missing_ok=True)
 
     def has(self, name: str, length: int) -> bool:
-        """Whether it is there, complete and of that length. 2 µs."""
+        """Whether it is there, complete and of that length. 6 µs."""
         try:
             return os.lstat(self._folder / name).st_size == length
         except FileNotFoundError:
             return False
+
+    def free_bytes(self) -> int:
+        """What the file system has left."""
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize
 
     def adopt(self) -> dict[str, int]:
         """Name and bytes of each complete piece. What a dead master has left unfinished is removed."""
@@ -84,9 +89,9 @@ class ChunkFiles:
 
 
 def map_piece(folder: Path, name: str, length: int) -> mmap.mmap | None:
-    """A read-only map of a piece with all its pages present; None if it is not there.
+    """A read-only map of a piece; None if it is not there. 10 µs, and 0.25 ms for the page faults of all its bytes (4 MiB).
 
-    It keeps no descriptor open, so that thousands of pieces do not meet the limit on them (often 1,024).
+    MAP_POPULATE would take 0.4 ms at once instead: the kernel maps 16 pages a fault, but populates page by page. The map keeps no descriptor open, so that thousands of pieces do not meet the limit on them (often 1,024).
     """
     try:
         fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -125,7 +130,7 @@ def _map(fd: int, length: int) -> mmap.mmap:
     """`mmap.mmap` of a file keeps a duplicate of its descriptor (until Python 3.13), so the file is mapped over an anonymous map."""
     view = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
     address = np.frombuffer(view, np.uint8).ctypes.data
-    flags = mmap.MAP_SHARED | mmap.MAP_POPULATE | _MAP_FIXED
+    flags = mmap.MAP_SHARED | _MAP_FIXED
     if _libc.mmap(address, length, mmap.PROT_READ, flags, fd, 0) != address:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,0 +1,24 @@
+"""How much of a node's memory a task takes if nobody says how much."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from dieselfs.free_memory import free_memory_bytes
+from dieselfs.node_memory.task_folder import memory_root
+
+SHARE_OF_FREE_MEMORY: Final = 1 / 4
+"""The page cache and the training processes need the rest."""
+SHARE_OF_FILE_SYSTEM: Final = 0.9
+"""PyTorch's workers pass batches through /dev/shm too, and a container's may have no more than 64 MB."""
+
+
+def default_budget_bytes(folder: Path | None = None) -> int:
+    """A quarter of the memory that is free, but no more than 90% of what the tmpfs of `folder` (else of all tasks) has free."""
+    found = os.statvfs(folder or memory_root())
+    budget = int(free_memory_bytes() * SHARE_OF_FREE_MEMORY)
+    if found.f_blocks == 0:  # a tmpfs without a limit of its own: tmpfs(5)
+        return budget
+    return min(budget, int(found.f_bavail * found.f_frsize * SHARE_OF_FILE_SYSTEM))

@@ -1,0 +1,384 @@
+"""The master of a task's node memory, in the process that leads the task (docs/decisions/0006-node-memory.md).
+
+One lock guards the books (`ledger`) and the folder's names; the store is read, and files are filled, without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_source import ChunkSource
+from dieselfs.errors import LocalFileError, MasterGone, NotYetSupported, NoRoom
+from dieselfs.node_memory.chunk_files import ChunkFiles
+from dieselfs.node_memory.eviction import PolicyName, policy_of
+from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
+from dieselfs.node_memory.master_port import MasterPort, MemoryStatistics, PieceObserver
+from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece_news import PieceNews
+from dieselfs.node_memory.prefetching import Prefetching
+from dieselfs.node_memory.task_folder import TaskFolder
+
+log = logging.getLogger(__name__)
+
+CLOSE_S: Final = 5.0
+"""What is under way in the store at the end is waited for so long. It is not kept in any case."""
+LOOK_AGAIN_S: Final = 10.0
+"""After the file system was full: how often at most it is asked whether there is more room."""
+
+
+class Master:
+    """Implements `MasterPort` for its own process, and makes one for each other member. Thread-safe.
+
+    It adopts the pieces that it finds in the folder. Its files outlive it: `Leadership.release` removes them.
+    """
+
+    def __init__(
+        self,
+        folder: TaskFolder,
+        source: ChunkSource,
+        budget_bytes: int,
+        policy: PolicyName = "uniform",
+        prefetchers: int = 4,
+        follow: Callable[[Path], None] | None = None,
+    ) -> None:
+        """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`."""
+        self._source = source
+        self._files = ChunkFiles(folder.chunks)
+        self._follow = follow
+        self._own_budget = budget_bytes
+        self._room_found: int | None = None
+        """Bytes that the file system turned out to have for us; None as long as it was never full."""
+        self._look_again_at = 0.0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """A member has unmapped something, a file is stored, or this is closed."""
+        self._ledger = Ledger(budget_bytes, policy_of(policy), time.monotonic)
+        self._in_flight: dict[str, Future[bool]] = {}
+        """True: it is there. False: who fetched it was interrupted."""
+        self._storing = 0
+        self._members: dict[Hashable, int | None] = {}
+        """The budget that each wishes."""
+        self._planner: Hashable = None
+        """Whose plan counts."""
+        self._news = PieceNews()
+        self._prefetching = Prefetching(lambda piece: self.fetch(piece, ahead=True), prefetchers)
+        self._closed = False
+        self._hits = self._misses = self._fetches = self._fetched_bytes = 0
+        self._failed_fetches = self._prefetched = self._not_kept = 0
+        for name, length in self._files.adopt().items():
+            self._ledger.adopt(name, length)
+        with self._lock:
+            self._remove(self._ledger.shrink())
+
+    def member(self) -> MasterPort:
+        """The port of one more member. Closing it forgets all that it maps and wishes."""
+        member = _Member(self)
+        with self._lock:
+            self._members[member] = None
+        return member
+
+    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
+        """See `MasterPort`. Raises `NoRoom` before anything is fetched; one that is `ahead` waits up to `PATIENCE_S` for members to unmap.
+
+        The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
+        """
+        patient_until = time.monotonic() + PATIENCE_S if ahead else 0.0
+        counted = ahead
+        while True:
+            with self._lock:
+                self._check_open()
+                there = self._is_there(piece)
+                if not counted:
+                    counted = True
+                    self._hits += there
+                    self._misses += not there
+                if there:
+                    if not ahead:
+                        self._ledger.use(piece.name)
+                    return
+                fetched = self._in_flight.get(piece.name)
+                if fetched is None:
+                    if not self._reserve(piece, ahead, patient_until):
+                        continue
+                    mine = self._in_flight[piece.name] = Future()
+                    break
+            if fetched.result():
+                return
+        self._bring(piece, ahead, mine)
+
+    def prefetch(self, pieces: Sequence[Piece]) -> None:
+        self._prefetching.submit(pieces)
+
+    def mapped(self, name: str, *, by: Hashable = None) -> None:
+        with self._lock:
+            if by is None or by in self._members:
+                self._ledger.map(by, name)
+
+    def unmapped(self, name: str, *, by: Hashable = None) -> None:
+        with self._changed:
+            self._ledger.unmap(by, name)
+            self._changed.notify_all()
+
+    def discard(self, name: str) -> None:
+        with self._changed:
+            if not self._closed and self._ledger.evict(name):
+                self._remove([name])
+                self._changed.notify_all()
+
+    def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
+        with self._lock:
+            self._planner = by
+            self._ledger.expect(names)
+
+    def progress(self, used: int, *, by: Hashable = None) -> None:
+        """Of the plan that counts; of one that another has replaced it says nothing."""
+        with self._lock:
+            if by is self._planner:
+                self._ledger.progress(used)
+
+    def set_budget(self, budget_bytes: int, *, by: Hashable = None) -> None:
+        """Without a member it is what counts while no member wishes another."""
+        with self._changed:
+            if by is None:
+                self._own_budget = budget_bytes
+            elif by in self._members:
+                self._members[by] = budget_bytes
+            if not self._closed:
+                self._settle_budget()
+
+    def follow(self, plan: Path) -> None:
+        if self._follow is None:
+            raise NotYetSupported("this master follows no plans")
+        self._follow(plan)
+
+    def listen(self, observer: PieceObserver) -> None:
+        """Tell `observer` of the pieces that are there, then of all that come and go, in order, in a thread that holds no lock."""
+        with self._lock:
+            self._check_open()
+            self._news.listen(observer, self._ledger.names())
+
+    def ignore(self, observer: PieceObserver) -> None:
+        """It is not called any more when this returns, unless it is the observer that calls this."""
+        with self._lock:
+            wait = self._news.forget(observer)
+        wait()
+
+    def statistics(self) -> MemoryStatistics:
+        with self._lock:
+            ledger = self._ledger
+            return MemoryStatistics(
+                budget_bytes=ledger.budget_bytes,
+                held_bytes=ledger.taken_bytes,
+                pieces=len(ledger),
+                hits=self._hits,
+                misses=self._misses,
+                fetches=self._fetches,
+                fetched_bytes=self._fetched_bytes,
+                failed_fetches=self._failed_fetches,
+                prefetched=self._prefetched,
+                prefetched_used=ledger.prefetched_used,
+                prefetched_wasted=ledger.prefetched_wasted,
+                evictions=ledger.evictions,
+                evicted_bytes=ledger.evicted_bytes,
+                not_kept=self._not_kept,
+                members=len(self._members),
+            )
+
+    def close(self) -> None:
+        """Who waits for a piece gets `MasterGone`. No file is made any more when this returns, and the threads have ended."""
+        with self._changed:
+            self._closed = True
+            for fetched in self._in_flight.values():
+                if not fetched.done():
+                    fetched.set_exception(_gone())
+            self._members.clear()
+            self._changed.notify_all()
+            while self._storing:
+                self._changed.wait()
+        self._prefetching.close(CLOSE_S)
+        self._news.close(CLOSE_S)
+
+    def leave(self, member: Hashable) -> None:
+        """The member has ended."""
+        with self._changed:
+            if member not in self._members:
+                return
+            del self._members[member]
+            self._ledger.leave(member)
+            if self._planner is member:
+                self._planner = None
+                self._ledger.expect([])
+            self._settle_budget()
+
+    # Called with the lock held.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _gone()
+
+    def _is_there(self, piece: Piece) -> bool:
+        if piece.name not in self._ledger:
+            return False
+        if self._files.has(piece.name, piece.length):
+            return True
+        log.warning("%s has gone from node memory; it is fetched again", piece.name)
+        self._ledger.evict(piece.name)
+        self._remove([piece.name])
+        return False
+
+    def _reserve(self, piece: Piece, ahead: bool, patient_until: float) -> bool:
+        """False if it may go otherwise now: look again. Raises `NoRoom`."""
+        asked = self._ledger.reserve(piece.name, piece.length, ahead=ahead)
+        self._remove(asked.evicted)
+        if asked.granted:
+            return True
+        if self._found_more_room(piece.length):
+            return False
+        patience = patient_until - time.monotonic()
+        if asked.room_coming and patience > 0 and self._changed.wait(patience):
+            return False
+        self._not_kept += 1
+        raise NoRoom(
+            f"node memory holds {self._ledger.taken_bytes} of {self._ledger.budget_bytes} bytes,"
+            f" and nothing may leave for {piece.length} more",
+            "give it more with --memory",
+        )
+
+    def _settle_budget(self) -> None:
+        wishes = [wish for wish in self._members.values() if wish is not None]
+        budget = max(wishes, default=self._own_budget)
+        if self._room_found is not None:
+            budget = min(budget, self._room_found)
+        self._ledger.budget_bytes = budget
+        self._remove(self._ledger.shrink())
+        self._changed.notify_all()
+
+    def _found_full(self, length: int) -> None:
+        """The file system is fuller than the budget: others use it too."""
+        if self._room_found is None:
+            log.warning(
+                "the file system of node memory is full at %d of %d bytes;"
+                " give the task less with --memory, or /dev/shm more",
+                self._ledger.taken_bytes - length,
+                self._ledger.budget_bytes,
+            )
+        self._room_found = self._ledger.taken_bytes - length
+        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
+        self._settle_budget()
+
+    def _found_more_room(self, length: int) -> bool:
+        """Whether others use the file system less by now, so that there is room for so much more."""
+        if self._room_found is None or time.monotonic() < self._look_again_at:
+            return False
+        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
+        stored = self._ledger.taken_bytes - self._ledger.coming_bytes
+        self._room_found = max(self._room_found, stored + self._files.free_bytes())
+        self._settle_budget()
+        return self._ledger.taken_bytes + length <= self._ledger.budget_bytes
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """What the books hold no more; 0.5 ms for 4 MiB that nobody maps."""
+        for name in names:
+            self._files.remove(name)
+            self._news.evicted(name)
+
+    # The rest is called without it.
+
+    def _bring(self, piece: Piece, ahead: bool, waiters: Future[bool]) -> None:
+        """Fetch what there is room for."""
+        error: BaseException | None = None
+        try:
+            self._store(piece, piece.fetch(self._source))
+        except BaseException as failure:
+            error = failure
+        with self._changed:
+            del self._in_flight[piece.name]
+            if error is None:
+                self._fetches += 1
+                self._prefetched += ahead
+                self._fetched_bytes += piece.length
+                self._ledger.keep(piece.name, ahead=ahead)
+                self._news.arrived(piece.name)
+                self._remove(self._ledger.shrink())
+            else:
+                self._ledger.drop(piece.name)
+                self._not_kept += isinstance(error, NoRoom)
+                self._failed_fetches += not isinstance(error, NoRoom)
+            self._changed.notify_all()
+            if not waiters.done():  # not closed meanwhile
+                if isinstance(error, Exception):
+                    waiters.set_exception(error)
+                else:
+                    waiters.set_result(error is None)
+        if error is not None:
+            raise error
+
+    def _store(self, piece: Piece, data: memoryview) -> None:
+        """Raises `NoRoom` for whatever keeps it from being a file: its reader can do without."""
+        assert len(data) == piece.length
+        with self._lock:
+            self._check_open()
+            self._storing += 1
+        try:
+            self._files.store(piece.name, data)
+        except NoRoom:
+            with self._lock:
+                self._found_full(piece.length)
+            raise
+        except LocalFileError as error:
+            log.warning("node memory can't be filled: %s", error)
+            raise NoRoom(str(error)) from error
+        finally:
+            with self._changed:
+                self._storing -= 1
+                self._changed.notify_all()
+
+
+def _gone() -> MasterGone:
+    return MasterGone("the master of this node memory has ended")
+
+
+class _Member:
+    """One member's `MasterPort`."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
+        self._master.fetch(piece, ahead=ahead)
+
+    def prefetch(self, pieces: Sequence[Piece]) -> None:
+        self._master.prefetch(pieces)
+
+    def mapped(self, name: str) -> None:
+        self._master.mapped(name, by=self)
+
+    def unmapped(self, name: str) -> None:
+        self._master.unmapped(name, by=self)
+
+    def discard(self, name: str) -> None:
+        self._master.discard(name)
+
+    def expect(self, names: Sequence[str]) -> None:
+        self._master.expect(names, by=self)
+
+    def progress(self, used: int) -> None:
+        self._master.progress(used, by=self)
+
+    def set_budget(self, budget_bytes: int) -> None:
+        self._master.set_budget(budget_bytes, by=self)
+
+    def follow(self, plan: Path) -> None:
+        self._master.follow(plan)
+
+    def statistics(self) -> MemoryStatistics:
+        return self._master.statistics()
+
+    def close(self) -> None:
+        self._master.leave(self)

@@ -1,0 +1,82 @@
+"""Tells observers which pieces come and go, in the order in which they do, each in a thread of its own: a slow one delays nobody."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from dieselfs.node_memory.master_port import PieceObserver
+
+log = logging.getLogger(__name__)
+
+_Call: TypeAlias = Callable[[], None]
+
+
+class PieceNews:
+    """`listen`, `arrived` and `evicted` are called by one thread at a time; they never block."""
+
+    def __init__(self) -> None:
+        self._listeners: list[_Listener] = []
+
+    def listen(self, observer: PieceObserver, there: Iterable[str]) -> None:
+        """It hears of those that are there, then of all that come and go."""
+        listener = _Listener(observer)
+        for name in there:
+            listener.arrived(name)
+        self._listeners = [*self._listeners, listener]
+
+    def forget(self, observer: PieceObserver) -> _Call:
+        """Call what is returned to wait until the observer is not called any more."""
+        ended = [each for each in self._listeners if each.observer is observer]
+        self._listeners = [each for each in self._listeners if each.observer is not observer]
+
+        def wait() -> None:
+            for listener in ended:
+                listener.end()
+
+        return wait
+
+    def arrived(self, name: str) -> None:
+        for listener in self._listeners:
+            listener.arrived(name)
+
+    def evicted(self, name: str) -> None:
+        for listener in self._listeners:
+            listener.evicted(name)
+
+    def close(self, timeout_s: float) -> None:
+        """No observer is called any more, but for one that is busy for longer than `timeout_s`, which ends its call."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener.end(timeout_s)
+
+
+class _Listener:
+    def __init__(self, observer: PieceObserver) -> None:
+        self.observer = observer
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="piece news", daemon=True)
+        self._thread.start()
+
+    def arrived(self, name: str) -> None:
+        self._calls.put(lambda: self.observer.arrived(name))
+
+    def evicted(self, name: str) -> None:
+        self._calls.put(lambda: self.observer.evicted(name))
+
+    def end(self, timeout_s: float | None = None) -> None:
+        self._ended = True
+        self._calls.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None and not self._ended:
+            try:
+                call()
+            except Exception:
+                log.exception("an observer of node memory failed")

@@ -1,0 +1,68 @@
+"""Fetches lists of pieces in the background, in order, by a few threads that are made when they are first needed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.node_memory.piece import Piece
+
+log = logging.getLogger(__name__)
+
+
+class Prefetching:
+    """Thread-safe. `fetch` is called for each piece; a list ends at its first `NoRoom`, other errors are its readers' to see."""
+
+    def __init__(self, fetch: Callable[[Piece], None], threads: int) -> None:
+        self._fetch = fetch
+        self._limit = threads
+        self._threads: list[threading.Thread] = []
+        self._lists: deque[deque[Piece]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def submit(self, pieces: Sequence[Piece]) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._lists.append(deque(pieces))
+            for _ in range(min(len(pieces), self._limit - len(self._threads))):
+                thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Begin no more fetches, and wait for those under way; one that takes longer is left to end by itself."""
+        with self._changed:
+            self._closed = True
+            self._lists.clear()
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            pieces, piece = found
+            try:
+                self._fetch(piece)
+            except (NoRoom, MasterGone):
+                pieces.clear()
+            except Exception as error:
+                log.warning("piece %s is not fetched ahead: %s", piece.name, error)
+
+    def _next(self) -> tuple[deque[Piece], Piece] | None:
+        """The list whose turn it is, and the piece taken from it; None at the end."""
+        with self._changed:
+            while not self._closed:
+                while self._lists and not self._lists[0]:
+                    self._lists.popleft()
+                if self._lists:
+                    return self._lists[0], self._lists[0].popleft()
+                self._changed.wait()
+        return None
