@@ -1,0 +1,100 @@
+"""`DieselDataset`: a map-style dataset of class folders, as ImageFolder gives them, that reads through the client and needs no mount.
+
+with Client.connect("imagenet", …) as client:
+    images = DieselDataset(client, under="train", transform=transform)
+    loader = ChunkShuffleLoader(images, sampler=ChunkShuffleSampler(images), batch_size=256, num_workers=8)
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from dieselfs.client import Client
+from dieselfs.integrations.class_folders import class_folders
+from dieselfs.integrations.sample_source import ChunkSamples, SampleSource
+from metadata.snapshot import Snapshot
+
+Load = Callable[[bytes], Any]
+
+
+def load_image(data: bytes) -> Any:
+    """A Pillow image in RGB, as ImageFolder's own loader gives it."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return image.convert("RGB")
+
+
+class DieselDataset(Dataset[tuple[Any, int]]):
+    """(sample, number of its class) by index. 12 bytes a sample are kept, and no path.
+
+    Its attributes are ImageFolder's, but that `targets` is an array and there is no list of samples: `path(index)` gives one's path. Works in
+    workers that are forked and in those that are spawned.
+    """
+
+    def __init__(
+        self,
+        source: Client | Callable[[], Client],
+        under: str = "",
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        loader: Load = load_image,
+        *,
+        extensions: Sequence[str] | None = None,
+    ) -> None:
+        """`source` is a client, or what makes one, which is closed again. The dataset itself needs only the client's store.
+
+        Of a client that has loaded a snapshot that one is read, else the dataset's present state.
+        `under`: the directory with one folder a class. `extensions`: see `class_folders`. `loader` makes a sample of a file's bytes;
+        to be spawned with workers, it and the transforms must be picklable.
+        """
+        if isinstance(source, Client):
+            self.snapshot, self._source = open_samples(source)
+        else:
+            with source() as client:
+                self.snapshot, self._source = open_samples(client)
+        found = class_folders(self.snapshot, under, extensions)
+        self.classes = found.classes
+        self.class_to_idx = {name: number for number, name in enumerate(found.classes)}
+        self.inodes = found.inodes
+        self.targets = found.targets
+        self.transform = transform
+        self.target_transform = target_transform
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.inodes)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self._sample(index, self._source.read(int(self.inodes[index])))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """A batch: a DataLoader's workers ask for it whole."""
+        inodes = self.inodes[np.asarray(indices, np.int64)].tolist()
+        contents = self._source.read_many(inodes)
+        return [self._sample(*pair) for pair in zip(indices, contents, strict=True)]
+
+    def path(self, index: int) -> str:
+        """Of a sample, relative to the dataset's root."""
+        return os.fsdecode(self.snapshot.path_of(int(self.inodes[index])))
+
+    def _sample(self, index: int, data: bytes) -> tuple[Any, Any]:
+        sample, target = self.loader(data), int(self.targets[index])
+        if self.transform is not None:
+            sample = self.transform(sample)
+        return sample, target if self.target_transform is None else self.target_transform(target)
+
+
+def open_samples(client: Client) -> tuple[Snapshot, SampleSource]:
+    """The snapshot that a client reads, made if there is none, and its files by inode."""
+    if client.snapshot is None:
+        client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
+    assert client.snapshot is not None
+    snapshot = Snapshot.open(client.snapshot.path)  # lives as long as the dataset
+    return snapshot, ChunkSamples(snapshot, client.dataset.reader)

@@ -1,0 +1,68 @@
+"""A dataset of class folders in many small chunks; what is in a file begins with its path."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.client import Client
+from metadata.kv.memory import MemoryStore
+from metadata.snapshot import Snapshot
+
+SPLITS = ("train", "val")
+CLASSES = ("ant", "bee", "bee-eater", "cat", "dog")
+FILES_A_CLASS = 100
+PATHS = [
+    f"{split}/{name}/{'sub/' * (number % 9 == 0)}{number:03}.bin"
+    for split in SPLITS
+    for name in CLASSES
+    for number in range(FILES_A_CLASS // (1 if split == "train" else 10))
+]
+
+
+def content(path: str) -> bytes:
+    return path.encode().ljust(300, b".")
+
+
+@dataclass(frozen=True)
+class MadeDataset:
+    folder: Path
+    snapshot_file: Path
+    paths: list[str]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot.open(self.snapshot_file)
+
+    def client(self) -> Client:
+        return Client.connect(
+            "pets",
+            store=LocalDirectory(self.folder / "store"),
+            index=MemoryStore(),
+            snapshot_folder=self.folder / "snapshots",
+        )
+
+
+def make(folder: Path, paths: list[str]) -> MadeDataset:
+    (folder / "store").mkdir(parents=True)
+    with Client.connect(
+        "pets",
+        store=LocalDirectory(folder / "store"),
+        index=MemoryStore(),
+        snapshot_folder=folder / "snapshots",
+        create=True,
+        target_bytes=4096,
+        open_chunks=4,
+    ) as client:
+        for path in paths:
+            client.put(content(path), path)
+        return MadeDataset(folder, client.save_meta(), paths)
+
+
+@pytest.fixture(scope="session")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> MadeDataset:
+    made = make(tmp_path_factory.mktemp("pets"), PATHS)
+    with made.snapshot as snapshot:
+        assert snapshot.chunk_count > 10  # or no test of chunk-wise order says anything
+    return made
