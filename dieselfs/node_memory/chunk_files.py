@@ -27,6 +27,10 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _COMPLETE_MODE: Final = 0o400
 
 
+class FileSystemFull(NoRoom):
+    """The file system, or this user's share of it, has no more blocks."""
+
+
 class ChunkFiles:
     """The folder as its task's master sees it, who alone changes it. Thread-safe, if each name is stored by one thread at a time."""
 
@@ -34,7 +38,7 @@ class ChunkFiles:
         self._folder = folder
 
     def store(self, name: str, data: memoryview) -> None:
-        """Make the file. `NoRoom` if the file system is full, `LocalFileError` if it can't be written otherwise; nothing is left then.
+        """Make the file. `FileSystemFull`, `LocalFileError` if it can't be written otherwise; nothing is left then.
 
         About 2 ms for 4 MiB.
         """
@@ -53,7 +57,7 @@ class ChunkFiles:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             if error.errno in _FULL:
-                raise NoRoom(f"{self._folder}: {error.strerror}") from error
+                raise FileSystemFull(f"{self._folder}: {error.strerror}") from error
             raise LocalFileError(f"{temporary}: {error.strerror}") from error
         except BaseException:
             temporary.unlink(missing_ok=True)

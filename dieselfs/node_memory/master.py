@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
-from dieselfs.errors import LocalFileError, MasterGone, NotYetSupported, NoRoom
-from dieselfs.node_memory.chunk_files import ChunkFiles
+from dieselfs.errors import LocalFileError, MasterGone, NoRoom, NotYetSupported
+from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.node_memory.eviction import PolicyName, policy_of
 from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
 from dieselfs.node_memory.master_port import MasterPort, MemoryStatistics, PieceObserver
@@ -127,7 +127,7 @@ class Master:
 
     def discard(self, name: str) -> None:
         with self._changed:
-            if not self._closed and self._ledger.evict(name):
+            if self._ledger.evict(name):
                 self._remove([name])
                 self._changed.notify_all()
 
@@ -149,8 +149,7 @@ class Master:
                 self._own_budget = budget_bytes
             elif by in self._members:
                 self._members[by] = budget_bytes
-            if not self._closed:
-                self._settle_budget()
+            self._settle_budget()
 
     def follow(self, plan: Path) -> None:
         if self._follow is None:
@@ -259,16 +258,16 @@ class Master:
         self._remove(self._ledger.shrink())
         self._changed.notify_all()
 
-    def _found_full(self, length: int) -> None:
+    def _found_full(self) -> None:
         """The file system is fuller than the budget: others use it too."""
         if self._room_found is None:
             log.warning(
                 "the file system of node memory is full at %d of %d bytes;"
                 " give the task less with --memory, or /dev/shm more",
-                self._ledger.taken_bytes - length,
+                self._ledger.taken_bytes,
                 self._ledger.budget_bytes,
             )
-        self._room_found = self._ledger.taken_bytes - length
+        self._room_found = self._ledger.taken_bytes
         self._look_again_at = time.monotonic() + LOOK_AGAIN_S
         self._settle_budget()
 
@@ -284,6 +283,8 @@ class Master:
 
     def _remove(self, names: Iterable[str]) -> None:
         """What the books hold no more; 0.5 ms for 4 MiB that nobody maps."""
+        if self._closed:
+            return  # the folder may be another master's by now
         for name in names:
             self._files.remove(name)
             self._news.evicted(name)
@@ -291,10 +292,13 @@ class Master:
     # The rest is called without it.
 
     def _bring(self, piece: Piece, ahead: bool, waiters: Future[bool]) -> None:
-        """Fetch what there is room for."""
+        """Fetch what there is room for. `NoRoom` too for whatever keeps it from being a file: its reader can do without."""
         error: BaseException | None = None
         try:
             self._store(piece, piece.fetch(self._source))
+        except LocalFileError as failure:
+            log.warning("node memory can't be filled: %s", failure)
+            error = NoRoom(str(failure), failure.hint)
         except BaseException as failure:
             error = failure
         with self._changed:
@@ -308,6 +312,8 @@ class Master:
                 self._remove(self._ledger.shrink())
             else:
                 self._ledger.drop(piece.name)
+                if isinstance(error, FileSystemFull):
+                    self._found_full()
                 self._not_kept += isinstance(error, NoRoom)
                 self._failed_fetches += not isinstance(error, NoRoom)
             self._changed.notify_all()
@@ -320,20 +326,12 @@ class Master:
             raise error
 
     def _store(self, piece: Piece, data: memoryview) -> None:
-        """Raises `NoRoom` for whatever keeps it from being a file: its reader can do without."""
         assert len(data) == piece.length
         with self._lock:
             self._check_open()
             self._storing += 1
         try:
             self._files.store(piece.name, data)
-        except NoRoom:
-            with self._lock:
-                self._found_full(piece.length)
-            raise
-        except LocalFileError as error:
-            log.warning("node memory can't be filled: %s", error)
-            raise NoRoom(str(error)) from error
         finally:
             with self._changed:
                 self._storing -= 1
