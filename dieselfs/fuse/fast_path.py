@@ -99,6 +99,10 @@ class FastPath:
         if self.reason is None:
             _extension.enable()
 
+    @property
+    def is_active(self) -> bool:
+        return self._started
+
     def start(self, epochs: Epochs, source: CachedSource, owner: Owner, budget_bytes: int) -> bool:
         """Begin to answer, if pyfuse3 came to us for its requests; else say so in the log, and Python answers.
 
@@ -180,25 +184,25 @@ class FastPath:
         """Store without a plan again."""
         _extension.clear_plan()
 
-    def store(self, chunk: ChunkId) -> bool:
+    def store(self, chunk_id: Buffer) -> bool:
         """Begin to store a chunk in memory: its files that are in the plan, to come, not READ yet, no sentinels, and not above
         `MAX_STORED_FILE_BYTES`. Its sentinels are copied, so that they are answered when the chunk has left memory.
 
         False if it is not in memory, or was asked for before. No budget is applied.
         """
-        return bool(_extension.store(chunk.value))
+        return bool(_extension.store(chunk_id))
 
-    def stored(self) -> list[tuple[ChunkId, bool]]:
-        """Chunks whose storing has ended, since this was last asked. Those with False lack files, mostly since the kernel does not know
-        their inodes: `store` will do after a look-up (`dieselfs.fuse.kernel_pages`), and stores what is lacking only."""
-        return [(ChunkId(value), went_well) for value, went_well in _extension.stored()]
+    def stored(self) -> list[tuple[bytes, bool]]:
+        """Ids of chunks whose storing has ended, since this was last asked. Those with False lack files, mostly since the kernel does not
+        know their inodes: `store` will do after a look-up (`dieselfs.fuse.kernel_pages`), and stores what is lacking only."""
+        return list(_extension.stored())
 
-    def drop_residue(self, chunk: ChunkId) -> None:
+    def drop_residue(self, chunk_id: Buffer) -> None:
         """Let go of the copies of a stored chunk's sentinels: all of them have been read."""
-        _extension.drop_residue(chunk.value)
+        _extension.drop_residue(chunk_id)
 
     def plan_progress(self) -> PlanProgress:
-        """Where the readers of the plan are. Empties `plan_fd`: ask this first, then `stored`."""
+        """Where the readers of the plan are; zeros without one. Empties `plan_fd`."""
         return PlanProgress(*_extension.plan_progress())
 
     def advance(self, low: int) -> None:
@@ -209,7 +213,7 @@ class FastPath:
         _extension.advance(low)
 
     def plan_fd(self) -> int:
-        """Readable when the clock has moved or storing of a chunk has ended, since `plan_progress` was last asked. `OSError`."""
+        """Readable when the clock has moved since `plan_progress` was asked, or a storing has ended that `stored` has not told. `OSError`."""
         return int(_extension.plan_fd())
 
     # What readers list: `dieselfs.fuse.lister`.
