@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 QUICK = {
+    "bench_hedging": ["--reads", "2000"],
     "bench_put": ["--files", "5000", "--rounds", "1"],
     "bench_pack": ["--files", "10000", "--rounds", "1"],
     "bench_memory": ["--files", "1000"],

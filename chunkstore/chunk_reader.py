@@ -7,11 +7,15 @@ xxh3 of every file (or of every 256 KiB block touched, for ranges of large files
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import xxhash
 
+from chunkstore.byte_ranges import MergedRange, merge_ranges
+from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
     KIND_FILE,
@@ -32,6 +36,7 @@ HEAD_GUESS_BYTES = 128 << 10
 MAX_WHOLE_BYTES = 16 << 20
 """Chunks above this are read by ranges only."""
 _KEPT_BLOCK_LISTS = 64
+_RANGES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class ChunkReader:
         self.dataset = dataset
         self._store = store
         self._large: OrderedDict[ChunkId, _LargeFile] = OrderedDict()
+        self._threads = CallThreads("chunk-read")
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
         """Preamble and header by one ranged read (two if the length is not given and the guess was short)."""
@@ -76,12 +82,50 @@ class ChunkReader:
         """A part of one file: the file by one ranged get, or the 256 KiB blocks that the range touches."""
         if file.length > BLOCK_BYTES:
             return self._read_blocks(file, start, length)
-        data = self._range(file, 0, file.length)
-        if xxhash.xxh3_64_intdigest(data) != file.hash:
-            raise Corrupt(
-                f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
-            )
-        return memoryview(data)[start : start + length]
+        data = memoryview(self._range(file.chunk, file.offset, file.length))
+        return _verified(data, file)[start : start + length]
+
+    def read_many(self, files: Sequence[FileExtent]) -> list[memoryview]:
+        """Whole files of one chunk or of several, as ordered. Files that lie close together are read as one range, and up to 16 ranges at once.
+
+        A view keeps the range alive that it is a part of, up to 4 MiB: copy what is kept for long.
+        """
+        small: dict[ChunkRef, list[int]] = {}
+        large = []
+        for position, file in enumerate(files):
+            if file.length > BLOCK_BYTES:
+                large.append(position)
+            else:
+                small.setdefault(file.chunk, []).append(position)
+        reads: list[Callable[[], list[tuple[int, memoryview]]]] = [
+            partial(self._read_merged, files, positions, merged)
+            for positions in small.values()
+            for merged in merge_ranges([(files[at].offset, files[at].length) for at in positions])
+        ]
+        reads += [partial(self._read_large, files, position) for position in large]
+        contents = [memoryview(b"")] * len(files)
+        for found in self._threads.run_all(reads, _RANGES_AT_ONCE):
+            for position, content in found:
+                contents[position] = content
+        return contents
+
+    def _read_merged(
+        self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
+    ) -> list[tuple[int, memoryview]]:
+        chunk = files[positions[0]].chunk
+        data = memoryview(self._range(chunk, merged.start, merged.length))
+        found = []
+        for position in (positions[member] for member in merged.members):
+            file = files[position]
+            begin = file.offset - merged.start
+            found.append((position, _verified(data[begin : begin + file.length], file)))
+        return found
+
+    def _read_large(
+        self, files: Sequence[FileExtent], position: int
+    ) -> list[tuple[int, memoryview]]:
+        file = files[position]
+        return [(position, self._read_blocks(file, 0, file.length))]
 
     def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
         if not length:
@@ -90,7 +134,11 @@ class ChunkReader:
         first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
         begin = first * BLOCK_BYTES
         data = memoryview(
-            self._range(file, begin, min((last + 1) * BLOCK_BYTES, file.length) - begin)
+            self._range(
+                file.chunk,
+                file.offset + begin,
+                min((last + 1) * BLOCK_BYTES, file.length) - begin,
+            )
         )
         for block in range(first, last + 1):
             at = (block - first) * BLOCK_BYTES
@@ -100,11 +148,18 @@ class ChunkReader:
                 )
         return data[start - begin : start - begin + length]
 
-    def _range(self, file: FileExtent, start: int, length: int) -> bytes:
-        key = chunk_key(self.dataset.name, file.chunk.id)
-        data = self._store.get_range(key, file.chunk.head_bytes + file.offset + start, length)
+    def _range(self, chunk: ChunkRef, start: int, length: int) -> bytes:
+        """Bytes of the payload. No request is for more than 16 MiB, so that its deadline does not depend on what was asked for."""
+        get_range = partial(self._store.get_range, chunk_key(self.dataset.name, chunk.id))
+        begin, end = chunk.head_bytes + start, chunk.head_bytes + start + length
+        if length <= MAX_WHOLE_BYTES:
+            data = get_range(begin, length)
+        else:
+            starts = range(begin, end, MAX_WHOLE_BYTES)
+            parts = [partial(get_range, at, min(MAX_WHOLE_BYTES, end - at)) for at in starts]
+            data = b"".join(self._threads.run_all(parts, _RANGES_AT_ONCE))
         if len(data) != length:
-            raise Corrupt(f"chunk {file.chunk.id} ends inside a file")
+            raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return data
 
     def _block_hashes(self, file: FileExtent) -> tuple[int, ...]:
@@ -137,6 +192,14 @@ class ChunkReader:
         if head.dataset != self.dataset:
             raise Corrupt(f"chunk {head.chunk_id} belongs to another dataset ({head.dataset.name})")
         return head
+
+
+def _verified(data: memoryview, file: FileExtent) -> memoryview:
+    if xxhash.xxh3_64_intdigest(data) != file.hash:
+        raise Corrupt(
+            f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
+        )
+    return data
 
 
 def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> None:

@@ -31,8 +31,10 @@ Place = TypeVar("Place")
 
 
 def open_store(url: str) -> ObjectStore:
-    """The object store at `url`; `ConfigError` names the accepted forms."""
-    return _open(url, _STORES, "a store", _STORE_FORMS)
+    """The object store at `url`, made resilient; `ConfigError` names the accepted forms."""
+    from chunkstore.stores.resilient import ResilientStore
+
+    return ResilientStore(_open(url, _STORES, "a store", _STORE_FORMS))
 
 
 def open_index(url: str) -> KeyValueStore:

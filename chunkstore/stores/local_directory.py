@@ -45,6 +45,9 @@ class LocalDirectory:
         self.root = root
         self._synced_folders: set[str] = set()
 
+    def __reduce__(self) -> tuple[type[LocalDirectory], tuple[Path]]:
+        return type(self), (self.root,)
+
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         path = self._path(key)
         temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.resilient import ResilientStore
 from dieselfs.assembly import open_configured_store, open_index, open_places, open_store
 from dieselfs.config import load_config
 from dieselfs.errors import ConfigError
@@ -13,8 +14,9 @@ from metadata.errors import IndexUnavailable
 
 def test_a_file_url_is_a_directory(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/a%20b")
-    assert isinstance(store, LocalDirectory)
-    assert store.root == tmp_path / "a b"
+    assert isinstance(store, ResilientStore)
+    assert isinstance(store.store, LocalDirectory)
+    assert store.store.root == tmp_path / "a b"
 
 
 def test_a_memory_place_is_shared_by_all_who_name_it() -> None:

@@ -1,0 +1,112 @@
+"""As many reads in flight as the store answers well: the limit follows latency and errors (`aimd`), and readers take turns in order (`turns`).
+
+It counts reads of callers, not requests: a hedge and the late request that it overtook are inside of one read, and when that is answered its place
+is free. So a slow object holds nobody else's place, and what goes on in the store unawaited is bounded by the hedges' own budget.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.errors import Unavailable
+from chunkstore.stores.aimd import Aimd, LimitPolicy
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.read import Read
+from chunkstore.stores.time_left import time_left_s
+from chunkstore.stores.turns import Turns
+
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatistics:
+    limit: int = 0
+    """Reads that may be in flight, as of now."""
+    in_flight: int = 0
+    """As of now."""
+    waiting: int = 0
+    """As of now."""
+    waited: int = 0
+    """Reads that had to wait for their turn."""
+    increases: int = 0
+    decreases: int = 0
+
+
+class LimitedStore:
+    """Wraps a store; limits `get` and `get_range`, passes on what else there is."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: LimitPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._policy = policy or LimitPolicy()
+        self._clock = clock
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+        self._aimd = Aimd(self._policy)
+        self._turns = Turns(self._aimd.limit)
+
+    def __reduce__(self) -> tuple[type[LimitedStore], tuple[ObjectStore, LimitPolicy]]:
+        return type(self), (self._store, self._policy)
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        self._store.create(key, parts)
+
+    def get(self, key: str) -> bytes:
+        return self._read(Read(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._read(Read(key, offset, length))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._store.stat(key)
+
+    def statistics(self) -> LimitStatistics:
+        turns, aimd = self._turns, self._aimd
+        return LimitStatistics(
+            aimd.limit, turns.taken, turns.waiting, turns.waited, aimd.increases, aimd.decreases
+        )
+
+    def _read(self, read: Read) -> bytes:
+        turns = self._turns
+        if not turns.take(time_left_s(_LONGEST_WAIT_S)):
+            raise Unavailable(
+                f"{read}: {turns.taken} reads before it have not been answered in time"
+            )
+        try:
+            began = self._clock()
+            try:
+                data = read.of(self._store)
+            except Unavailable:
+                self._report(lambda now: self._aimd.failed(began, now))
+                raise
+            self._report(lambda now: self._aimd.succeeded(read.kind, began, now))
+            return data
+        finally:
+            turns.give_back()
+
+    def _report(self, tell: Callable[[float], None]) -> None:
+        with self._lock:
+            before = self._aimd.limit
+            if self._turns.taken >= before:
+                self._aimd.reached()
+            tell(self._clock())
+            after = self._aimd.limit
+            if after != before:
+                self._turns.set_limit(after)

@@ -1,0 +1,159 @@
+"""A read that is late is sent a second time, and the first answer wins (Dean & Barroso, "The Tail at Scale", 2013; Meta's remedy for laggards).
+
+When is a read late? With 1% of the reads 50 times slower, the 95th percentile would send 5% twice, of which most would have come anyway. So a read is
+late after the 98th percentile of its kind, and never before 1.25 times the median: if latencies are even, only the slow ones are late, after
+1.25 medians, and have their second answer after 2.25; if they vary much, 2% are late, which the budget of 2.5% bears. The budget (a bucket
+of tokens, to which each read adds 0.025) sees to it that a store that is slow everywhere is not given twice the work.
+
+A late read's first request goes on by itself, in a thread that nobody needs. Requests are begun and awaited by `DeadlineStore`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.call_threads import Answers
+from chunkstore.errors import Unavailable
+from chunkstore.stores.deadline import DeadlineStore
+from chunkstore.stores.latencies import Latencies
+from chunkstore.stores.object_store import Buffer, ObjectInfo
+from chunkstore.stores.read import Read
+
+
+@dataclass(frozen=True, slots=True)
+class HedgePolicy:
+    quantile: float = 0.98
+    """Of the latencies of its kind, after which a read is late."""
+    median_multiple: float = 1.25
+    """It is not late before this many medians."""
+    shortest_s: float = 0.002
+    """Nor before this: two threads' wake-ups take up to that long on a busy machine."""
+    extra_share: float = 0.025
+    """At most this share of the reads is sent twice, in the long run."""
+    burst: float = 8.0
+    """And at most this many at once."""
+    enough: int = 64
+    """Reads of a kind that must have been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class HedgeStatistics:
+    reads: int = 0
+    hedges: int = 0
+    """Second requests sent."""
+    won: int = 0
+    """Of those, answered first."""
+    refused: int = 0
+    """Late reads that were not sent again: the budget was spent."""
+
+
+class HedgingStore:
+    """Wraps a `DeadlineStore`; hedges `get` and `get_range`, passes on what else there is."""
+
+    def __init__(
+        self,
+        store: DeadlineStore,
+        policy: HedgePolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._policy = policy or HedgePolicy()
+        self._clock = clock
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+        self._latencies = Latencies(self._policy.quantile, self._policy.enough)
+        self._tokens = 0.0
+        self._reads = self._hedges = self._won = self._refused = 0
+
+    def __reduce__(self) -> tuple[type[HedgingStore], tuple[DeadlineStore, HedgePolicy]]:
+        return type(self), (self._store, self._policy)
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        self._store.create(key, parts)
+
+    def get(self, key: str) -> bytes:
+        return self._read(Read(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._read(Read(key, offset, length))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(key)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._store.stat(key)
+
+    def statistics(self) -> HedgeStatistics:
+        with self._lock:
+            return HedgeStatistics(self._reads, self._hedges, self._won, self._refused)
+
+    def _read(self, read: Read) -> bytes:
+        answers: Answers[bytes] = SimpleQueue()
+        time_left_s = self._store.time_left_s()
+        late_after_s = self._count_read(read)
+        self._begin(read, answers, 0)
+        if late_after_s is None or late_after_s >= time_left_s:
+            return self._store.answer(answers, time_left_s, read).result()
+        try:
+            return answers.get(timeout=late_after_s).result()
+        except Empty:
+            pass
+        time_left_s -= late_after_s
+        hedged = self._take_token() and self._begin_again(read, answers)
+        answer = self._store.answer(answers, time_left_s, read)
+        if hedged and isinstance(answer.error, Unavailable):
+            answer = self._store.answer(answers, time_left_s, read)
+        if answer.call:
+            with self._lock:
+                self._won += 1
+        return answer.result()
+
+    def _begin(self, read: Read, answers: Answers[bytes], call: int) -> None:
+        begin = self._clock()
+
+        def observe() -> None:
+            seconds = self._clock() - begin
+            with self._lock:
+                self._latencies.observe(read.kind, seconds)
+
+        self._store.begin(read, answers, call, observe)
+
+    def _begin_again(self, read: Read, answers: Answers[bytes]) -> bool:
+        try:
+            self._begin(read, answers, 1)
+        except Unavailable:  # no thread for it: the first request may be answered yet
+            return False
+        with self._lock:
+            self._hedges += 1
+        return True
+
+    def _count_read(self, read: Read) -> float | None:
+        """Earn its share of the budget; after how many seconds it is late, None if that is not known yet."""
+        policy = self._policy
+        with self._lock:
+            self._reads += 1
+            self._tokens = min(policy.burst, self._tokens + policy.extra_share)
+            usual = self._latencies.usual_s(read.kind)
+        if usual is None:
+            return None
+        median_s, quantile_s = usual
+        return max(quantile_s, policy.median_multiple * median_s, policy.shortest_s)
+
+    def _take_token(self) -> bool:
+        with self._lock:
+            if self._tokens < 1:
+                self._refused += 1
+                return False
+            self._tokens -= 1
+            return True

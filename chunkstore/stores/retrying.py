@@ -1,0 +1,174 @@
+"""What a store could not answer is asked again, after a pause that grows and is drawn at random (full jitter: M. Brooker, "Exponential Backoff And
+Jitter", AWS 2015), so that many clients of a store that comes back do not come back together.
+
+Only `Unavailable` is tried again. The policy's `operation_timeout_s` bounds the whole operation, tries and pauses, for everything below that
+waits (`time_left`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.errors import AlreadyExists, NotFound, Unavailable
+from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.time_left import OperationEnds, time_left_s
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_COMPARED_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    tries: int = 4
+    first_pause_s: float = 0.1
+    """The longest pause after the first failure; it doubles with each. Four tries so pause 0.35 s on average, 0.7 s at most."""
+    longest_pause_s: float = 5.0
+    operation_timeout_s: float = 60.0
+
+    def longest_pause_after(self, failures: int) -> float:
+        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (failures - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStatistics:
+    retries: int = 0
+    given_up: int = 0
+    """Operations that failed with `Unavailable` after all."""
+
+
+class RetryingStore:
+    """Wraps a store; every operation is tried again while it is `Unavailable`.
+
+    `create` compares the content when its key is taken after an unanswered try, which may have succeeded. Parts that can be iterated
+    only once are tried once.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy | None = None,
+        *,
+        seed: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._policy = policy or RetryPolicy()
+        self._seed = seed
+        self._sleep = sleep
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        self._lock = threading.Lock()
+        self._random = random.Random(self._seed)
+        self._retries = self._given_up = 0
+
+    def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore, RetryPolicy]]:
+        return type(self), (self._store, self._policy)
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        if iter(parts) is parts:
+            self._store.create(key, parts)
+            return
+        unanswered = False
+
+        def act() -> None:
+            nonlocal unanswered
+            try:
+                self._store.create(key, parts)
+            except Unavailable:
+                unanswered = True
+                raise
+            except AlreadyExists:
+                if not (unanswered and self._holds(key, parts)):
+                    raise
+
+        self._persist(act)
+
+    def get(self, key: str) -> bytes:
+        return self._persist(lambda: self._store.get(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._persist(lambda: self._store.get_range(key, offset, length))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """A listing that breaks off begins anew, without what it has given: it keeps the keys, some 150 bytes each."""
+        given: set[str] = set()
+        failures = 0
+        while True:
+            try:
+                for info in self._store.list(prefix):
+                    if info.key not in given:
+                        given.add(info.key)
+                        yield info
+                return
+            except Unavailable as error:
+                failures += 1
+                pause_s = self._pause_after(failures, error)
+            self._sleep(pause_s)
+
+    def delete(self, key: str) -> None:
+        self._persist(lambda: self._store.delete(key))
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._persist(lambda: self._store.stat(key))
+
+    def statistics(self) -> RetryStatistics:
+        return RetryStatistics(self._retries, self._given_up)
+
+    def _persist(self, act: Callable[[], T]) -> T:
+        failures = 0
+        with OperationEnds(self._policy.operation_timeout_s):
+            while True:
+                try:
+                    return act()
+                except Unavailable as error:
+                    failures += 1
+                    pause_s = self._pause_after(failures, error)
+                self._sleep(pause_s)
+
+    def _pause_after(self, failures: int, error: Unavailable) -> float:
+        """How long to wait; raises the error when the tries or the time are used up."""
+        with self._lock:
+            pause_s = self._random.uniform(0, self._policy.longest_pause_after(failures))
+            if failures >= self._policy.tries or pause_s >= time_left_s(
+                self._policy.operation_timeout_s
+            ):
+                self._given_up += 1
+                raise error
+            self._retries += 1
+        _log.info("try %s failed, next in %.2f s: %s", failures, pause_s, error)
+        return pause_s
+
+    def _holds(self, key: str, parts: Iterable[Buffer]) -> bool:
+        """Whether the object is the concatenation of `parts`."""
+        offset = 0
+        try:
+            for piece in _pieces(parts):
+                if self._store.get_range(key, offset, len(piece)) != piece:
+                    return False
+                offset += len(piece)
+            return self._store.stat(key).size_bytes == offset
+        except NotFound:  # deleted in this moment
+            return False
+
+
+def _pieces(parts: Iterable[Buffer]) -> Iterator[bytes]:
+    """The same bytes in pieces of some megabytes."""
+    gathered: list[Buffer] = []
+    size = 0
+    for part in parts:
+        gathered.append(part)
+        size += len(part)
+        if size >= _COMPARED_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    if size:
+        yield b"".join(gathered)
