@@ -25,6 +25,7 @@ OWNERS = {
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_"],  # the embedded index alone
+    "msgpack": ["dieselfs/node_memory/messages"],  # checks what it reads; sockets see bytes
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/"],  # an extra; so is torchvision

@@ -1,0 +1,60 @@
+"""What a process has that leads a task: the lead itself, the master, and the server through which members reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chunkstore.chunk_source import ChunkSource
+from dieselfs.node_memory.budget import default_budget_bytes
+from dieselfs.node_memory.eviction import PolicyName
+from dieselfs.node_memory.master import Master
+from dieselfs.node_memory.server import Server
+from dieselfs.node_memory.task_folder import Leadership, TaskFolder, sweep
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """How a task's memory is kept, whichever process leads."""
+
+    folder: TaskFolder
+    budget_bytes: int | None
+    """What this process wishes. If it leads, None is a share of what is free."""
+    policy: PolicyName
+    linger_s: float
+    """How long a helper stays after its last member has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """End it; if the process is killed instead, the next leader adopts what is there."""
+
+    master: Master
+    server: Server
+    _leadership: Leadership
+
+    @classmethod
+    def begin(cls, settings: MemorySettings, source: ChunkSource) -> Leader | None:
+        """None if another process leads. `OSError` if the task can't be served."""
+        leadership = settings.folder.try_lead()
+        if leadership is None:
+            return None
+        try:
+            sweep(settings.folder.path.parent)  # what others have left; this one is led
+            budget_bytes = settings.budget_bytes
+            if budget_bytes is None:
+                budget_bytes = default_budget_bytes(settings.folder.path)
+            master = Master(settings.folder, source, budget_bytes, settings.policy)
+            try:
+                return cls(master, Server(settings.folder, master), leadership)
+            except BaseException:
+                master.close()
+                raise
+        except BaseException:
+            leadership.release()
+            raise
+
+    def end(self) -> None:
+        """Without the task's files if nobody is a member any more; else members elect another leader, who adopts them."""
+        deserted = self.server.close() == 0
+        self.master.close()
+        self._leadership.release(remove_folder=deserted)

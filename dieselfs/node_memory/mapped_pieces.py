@@ -1,0 +1,148 @@
+"""The pieces that one process maps, and what of that its master has been told.
+
+A reader's slice of a piece keeps the map alive after the process has let go of it, so what counts is when the map is gone for good. That
+may happen in any thread at any moment, in a destructor, where no lock may be taken: it is only noted down there, and told later.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.node_memory.chunk_files import map_piece
+from dieselfs.node_memory.messages import Mapped, Message, Unmapped, batches
+from dieselfs.node_memory.piece import Piece
+
+_Key: TypeAlias = bytes | str
+"""A chunk's id for its whole payload, which makes a hit quick; else the piece's name."""
+
+
+class MappedPieces:
+    """Thread-safe. Looking up takes no lock and no system call."""
+
+    def __init__(self) -> None:
+        self._views: dict[_Key, memoryview] = {}
+        self._changes: deque[tuple[int, str]] = deque()
+        """(+1 for a map that was made, -1 for one that is gone, the piece's name), not yet counted."""
+        self._maps: Counter[str] = Counter()
+        """Maps by name: a piece that was evicted and fetched again may be mapped twice."""
+        self._told: set[str] = set()
+        """What the master believes to be mapped here."""
+        self._untold: set[str] = set()
+        """Where it may be wrong."""
+        self._telling = threading.Lock()
+
+    def whole(self, chunk: ChunkRef) -> memoryview | None:
+        """The payload of a chunk, if it is mapped."""
+        return self._views.get(chunk.id.value)
+
+    def get(self, piece: Piece) -> memoryview | None:
+        return self._views.get(piece.chunk.id.value if piece.file is None else piece.name)
+
+    def map(self, folder: Path, piece: Piece) -> memoryview | None:
+        """Map a piece; None if its file is not there, or no map can be had. Cost: see `map_piece`."""
+        return self._mapped(folder, piece.name, piece.length)
+
+    def map_chunk(self, folder: Path, name: str) -> memoryview | None:
+        """Map a whole chunk of which only the name is known."""
+        found = self._views.get(_key(name))
+        if found is not None:
+            return found
+        try:
+            length = os.stat(folder / name).st_size
+        except OSError:
+            return None
+        return self._mapped(folder, name, length)
+
+    def drop(self, name: str) -> None:
+        """Let go of it; nothing happens if it is not mapped."""
+        self._views.pop(_key(name), None)
+
+    def drop_missing(self, folder: Path) -> None:
+        """Let go of all pieces whose files are not there any more."""
+        try:
+            there = set(os.listdir(folder))
+        except FileNotFoundError:
+            there = set()
+        for name in self.names():
+            if name not in there:
+                self.drop(name)
+
+    def clear(self) -> None:
+        self._views.clear()
+
+    def names(self) -> Iterator[str]:
+        for key in tuple(self._views):
+            yield key if isinstance(key, str) else str(ChunkId(key))
+
+    def size(self) -> tuple[int, int]:
+        """(pieces, bytes)."""
+        views = tuple(self._views.values())
+        return len(views), sum(map(len, views))
+
+    def tell(self, tell: Callable[[Message], bool]) -> None:
+        """Tell the master what has changed, as far as `tell` does not return False. If another thread is at it, that one does it."""
+        if not self._changes and not self._untold:
+            return
+        if self._telling.acquire(blocking=False):
+            try:
+                self._tell(tell)
+            finally:
+                self._telling.release()
+
+    def tell_all(self, tell: Callable[[Message], bool]) -> None:
+        """Tell a master that knows nothing yet."""
+        with self._telling:
+            self._told.clear()
+            self._untold.update(self._maps)
+            self._tell(tell)
+
+    def renew_locks(self) -> None:
+        """In a forked child. It has what its parent mapped."""
+        self._telling = threading.Lock()
+
+    def _mapped(self, folder: Path, name: str, length: int) -> memoryview | None:
+        if not length:
+            return memoryview(b"")
+        try:
+            made = map_piece(folder, name, length)
+        except OSError:  # too many maps, too many files, too little memory
+            return None
+        if made is None:
+            return None
+        view = memoryview(made)
+        kept = self._views.setdefault(_key(name), view)
+        if kept is view:
+            self._changes.append((1, name))
+            weakref.finalize(made, self._changes.append, (-1, name)).atexit = False
+        return kept
+
+    def _tell(self, tell: Callable[[Message], bool]) -> None:
+        while self._changes:
+            change, name = self._changes.popleft()
+            self._maps[name] += change
+            if not self._maps[name]:
+                del self._maps[name]
+            self._untold.add(name)
+        mapped = [name for name in self._untold if name in self._maps and name not in self._told]
+        gone = [name for name in self._untold if name not in self._maps and name in self._told]
+        for part in batches(mapped):
+            if not tell(Mapped(part)):
+                return
+            self._told.update(part)
+        for part in batches(gone):
+            if not tell(Unmapped(part)):
+                return
+            self._told.difference_update(part)
+        self._untold.clear()
+
+
+def _key(name: str) -> _Key:
+    return ChunkId.parse(name).value if len(name) == PRINTED_LENGTH else name

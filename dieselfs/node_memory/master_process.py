@@ -1,0 +1,141 @@
+"""The helper process that leads a task for its clients: `python -m dieselfs.node_memory.master_process`.
+
+A client may fork workers that outlive it, so none of them leads; the first that finds no master starts this one, which belongs to all of
+them. It is handed what it needs on stdin, pickled, by `start`, and says in one line on stdout whether it serves. It is a grandchild of
+who started it: nobody's `wait` meets it, and it is nobody's zombie. It ends `linger_s` after its last member has left, however that left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from chunkstore.chunk_source import ChunkSource
+from dieselfs.errors import MasterGone
+from dieselfs.node_memory.leader import Leader, MemorySettings
+
+log = logging.getLogger(__name__)
+
+LOG: Final = "master.log"
+"""In the task's folder."""
+_START_TIMEOUT_S: Final = 10.0  # it takes 0.4 s on an idle machine
+_FIRST_MEMBER_S: Final = 5.0
+"""Whoever started it needs a moment to connect, or has been killed."""
+_SERVING: Final = "serving"
+_LED: Final = "led"
+_NOT_PORTABLE: Final = "the source of chunks can't be handed to another process"
+_ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class SourceNotPortable(MasterGone):
+    """The source of chunks can't be handed to another process: it can't be pickled, or is not found there."""
+
+
+def start(settings: MemorySettings, source: ChunkSource) -> None:
+    """Return when a helper serves, or when somebody else leads. Raises `MasterGone` or `SourceNotPortable`. About 0.4 s."""
+    try:
+        pickled = pickle.dumps(settings) + pickle.dumps(source)
+    except Exception as error:  # of any kind: objects say in their own way that they can't
+        raise SourceNotPortable(f"{_NOT_PORTABLE}: {error}") from error
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={
+            **os.environ,
+            **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+        },
+        start_new_session=True,  # Ctrl-C is for the client
+    )
+    with process:
+        try:
+            said, _ = process.communicate(pickled, _START_TIMEOUT_S)
+        except BaseException as error:
+            _kill_group(process.pid)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise MasterGone(f"no master: none started in {_START_TIMEOUT_S:g} s") from None
+            raise
+    line = said.decode(errors="replace").strip()
+    if line.startswith(_NOT_PORTABLE):
+        raise SourceNotPortable(line)
+    if line not in (_SERVING, _LED):
+        raise MasterGone(f"no master could be started: {line or 'it ended without a word'}")
+
+
+def main() -> int:
+    if os.fork():
+        os._exit(0)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_in_order)
+    try:
+        settings: MemorySettings = pickle.load(sys.stdin.buffer)
+        _log_to(settings.folder.path / LOG)
+        source: ChunkSource = pickle.load(sys.stdin.buffer)
+    except Exception as error:  # what unpickling runs is the source's own code
+        _report(f"{_NOT_PORTABLE}: {error!r}")
+        return 1
+    try:
+        return _lead(settings, source)
+    except Exception as error:
+        log.exception("the master of %s has failed", settings.folder.path)
+        _report(f"it failed: {error}")
+        return 1
+
+
+def _lead(settings: MemorySettings, source: ChunkSource) -> int:
+    leader = Leader.begin(settings, source)
+    if leader is None:
+        _report(_LED)
+        return 0
+    try:
+        _report(_SERVING)
+        leader.server.wait_until_left(settings.linger_s, _FIRST_MEMBER_S)
+    finally:
+        leader.end()
+    return 0
+
+
+def _kill_group(group: int) -> None:
+    """The helper that was started, which is nobody's child any more; its session began with the process of this id."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _end_in_order(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _log_to(path: Path) -> None:
+    """Send stderr to a file; where that can't be, it stays with /dev/null."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return
+    os.dup2(fd, 2)
+    os.close(fd)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def _report(line: str) -> None:
+    """Say it, and that nothing more will follow."""
+    os.write(1, f"{line}\n".encode())
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, 1)
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

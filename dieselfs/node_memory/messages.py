@@ -1,0 +1,367 @@
+"""What members and the master of a task say to each other: one msgpack array a packet, `[kind, field, ...]`. No I/O here.
+
+A member has one connection for *news*, which is its membership: notices go up, what was evicted comes down, and nothing is answered. All
+others carry *requests*, one at a time, each answered. Every length is bounded before anything is made of it; whatever is not
+understood raises `BadMessage`, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Final, TypeAlias
+
+import msgpack
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import (
+    AlreadyExists,
+    BadSource,
+    ChunkStoreError,
+    Corrupt,
+    Denied,
+    InvalidPath,
+    NotFound,
+    StoreFull,
+    Unavailable,
+)
+from dieselfs.errors import DieselFSError, MasterGone, NoRoom, PlanTooLarge
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+
+MAX_PACKET_BYTES: Final = 64 << 10
+MAX_NAMES: Final = 512
+"""In one message: a name of a piece has at most 63 characters."""
+MAX_PIECES: Final = 256
+MEMBER_ID_BYTES: Final = 16
+
+_MAX_TEXT_BYTES: Final = 8 << 10
+_MAX_INTEGER: Final = (1 << 63) - 1
+_NAME: Final = re.compile(r"[-\w]{22}(\.\d{1,19}\.\d{1,19})?", re.ASCII)
+
+
+class BadMessage(ValueError):
+    """Not a message, or not within its bounds: the other side is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAsMember:
+    """The first packet of a news connection. Answered."""
+
+    member: bytes
+    budget_bytes: int | None
+    """What this member wants the budget to be; None: it has no wish."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequests:
+    """The first packet of a member's request connection. Answered."""
+
+    member: bytes
+
+
+# Notices, on the news connection, are not answered.
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmapped:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Send news of all whole chunks from now on, first of those that are there. Else a member hears of what it maps."""
+
+
+# Requests.
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    piece: Piece
+    ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A part of the list; it counts when the last has come, on the same connection."""
+
+    names: tuple[str, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetBudget:
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatistics:
+    pass
+
+
+# Answers.
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    error: str
+    """The name of a class in `_ERRORS`."""
+    text: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    statistics: MemoryStatistics
+
+
+# What the master tells.
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """In the order in which it happened."""
+
+    items: tuple[tuple[bool, str], ...]
+    """(evicted, the piece's name); not evicted: arrived."""
+
+
+Message: TypeAlias = (
+    JoinAsMember
+    | OpenRequests
+    | Mapped
+    | Unmapped
+    | Discard
+    | Progress
+    | Watch
+    | Fetch
+    | Prefetch
+    | Expect
+    | SetBudget
+    | Follow
+    | AskStatistics
+    | Done
+    | Failed
+    | Counted
+    | News
+)
+
+
+def encode(message: Message) -> bytes:
+    """One packet of at most `MAX_PACKET_BYTES`."""
+    match message:
+        case Fetch(piece, ahead):
+            body: list[object] = [_flat(piece), ahead]
+        case Prefetch(pieces):
+            body = [[_flat(piece) for piece in pieces]]
+        case Counted(statistics):
+            body = [astuple(statistics)]
+        case _:
+            body = [getattr(message, field.name) for field in fields(message)]
+    packet: bytes = msgpack.packb([_KIND[type(message)], *body])
+    assert len(packet) <= MAX_PACKET_BYTES
+    return packet
+
+
+def decode(packet: bytes) -> Message:
+    """The message of one packet. Raises `BadMessage`."""
+    if len(packet) > MAX_PACKET_BYTES:
+        raise BadMessage("a packet is too long")
+    try:
+        kind, *body = msgpack.unpackb(
+            packet,
+            max_str_len=_MAX_TEXT_BYTES,
+            max_bin_len=MEMBER_ID_BYTES,
+            max_array_len=MAX_NAMES,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+        return _READERS[kind](*body)
+    except BadMessage:
+        raise
+    except Exception as error:  # of many kinds: msgpack's, a wrong number of fields, wrong types
+        raise BadMessage(f"not a message: {error!r}") from None
+
+
+def failure(error: Exception) -> Failed | None:
+    """An error as a message; None if it is of no class that travels."""
+    hint = getattr(error, "hint", None) or ""
+    for ancestor in type(error).__mro__:
+        if ancestor in _ERRORS.values():
+            return Failed(ancestor.__name__, _cut(str(error)), _cut(hint))
+    return None
+
+
+def error_of(failed: Failed) -> ChunkStoreError | DieselFSError:
+    """The error that a message tells of: of the same class, with the same text."""
+    made = _ERRORS[failed.error]
+    if issubclass(made, DieselFSError):
+        return made(failed.text, failed.hint or None)
+    return made(failed.text)
+
+
+def batches(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """As many at a time as one message holds."""
+    for start in range(0, len(names), MAX_NAMES):
+        yield tuple(names[start : start + MAX_NAMES])
+
+
+_ERRORS: Final[dict[str, type[ChunkStoreError] | type[DieselFSError]]] = {
+    made.__name__: made
+    for made in (
+        *(Unavailable, Corrupt, NotFound, AlreadyExists, StoreFull, Denied, InvalidPath),
+        *(BadSource, ChunkStoreError, NoRoom, PlanTooLarge, MasterGone),
+    )
+}
+
+
+def _cut(text: str) -> str:
+    return text.encode("utf-8", "replace")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
+
+
+def _flat(piece: Piece) -> list[object]:
+    chunk, file = piece.chunk, piece.file
+    body: list[object] = [chunk.id.value, chunk.head_bytes, chunk.payload_bytes]
+    return body if file is None else [*body, file.offset, file.length, file.hash, piece.number]
+
+
+def _piece(value: object) -> Piece:
+    flat = _array(value, 7)
+    chunk_id = flat[0]
+    if not isinstance(chunk_id, bytes) or len(flat) not in (3, 7):
+        raise BadMessage("not a piece")
+    chunk = ChunkRef(ChunkId(chunk_id), _integer(flat[1]), _integer(flat[2]))
+    if len(flat) == 3:
+        if chunk.payload_bytes > MAX_WHOLE_BYTES:
+            raise BadMessage("a chunk of this size is no piece")
+        return Piece(chunk)
+    offset, length, number = _integer(flat[3]), _integer(flat[4]), _integer(flat[6])
+    if offset + length > chunk.payload_bytes or number * PIECE_BYTES >= length:
+        raise BadMessage("a piece that lies outside of its chunk")
+    return Piece(chunk, FileExtent(chunk, offset, length, _integer(flat[5], (1 << 64) - 1)), number)
+
+
+def _array(value: object, limit: int) -> list[object]:
+    if not isinstance(value, list) or len(value) > limit:
+        raise BadMessage(f"not an array of up to {limit}")
+    return value
+
+
+def _integer(value: object, limit: int = _MAX_INTEGER) -> int:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise BadMessage("not an integer within its bounds")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadMessage("not a flag")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadMessage("not a text")
+    return value
+
+
+def _name(value: object) -> str:
+    text = _text(value)
+    if not _NAME.fullmatch(text):  # it becomes the name of a file
+        raise BadMessage("not the name of a piece")
+    return text
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(map(_name, _array(value, MAX_NAMES)))
+
+
+def _member(value: object) -> bytes:
+    if not isinstance(value, bytes) or len(value) != MEMBER_ID_BYTES:
+        raise BadMessage("not a member's id")
+    return value
+
+
+def _budget(value: object) -> int | None:
+    return None if value is None else _integer(value)
+
+
+def _error_name(value: object) -> str:
+    text = _text(value)
+    if text not in _ERRORS:
+        raise BadMessage("not an error that travels")
+    return text
+
+
+def _statistics(value: object) -> MemoryStatistics:
+    return MemoryStatistics(*map(_integer, _array(value, len(fields(MemoryStatistics)))))
+
+
+def _news(value: object) -> tuple[tuple[bool, str], ...]:
+    items = (_array(item, 2) for item in _array(value, MAX_NAMES))
+    return tuple((_flag(evicted), _name(name)) for evicted, name in items)
+
+
+def _reader(made: Callable[..., Message], *readers: Callable[[object], Any]) -> _Reader:
+    def read(*body: object) -> Message:
+        return made(*(reader(value) for reader, value in zip(readers, body, strict=True)))
+
+    return read
+
+
+_Reader: TypeAlias = Callable[..., Message]
+_TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], ...]] = (
+    (JoinAsMember, (_member, _budget)),
+    (OpenRequests, (_member,)),
+    (Mapped, (_names,)),
+    (Unmapped, (_names,)),
+    (Discard, (_name,)),
+    (Progress, (_integer,)),
+    (Watch, ()),
+    (Fetch, (_piece, _flag)),
+    (Prefetch, (lambda value: tuple(map(_piece, _array(value, MAX_PIECES))),)),
+    (Expect, (_names, _flag)),
+    (SetBudget, (_integer,)),
+    (Follow, (_text,)),
+    (AskStatistics, ()),
+    (Done, ()),
+    (Failed, (_error_name, _text, _text)),
+    (Counted, (_statistics,)),
+    (News, (_news,)),
+)
+_KIND: Final = {made: kind for kind, (made, _) in enumerate(_TABLE)}
+_READERS: Final = {_KIND[made]: _reader(made, *readers) for made, readers in _TABLE}

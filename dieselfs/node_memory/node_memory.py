@@ -1,0 +1,408 @@
+"""The chunks of a task in a node's shared memory, as its readers see them: a `ChunkSource` over a slower one.
+
+Every process of the task maps the same files. A read of what is mapped is a slice: no lock, no system call, no message. What is in
+the folder and not mapped yet is mapped, once a process. What is missing is asked of the task's master, who fetches it once for all.
+What the master has no room for, or if there is no master, is read from the source: the file's range alone, and counted.
+
+The idea is in docs/decisions/0006-node-memory.md; who the master is, and what happens when it dies, in `membership`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
+from dieselfs.chunk_cache import CacheObserver
+from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
+from dieselfs.node_memory.eviction import PolicyName
+from dieselfs.node_memory.leader import MemorySettings
+from dieselfs.node_memory.mapped_pieces import MappedPieces
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.membership import Membership
+from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
+from dieselfs.node_memory.remote_master import RemoteMaster
+from dieselfs.node_memory.task_folder import TaskFolder
+
+log = logging.getLogger(__name__)
+
+LINGER_S: Final = 5.0
+"""Between two epochs there may be no member for a moment: workers come and go."""
+_ATTEMPTS: Final = 3
+"""To get a piece from a master: it may die, or evict the piece before it is mapped."""
+_NOTHING: Final = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMemoryStatistics:
+    """Of this process, since it opened node memory or was forked; and of the task."""
+
+    hits: int
+    """Reads answered from what is mapped, or was found in the folder."""
+    misses: int
+    """Pieces that had to be asked of the master."""
+    fallbacks: int
+    """Reads past node memory: no room, or no master."""
+    mapped_pieces: int
+    """As of now."""
+    mapped_bytes: int
+    joins: int
+    """Masters that this process has had."""
+    node: MemoryStatistics | None
+    """What the master counts; None if there is none just now."""
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """What a master must be told again if another one follows it."""
+
+    expected: Sequence[str] = ()
+    used: int = 0
+    plan: Path | None = None
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """Who wants to know which whole chunks come and go, and the thread that tells him."""
+
+    observer: CacheObserver
+    ended: threading.Event = field(default_factory=threading.Event)
+    held: set[str] = field(default_factory=set)
+    thread: threading.Thread | None = None
+
+
+class NodeMemory:
+    """Implements `ChunkSource` and `CachedSource`. Thread-safe.
+
+    Fork-safe: a child uses what its parent has mapped, and has connections of its own. It pickles to what opens it again. Open it by `open`.
+    """
+
+    def __init__(self, settings: MemorySettings, source: ChunkSource, lead: bool = False) -> None:
+        """A member from its first need of a master on."""
+        self._settings = settings
+        self._source = source
+        self._pieces = MappedPieces()
+        self._membership = Membership(settings, source, lead, self._joined)
+        self._hearing = threading.Lock()
+        self._wishes = _Wishes()
+        self._watcher: _Watcher | None = None
+        self._hits = self._misses = self._fallbacks = 0
+        _opened.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        folder: TaskFolder,
+        source: ChunkSource,
+        *,
+        budget_bytes: int | None = None,
+        policy: PolicyName = "uniform",
+        lead: bool = False,
+        linger_s: float = LINGER_S,
+    ) -> NodeMemory:
+        """Become a member of the task, or the leader of it.
+
+        `lead`: this process forks no code of a user's, and leads if nobody does. Else it starts a helper if nobody leads. If `source` can't be
+        pickled, the memory is this process's own, with those that it forks. Never fails: without a master reads go to `source`.
+        """
+        memory = cls(MemorySettings(folder, budget_bytes, policy, linger_s), source, lead)
+        try:
+            memory._membership.master()
+        except MasterGone:
+            pass  # the membership has logged it, and tries again
+        return memory
+
+    def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
+        """The bytes if they are mapped, or in the folder (some 20 µs, once); None otherwise. Never blocks."""
+        chunk = file.chunk
+        if chunk.payload_bytes <= MAX_WHOLE_BYTES:
+            view = self._pieces.whole(chunk) or self._map(Piece(chunk))
+            if view is None:
+                return None
+            self._hits += 1
+            at = file.offset + start
+            return view[at : at + length]
+        parts = []
+        for piece, part in pieces_of(file, start, length):
+            view = self._pieces.get(piece) or self._map(piece)
+            if view is None:
+                return None
+            parts.append(view[part])
+        self._hits += 1
+        return _joined(parts)
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """See `ChunkSource`. A hit takes about 0.5 µs."""
+        chunk = file.chunk
+        if chunk.payload_bytes <= MAX_WHOLE_BYTES:
+            view = self._pieces.whole(chunk)
+            if view is not None:
+                self._hits += 1
+                at = file.offset + start
+                return view[at : at + length]
+        if not length:
+            return _NOTHING
+        parts = []
+        for piece, part in pieces_of(file, start, length):
+            view = self._obtain(piece)
+            if view is None:
+                self._fallbacks += 1
+                return self._source.read(file, start, length)
+            parts.append(view[part])
+        return _joined(parts)
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        return self.map(Piece(chunk))
+
+    def map(self, piece: Piece) -> memoryview:
+        """The whole piece, which stays mapped until it is evicted. Raises what `ChunkSource` does."""
+        view = self._obtain(piece)
+        if view is None:
+            self._fallbacks += 1
+            view = piece.fetch(self._source)
+        return view
+
+    def fetch(self, chunks: Sequence[ChunkRef | Piece]) -> None:
+        """Return when they are in node memory, all at once under way; those above 16 MiB by their pieces only.
+
+        Raises `NoRoom`, `MasterGone`, or what `ChunkSource` does.
+        """
+        pieces = _pieces(chunks)
+        master = self._membership.master()
+        master.prefetch(pieces)
+        for piece in pieces:
+            master.fetch(piece, ahead=True)
+
+    def prefetch(self, chunks: Sequence[ChunkRef | Piece]) -> None:
+        """Have them fetched in the background, in order, as far as there is room. Without a master nothing happens."""
+        self._ask(lambda master: master.prefetch(_pieces(chunks)))
+
+    def discard(self, chunk: ChunkId) -> None:
+        """Have a whole chunk evicted, if it is there. Does not wait for it."""
+        master = self._membership.current()
+        if master is not None:
+            _try(lambda: master.discard(str(chunk)))
+
+    def expect(self, chunks: Sequence[ChunkId]) -> None:
+        """The chunks that will be used from now on, in order; a chunk may occur again. Replaces what was expected before; [] ends it."""
+        self._wishes.expected, self._wishes.used = list(map(str, chunks)), 0
+        self._ask(lambda master: master.expect(self._wishes.expected))
+
+    def progress(self, used: int) -> None:
+        """The first `used` of those expected are done with. Does not wait for it."""
+        self._wishes.used = used
+        master = self._membership.current()
+        if master is not None:
+            _try(lambda: master.progress(used))
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Of the budgets that connected members wish for, the greatest counts."""
+        self._membership.set_budget(budget_bytes)
+        self._ask(lambda master: master.set_budget(budget_bytes))
+
+    def follow(self, plan: Path) -> None:
+        """Have the master fetch ahead of the readers of a plan file. Raises `PlanTooLarge`."""
+        self._wishes.plan = plan
+        self._ask(lambda master: master.follow(plan))
+
+    def observe(self, observer: CacheObserver) -> None:
+        """Tell `observer` of whole chunks that are in the folder, come and go from now on, in a thread; once a `NodeMemory`."""
+        assert self._watcher is None, "there is one observer"
+        watcher = self._watcher = _Watcher(observer)
+        watcher.thread = threading.Thread(
+            target=self._watch, args=(watcher,), name="node-memory-watch", daemon=True
+        )
+        watcher.thread.start()
+
+    def statistics(self) -> NodeMemoryStatistics:
+        """Asks the master, if there is one: about 0.1 ms."""
+        node = None
+        master = self._membership.current()
+        if master is not None:
+            try:
+                node = master.statistics()
+            except MasterGone:
+                pass
+        pieces, size = self._pieces.size()
+        counts = self._hits, self._misses, self._fallbacks
+        return NodeMemoryStatistics(*counts, pieces, size, self._membership.joins, node)
+
+    def close(self) -> None:
+        """Leave the task; end its lead, if this process has it. What was read stays valid; later reads go to the source."""
+        _opened.discard(self)
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.ended.set()
+        self._pieces.clear()
+        self._membership.close()
+        if watcher is not None and watcher.thread is not None:
+            watcher.thread.join()
+
+    def __enter__(self) -> NodeMemory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeMemory, (self._settings, self._source)
+
+    def _obtain(self, piece: Piece) -> memoryview | None:
+        """The piece, mapped; None if it must be read past node memory. Raises what `ChunkSource` does."""
+        if not piece.length:
+            return _NOTHING
+        view = self._pieces.get(piece)
+        if view is None:
+            if self._membership.current() is None:  # who maps must hear what is evicted
+                self._ask(lambda master: None)
+            view = self._map(piece)
+        if view is not None:
+            self._hits += 1
+            return view
+        self._misses += 1
+        for _ in range(_ATTEMPTS):
+            try:
+                master = self._membership.master()
+            except MasterGone:
+                return None
+            try:
+                master.fetch(piece)
+            except (NoRoom, LocalFileError):
+                return None
+            except MasterGone:
+                continue
+            view = self._map(piece)
+            if view is not None:
+                return view
+        return None
+
+    def _map(self, piece: Piece) -> memoryview | None:
+        """Map it, if it is there; then is the time for news."""
+        view = self._pieces.map(self._membership.folder.chunks, piece)
+        master = self._membership.current()
+        if master is not None:
+            _try(lambda: self._exchange(master))
+        return view
+
+    def _exchange(self, master: RemoteMaster) -> None:
+        """Hear what was evicted, tell what is mapped. Never waits. Raises `MasterGone`."""
+        if self._watcher is None and self._hearing.acquire(blocking=False):
+            try:
+                for evicted, name in master.news():
+                    if evicted:
+                        self._pieces.drop(name)
+            finally:
+                self._hearing.release()
+        self._tell(master)
+
+    def _tell(self, master: RemoteMaster) -> None:
+        self._pieces.tell(lambda notice: master.tell(notice, wait=False))
+
+    def _joined(self, master: RemoteMaster) -> None:
+        """A new master: what it must know; and what the one before has evicted without our hearing of it."""
+        self._pieces.drop_missing(self._membership.folder.chunks)
+        self._pieces.tell_all(master.tell)
+        try:
+            if self._wishes.expected:
+                master.expect(self._wishes.expected)
+                master.progress(self._wishes.used)
+            if self._wishes.plan is not None:
+                master.follow(self._wishes.plan)
+        except MasterGone:
+            raise
+        except DieselFSError as error:
+            log.warning("the new master of %s does not follow: %s", self._settings.folder, error)
+
+    def _ask(self, request: Callable[[RemoteMaster], None]) -> None:
+        """What a master is told when there is one."""
+        try:
+            request(self._membership.master())
+        except MasterGone as error:
+            log.debug("not said to a master: %s", error)
+
+    def _watch(self, watcher: _Watcher) -> None:
+        watched = None
+        while not watcher.ended.is_set():
+            try:
+                master = self._membership.master()
+                if master is not watched:
+                    self._release_missing(watcher)
+                    master.watch()
+                    watched = master
+                for evicted, name in master.news(wait=True):
+                    self._pass_on(watcher, evicted, name)
+                self._tell(master)
+            except MasterGone:
+                if self._membership.current() is None:
+                    watcher.ended.wait(_WATCH_PAUSE_S)
+
+    def _pass_on(self, watcher: _Watcher, evicted: bool, name: str) -> None:
+        if evicted:
+            self._pieces.drop(name)
+            if name in watcher.held:
+                watcher.held.discard(name)
+                watcher.observer.release(ChunkId.parse(name))
+        elif len(name) == PRINTED_LENGTH and name not in watcher.held:
+            view = self._pieces.map_chunk(self._membership.folder.chunks, name)
+            if view is not None:
+                watcher.held.add(name)
+                watcher.observer.hold(ChunkId.parse(name), view)
+
+    def _release_missing(self, watcher: _Watcher) -> None:
+        """What has left while there was no master to say so."""
+        for name in watcher.held.difference(self._pieces.names()):
+            self._pass_on(watcher, True, name)
+
+    def _renew(self) -> None:
+        """In a forked child."""
+        self._pieces.renew_locks()
+        self._hearing = threading.Lock()
+        self._wishes = _Wishes()  # the parent sees to them
+        self._watcher = None
+        self._hits = self._misses = self._fallbacks = 0
+        self._membership.renew()
+
+
+_WATCH_PAUSE_S: Final = 0.2
+
+
+def _pieces(chunks: Sequence[ChunkRef | Piece]) -> list[Piece]:
+    pieces = [chunk if isinstance(chunk, Piece) else Piece(chunk) for chunk in chunks]
+    return [piece for piece in pieces if piece.length and (piece.file or is_whole(piece.chunk))]
+
+
+def _joined(parts: Sequence[memoryview]) -> memoryview:
+    return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+
+def _try(notice: Callable[[], None]) -> None:
+    """What needs no answer: another master is told anew."""
+    try:
+        notice()
+    except MasterGone:
+        pass
+
+
+_opened: weakref.WeakSet[NodeMemory] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for memory in list(_opened):
+        memory._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

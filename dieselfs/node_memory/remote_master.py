@@ -1,0 +1,212 @@
+"""A task's master as a member sees it over the socket."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dieselfs.errors import MasterGone
+from dieselfs.node_memory import packet_socket
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.messages import (
+    MAX_PIECES,
+    MEMBER_ID_BYTES,
+    AskStatistics,
+    BadMessage,
+    Counted,
+    Discard,
+    Done,
+    Expect,
+    Failed,
+    Fetch,
+    Follow,
+    JoinAsMember,
+    Mapped,
+    Message,
+    News,
+    OpenRequests,
+    Prefetch,
+    Progress,
+    SetBudget,
+    Unmapped,
+    Watch,
+    batches,
+    error_of,
+)
+from dieselfs.node_memory.piece import Piece
+
+CONNECT_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 30.0
+"""A master that has died is noticed at once; this is for one that hangs. Longer than a store takes for 16 MiB."""
+STATISTICS_TIMEOUT_S: Final = 1.0
+_IDLE_CONNECTIONS: Final = 4
+
+
+class RemoteMaster:
+    """Implements `MasterPort`. One membership, ended by `close` or with the process; never used in a forked child.
+
+    A request takes a connection that is idle, or opens one, so that threads do not wait for each other. Notices and news
+    share one more: they keep their order.
+    """
+
+    def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
+        """Join the master that listens at `path`. Raises `MasterGone`."""
+        self._path = path
+        self._member = secrets.token_bytes(MEMBER_ID_BYTES)
+        self._open: set[socket.socket] = set()
+        self._idle: list[socket.socket] = []
+        self.is_gone = False
+        self._news = self._opened(JoinAsMember(self._member, budget_bytes))
+        self._news.setblocking(True)
+        self.pid, _ = packet_socket.peer(self._news)
+
+    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
+        self._ask(Fetch(piece, ahead))
+
+    def prefetch(self, pieces: Sequence[Piece]) -> None:
+        starts = range(0, len(pieces), MAX_PIECES)
+        self._ask(*(Prefetch(tuple(pieces[at : at + MAX_PIECES])) for at in starts))
+
+    def mapped(self, name: str) -> None:
+        self.tell(Mapped((name,)))
+
+    def unmapped(self, name: str) -> None:
+        self.tell(Unmapped((name,)))
+
+    def discard(self, name: str) -> None:
+        self.tell(Discard(name))
+
+    def expect(self, names: Sequence[str]) -> None:
+        self._ask(*(Expect(part, False) for part in batches(names)), Expect((), True))
+
+    def progress(self, used: int) -> None:
+        self.tell(Progress(used))
+
+    def set_budget(self, budget_bytes: int) -> None:
+        self._ask(SetBudget(budget_bytes))
+
+    def follow(self, plan: Path) -> None:
+        self._ask(Follow(str(plan)))
+
+    def statistics(self) -> MemoryStatistics:
+        answer = self._ask(AskStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
+        if not isinstance(answer, Counted):
+            raise self._lost(BadMessage("not statistics"))
+        return answer.statistics
+
+    def watch(self) -> None:
+        """Hear of every whole chunk that comes and goes from now on, first of those that are there."""
+        self.tell(Watch())
+
+    def tell(self, notice: Message, *, wait: bool = True) -> bool:
+        """Send a notice; False if that would have to wait and may not. Raises `MasterGone`."""
+        try:
+            packet_socket.send(self._news, notice, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._lost(error) from None
+        return True
+
+    def news(self, *, wait: bool = False) -> Sequence[tuple[bool, str]]:
+        """What there is to hear, (evicted, name), in order; empty if there is nothing. `wait` for something, however long.
+
+        One thread at a time. Raises `MasterGone`.
+        """
+        if wait:
+            waiting = select.poll()
+            waiting.register(self._news, select.POLLIN)
+            waiting.poll()
+        items: list[tuple[bool, str]] = []
+        try:
+            while True:
+                heard = packet_socket.receive(self._news, socket.MSG_DONTWAIT)
+                if isinstance(heard, News):
+                    items.extend(heard.items)
+        except BlockingIOError:
+            return items
+        except (OSError, BadMessage) as error:
+            raise self._lost(error) from None
+
+    def close(self) -> None:
+        """Leave. Whoever waits for an answer or for news gets `MasterGone`."""
+        self.is_gone = True
+        for connection in tuple(self._open):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+            except OSError:
+                pass
+        while self._idle:
+            self._closed(self._idle.pop())
+        self._closed(self._news)
+
+    def forsake(self) -> None:
+        """In a forked child: close its copies of the connections; they go on being the parent's."""
+        self.is_gone = True
+        for connection in tuple(self._open):
+            connection.close()
+
+    def _ask(self, *requests: Message, timeout_s: float = ANSWER_TIMEOUT_S) -> Message:
+        """The answer to the last of `requests`, made one after another on one connection."""
+        answer: Message = Done()
+        connection = None
+        try:
+            connection = self._taken()
+            connection.settimeout(timeout_s)
+            for request in requests:
+                answer = packet_socket.ask(connection, request)
+                if isinstance(answer, Failed):
+                    break
+        except (OSError, BadMessage) as error:
+            if connection is not None:
+                self._closed(connection)
+            raise self._lost(error) from None
+        except BaseException:  # interrupted: an answer may still come
+            if connection is not None:
+                self._closed(connection)
+            raise
+        self._give_back(connection)
+        if isinstance(answer, Failed):
+            raise error_of(answer)
+        return answer
+
+    def _taken(self) -> socket.socket:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._opened(OpenRequests(self._member))
+
+    def _give_back(self, connection: socket.socket) -> None:
+        self._idle.append(connection)
+        while self._idle and (self.is_gone or len(self._idle) > _IDLE_CONNECTIONS):
+            try:
+                self._closed(self._idle.pop())
+            except IndexError:  # another thread took it
+                return
+
+    def _opened(self, greeting: Message) -> socket.socket:
+        """Raises `MasterGone`."""
+        try:
+            connection = packet_socket.connect(self._path, CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise self._lost(error) from None
+        self._open.add(connection)
+        try:
+            if not isinstance(packet_socket.ask(connection, greeting), Done):
+                raise BadMessage("not welcome")
+        except (OSError, BadMessage) as error:
+            self._closed(connection)
+            raise self._lost(error) from None
+        return connection
+
+    def _closed(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _lost(self, error: Exception) -> MasterGone:
+        self.is_gone = True
+        return MasterGone(f"the master of {self._path.parent} does not answer: {error}")

@@ -1,0 +1,380 @@
+"""Lets the members of a task reach their master: over the socket in the task's folder, those of one's own user only.
+
+One thread accepts, hears notices and sends news, and never waits for a member. Requests may take as long as a fetch, so every request
+connection has a thread of its own: as many as there are readers that miss at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_id import PRINTED_LENGTH
+from dieselfs.errors import MasterGone
+from dieselfs.node_memory import packet_socket
+from dieselfs.node_memory.master import Master
+from dieselfs.node_memory.master_port import MasterPort
+from dieselfs.node_memory.messages import (
+    MAX_NAMES,
+    AskStatistics,
+    BadMessage,
+    Counted,
+    Discard,
+    Done,
+    Expect,
+    Fetch,
+    Follow,
+    JoinAsMember,
+    Mapped,
+    Message,
+    News,
+    OpenRequests,
+    Prefetch,
+    Progress,
+    SetBudget,
+    Unmapped,
+    Watch,
+    failure,
+)
+from dieselfs.node_memory.task_folder import TaskFolder
+
+log = logging.getLogger(__name__)
+
+_MAX_BACKLOG: Final = 1 << 17
+"""News that a member has not taken. Who does not take that many is let go of; it may join again."""
+
+_END_TIMEOUT_S: Final = 2.0
+"""A store that hangs must not keep a mount from ending."""
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    port: MasterPort
+    connection: socket.socket
+    mapped: set[str] = field(default_factory=set)
+    watches: bool = False
+    news: deque[tuple[bool, str]] = field(default_factory=deque)
+    """Not sent yet. Any thread appends; the server's own takes away."""
+    requests: set[socket.socket] = field(default_factory=set)
+
+
+class Server:
+    """Serves one master from when it is made until `close`. Implements `PieceObserver`."""
+
+    def __init__(self, folder: TaskFolder, master: Master) -> None:
+        """Only for who leads the folder. `OSError` if the socket can't be made."""
+        self._folder = folder
+        self._master = master
+        self._members: dict[bytes, _Member] = {}
+        self._changed = threading.Condition()
+        """Of `_members`, and of who is in it."""
+        self._closing = False
+        self._remained = 0
+        self._threads: set[threading.Thread] = set()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._strangers: set[socket.socket] = set()
+        """Connected, and not greeted yet."""
+        self._listening = packet_socket.listen(folder.socket_path)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._send_news)
+        master.listen(self)
+        self._thread = threading.Thread(target=self._run, name="node-memory-server", daemon=True)
+        self._thread.start()
+
+    @property
+    def members(self) -> int:
+        with self._changed:
+            return len(self._members)
+
+    def wait_until_left(self, linger_s: float, first_s: float) -> None:
+        """Return when there has been no member for `linger_s`; the first may take `first_s` to come."""
+        patience_s = max(first_s, linger_s)
+        with self._changed:
+            while True:
+                if self._members:
+                    patience_s = linger_s
+                    self._changed.wait()
+                elif not self._changed.wait_for(lambda: bool(self._members), patience_s):
+                    return
+
+    def arrived(self, name: str) -> None:
+        if len(name) == PRINTED_LENGTH:
+            self._tell(False, name, lambda member: member.watches)
+
+    def evicted(self, name: str) -> None:
+        self._tell(True, name, lambda member: member.watches or name in member.mapped)
+
+    def close(self) -> int:
+        """Let go of all members, who elect another master; how many there were.
+
+        Its threads end, but for those in a fetch that does not end within `_END_TIMEOUT_S`.
+        """
+        with self._changed:
+            self._closing = True
+            os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        for thread in tuple(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        os.close(self._wake)
+        return self._remained
+
+    def forsake(self) -> None:
+        """In a forked child: close its copies of all descriptors, which would keep members waiting for a parent that has died."""
+        self._listening.close()
+        for member in tuple(self._members.values()):
+            for connection in (member.connection, *member.requests):
+                connection.close()
+        for connection in tuple(self._strangers):
+            connection.close()
+        self._selector.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select():
+                key.data()
+        self._folder.socket_path.unlink(missing_ok=True)
+        self._listening.close()
+        for member_id in tuple(self._members):
+            self._hear(member_id)  # it may have left
+        self._remained = len(self._members)
+        for member_id in tuple(self._members):
+            self._let_go(member_id)
+        for stranger in tuple(self._strangers):
+            self._forget(stranger)
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except OSError as error:  # it has given up, or there are too many descriptors
+            log.warning("a member could not be accepted: %s", error)
+            time.sleep(0.01)  # rather than spin while descriptors are short
+            return
+        _, uid = packet_socket.peer(connection)
+        if uid != os.geteuid():
+            log.warning("user %d tried to use this task's memory", uid)
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._strangers.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(connection))
+
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            greeting = packet_socket.receive(connection)
+        except BlockingIOError:
+            return
+        except (OSError, BadMessage) as error:
+            log.debug("a connection without a greeting: %s", error)
+            self._forget(connection)
+            return
+        self._selector.unregister(connection)
+        self._strangers.discard(connection)
+        if isinstance(greeting, JoinAsMember) and greeting.member not in self._members:
+            self._join(connection, greeting)
+        elif isinstance(greeting, OpenRequests) and greeting.member in self._members:
+            self._open_requests(connection, self._members[greeting.member])
+        else:
+            connection.close()
+
+    def _forget(self, stranger: socket.socket) -> None:
+        self._strangers.discard(stranger)
+        self._selector.unregister(stranger)
+        stranger.close()
+
+    def _join(self, connection: socket.socket, greeting: JoinAsMember) -> None:
+        member = _Member(self._master.member(), connection)
+        if greeting.budget_bytes is not None:
+            member.port.set_budget(greeting.budget_bytes)
+        with self._changed:
+            self._members[greeting.member] = member
+            self._changed.notify_all()
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda: self._hear(greeting.member)
+        )
+        try:
+            packet_socket.send(connection, Done())
+        except OSError:
+            self._let_go(greeting.member)
+
+    def _let_go(self, member_id: bytes) -> None:
+        with self._changed:
+            member = self._members.pop(member_id)
+            requests = tuple(member.requests)
+            self._changed.notify_all()
+        self._selector.unregister(member.connection)
+        member.connection.close()
+        for connection in requests:
+            _end(connection)
+        member.port.close()
+
+    def _hear(self, member_id: bytes) -> None:
+        """All notices that have come; the end of the connection is the end of the membership."""
+        member = self._members.get(member_id)
+        if member is None:  # let go of since the selector said that there is something to hear
+            return
+        try:
+            while True:
+                self._heed(member, packet_socket.receive(member.connection))
+        except BlockingIOError:
+            self._send_to(member_id)
+        except (OSError, BadMessage) as error:
+            if not isinstance(error, ConnectionError):
+                log.warning("a member is let go of: %s", error)
+            self._let_go(member_id)
+        except Exception:  # one notice that the master can't bear must not end its service
+            log.exception("a member is let go of")
+            self._let_go(member_id)
+
+    def _heed(self, member: _Member, notice: Message) -> None:
+        match notice:
+            case Mapped(names):
+                for name in names:
+                    member.mapped.add(name)
+                    member.port.mapped(name)
+                    # It may have left before the master heard that it is mapped, and is not evicted again.
+                    if not os.path.lexists(self._folder.chunks / name):
+                        member.news.append((True, name))
+            case Unmapped(names):
+                for name in names:
+                    member.mapped.discard(name)
+                    member.port.unmapped(name)
+            case Discard(name):
+                member.port.discard(name)
+            case Progress(used):
+                member.port.progress(used)
+            case Watch():
+                member.watches = True
+                names = tuple(os.listdir(self._folder.chunks))
+                member.news.extend((False, name) for name in names if len(name) == PRINTED_LENGTH)
+            case _:
+                raise BadMessage(f"not a notice: {type(notice).__name__}")
+
+    def _tell(self, evicted: bool, name: str, concerns: Callable[[_Member], bool]) -> None:
+        told = False
+        with self._changed:
+            for member in self._members.values():
+                if concerns(member):
+                    member.news.append((evicted, name))
+                    told = True
+            if told and not self._closing:
+                os.eventfd_write(self._wake, 1)
+
+    def _send_news(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            pass
+        for member_id in tuple(self._members):
+            self._send_to(member_id)
+
+    def _send_to(self, member_id: bytes) -> None:
+        member = self._members[member_id]
+        events = selectors.EVENT_READ
+        try:
+            while member.news:
+                count = min(len(member.news), MAX_NAMES)
+                packet_socket.send(
+                    member.connection, News(tuple(member.news[at] for at in range(count)))
+                )
+                for _ in range(count):
+                    member.news.popleft()
+        except BlockingIOError:
+            events |= selectors.EVENT_WRITE
+        except OSError:
+            self._let_go(member_id)
+            return
+        if len(member.news) > _MAX_BACKLOG:
+            log.warning("a member is let go of: it does not take its news")
+            self._let_go(member_id)
+            return
+        if self._selector.get_key(member.connection).events != events:
+            self._selector.modify(member.connection, events, lambda: self._hear(member_id))
+
+    def _open_requests(self, connection: socket.socket, member: _Member) -> None:
+        connection.setblocking(True)
+        thread = threading.Thread(
+            target=self._answer_all,
+            args=(connection, member),
+            name="node-memory-requests",
+            daemon=True,
+        )
+        with self._changed:
+            member.requests.add(connection)
+            self._threads.add(thread)
+        thread.start()
+
+    def _answer_all(self, connection: socket.socket, member: _Member) -> None:
+        expected: list[str] = []
+        try:
+            packet_socket.send(connection, Done())
+            while True:
+                request = packet_socket.receive(connection)
+                if isinstance(request, Expect):
+                    expected.extend(request.names)
+                    if request.is_last:
+                        request, expected = Expect(tuple(expected), True), []
+                packet_socket.send(connection, _answer(member.port, request))
+        except (OSError, BadMessage) as error:
+            if not isinstance(error, ConnectionError):
+                log.warning("a connection is closed: %s", error)
+        finally:
+            with self._changed:
+                member.requests.discard(connection)
+                self._threads.discard(threading.current_thread())
+            connection.close()
+
+
+def _answer(port: MasterPort, request: Message) -> Message:
+    """Raises `BadMessage` for what is no request."""
+    try:
+        match request:
+            case Fetch(piece, ahead):
+                port.fetch(piece, ahead=ahead)
+            case Prefetch(pieces):
+                port.prefetch(pieces)
+            case Expect(names, is_last):
+                if is_last:
+                    port.expect(names)
+            case SetBudget(budget_bytes):
+                port.set_budget(budget_bytes)
+            case Follow(plan):
+                port.follow(Path(plan))
+            case AskStatistics():
+                return Counted(port.statistics())
+            case _:
+                raise BadMessage(f"not a request: {type(request).__name__}")
+    except BadMessage:
+        raise
+    except Exception as error:
+        return _failed(error)
+    return Done()
+
+
+def _failed(error: Exception) -> Message:
+    known = failure(error)
+    if known is None:
+        log.exception("a request failed in a way that it should not")
+        known = failure(MasterGone(f"the master failed: {error!r}; see its log"))
+        assert known is not None
+    return known
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake the thread that reads from it; that thread closes it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
