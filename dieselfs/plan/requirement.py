@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from dieselfs.errors import PlanTooLarge
 from dieselfs.plan.chunk_uses import ChunkUses
+from dieselfs.shuffle import ShuffleParameters, shuffle_order
+from metadata.snapshot import Snapshot
 
 UNDER_WAY: Final = 2
 """Chunks beside the group that is read: fewer, and the store is idle between two fetches."""
@@ -34,3 +36,16 @@ def require_room(uses: ChunkUses, group_start: npt.NDArray[np.int64], memory_byt
 
 def _mib(size: int) -> str:
     return f"{-(-size // (1 << 20))} MiB"
+
+
+def require_room_for(snapshot: Snapshot, parameters: ShuffleParameters, memory_bytes: int) -> None:
+    """The same for a shuffled order of a snapshot."""
+    order = shuffle_order(
+        snapshot.chunk_first_inode,
+        parameters.seed,
+        parameters.epoch,
+        parameters.group_size,
+        parameters.rank,
+        parameters.world_size,
+    )
+    require_room(ChunkUses.of(snapshot, order.inodes), order.group_start, memory_bytes)
