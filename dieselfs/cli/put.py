@@ -276,6 +276,10 @@ def _put(
             )
             raise
     _summary(invocation, address, progress, time.monotonic() - began)
+    if request.order == "path" and not invocation.output.json:
+        invocation.output.note(
+            f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} --report` before training"
+        )
     if progress.failed:
         for reason in progress.failed[:_SHOWN_FAILURES]:
             invocation.output.note(f"not put: {printable(reason)}")
