@@ -178,7 +178,8 @@ class NodeMemory:
         """
         pieces = _pieces(chunks)
         master = self._membership.master()
-        master.prefetch(pieces)
+        if len(pieces) > 1:
+            master.prefetch(pieces)
         for piece in pieces:
             master.fetch(piece, ahead=True)
 
