@@ -55,7 +55,7 @@ def drop_residue(chunk_id: Buffer) -> None:
     """Forget the copies of a stored chunk's sentinels; nothing happens if there are none."""
 
 def plan_progress() -> tuple[int, int, int]:
-    """(low, high, off plan); zeros without a plan. Empties `plan_fd`."""
+    """(low, high, off plan); zeros without a plan. Empties `plan_fd`, but for what `stored` has not told yet."""
 
 def advance(low: int) -> None:
     """Move the clock on. `ValueError` beyond the order's end, or without a plan."""

@@ -2,7 +2,7 @@
 
 Its source fails as the file given by --faults says at the time of each read: empty for no fault, else
 corrupt, unavailable, missing, bug, short or stuck. On SIGUSR1 it takes the snapshot whose path is in the file given by
---next, if there is one.
+--next, if there is one. Its fast path can be driven over the socket given by --remote (`tests.mount.remote_fast_path`).
 """
 
 import argparse
@@ -21,6 +21,7 @@ from dieselfs.errors import DieselFSError
 from dieselfs.fuse.mount import MountOptions, run_mount
 from dieselfs.fuse.refresh import NewerSnapshot
 from metadata.snapshot import Snapshot
+from tests.mount import remote_fast_path
 
 ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
 
@@ -28,9 +29,10 @@ ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
 class FaultySource:
     """A `CachedSource` over another that fails on demand, also where the other has the bytes."""
 
-    def __init__(self, source: ChunkCache, faults: Path) -> None:
+    def __init__(self, source: ChunkCache, faults: Path, remote: Path | None = None) -> None:
         self._source = source
         self._faults = faults
+        self._remote = remote
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         fault = self._faults.read_text()
@@ -55,6 +57,8 @@ class FaultySource:
 
     def observe(self, observer: CacheObserver) -> None:
         self._source.observe(observer)
+        if self._remote is not None:
+            remote_fast_path.serve(self._remote, observer, self._source)
 
     def discard(self, chunk: ChunkId) -> None:
         self._source.discard(chunk)
@@ -76,6 +80,7 @@ def main() -> int:
     parser.add_argument("store", type=Path)
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--faults", type=Path)
+    parser.add_argument("--remote", type=Path)
     parser.add_argument("--next", type=Path)
     parser.add_argument("--cache-bytes", type=int, default=256 << 20)
     parser.add_argument("--allow-other", action="store_true")
@@ -101,7 +106,7 @@ def main() -> int:
             reader = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
             source = ChunkCache(reader, chosen.cache_bytes)
             if chosen.faults:
-                source = FaultySource(source, chosen.faults)
+                source = FaultySource(source, chosen.faults, chosen.remote)
             run_mount(snapshot, source, options, newer=newer_in(chosen.next))
     except DieselFSError as error:
         print(f"dlcmd: {error}", file=sys.stderr)

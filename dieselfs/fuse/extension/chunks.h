@@ -124,7 +124,8 @@ void consume(Chunk *);
 void queue_if_room(Chunk *);
 void queue(Chunk *);
 void start_all_over(Epoch *, Residue **unused); /* every chunk and file; what a thread is storing now will not count */
-void forget_ended(void);                        /* storings that nobody took yet */
+bool is_any_ended(void);                        /* storings by plan that nobody took yet */
+void forget_ended(void);
 
 /* --- plan.c ----------------------------------------------------------------------------------------- */
 

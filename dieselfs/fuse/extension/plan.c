@@ -150,7 +150,10 @@ PlanProgress plan_progress(void)
     pthread_mutex_lock(&chunks_lock);
     if (current)
         progress = (PlanProgress){current->low, current->high, current->off_plan};
+    bool more = is_any_ended();
     pthread_mutex_unlock(&chunks_lock);
+    if (more)
+        plan_tell();
     return progress;
 }
 

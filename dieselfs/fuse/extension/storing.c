@@ -123,6 +123,11 @@ static Chunk *next_ended(void)
     return chunk;
 }
 
+bool is_any_ended(void)
+{
+    return ended;
+}
+
 void forget_ended(void)
 {
     while (next_ended())
