@@ -38,6 +38,11 @@ class MappedPieces:
         self._untold: set[str] = set()
         """Where it may be wrong."""
         self._telling = threading.Lock()
+        self._listeners: tuple[Callable[[str], None], ...] = ()
+
+    def on_dropped(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the name of each piece that is dropped from now on, in the thread that drops it."""
+        self._listeners = (*self._listeners, listener)
 
     def whole(self, chunk: ChunkRef) -> memoryview | None:
         """The payload of a chunk, if it is mapped."""
@@ -63,7 +68,9 @@ class MappedPieces:
 
     def drop(self, name: str) -> None:
         """Let go of it; nothing happens if it is not mapped."""
-        self._views.pop(_key(name), None)
+        if self._views.pop(_key(name), None) is not None:
+            for listener in self._listeners:
+                listener(name)
 
     def drop_missing(self, folder: Path) -> None:
         """Let go of all pieces whose files are not there any more."""

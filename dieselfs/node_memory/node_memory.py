@@ -161,31 +161,38 @@ class NodeMemory:
         return _joined(parts)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        return self.map(Piece(chunk))
-
-    def map(self, piece: Piece) -> memoryview:
-        """The whole piece, which stays mapped until it is evicted. Raises what `ChunkSource` does."""
-        view = self._obtain(piece)
+        view = self._obtain(Piece(chunk)) if is_whole(chunk) else None
         if view is None:
             self._fallbacks += 1
-            view = piece.fetch(self._source)
+            return self._source.payload(chunk)
         return view
 
-    def fetch(self, chunks: Sequence[ChunkRef | Piece]) -> None:
-        """Return when they are in node memory, all at once under way; those above 16 MiB by their pieces only.
+    def map(self, piece: Piece) -> memoryview:
+        """The whole piece, which stays mapped until it is evicted. Raises `NoRoom` if it can't be had here, or what `ChunkSource` does."""
+        view = self._obtain(piece)
+        if view is None:
+            raise NoRoom(f"piece {piece.name} can't be kept in node memory, or there is none")
+        return view
+
+    def on_evicted(self, forget: Callable[[str], None]) -> None:
+        """Call `forget` with the name of each piece that this process lets go of since it was evicted, at the latest when it maps another."""
+        self._pieces.on_dropped(forget)
+
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        """Return when they are in node memory, ahead of their readers. Those above 16 MiB are left out: they come by pieces, as they are read.
 
         Raises `NoRoom`, `MasterGone`, or what `ChunkSource` does.
         """
-        pieces = _pieces(chunks)
+        pieces = [Piece(chunk) for chunk in chunks if chunk.payload_bytes and is_whole(chunk)]
         master = self._membership.master()
         if len(pieces) > 1:
-            master.prefetch(pieces)
+            master.prefetch(pieces)  # all under way at once; then each is waited for
         for piece in pieces:
             master.fetch(piece, ahead=True)
 
-    def prefetch(self, chunks: Sequence[ChunkRef | Piece]) -> None:
+    def prefetch(self, pieces: Sequence[Piece]) -> None:
         """Have them fetched in the background, in order, as far as there is room. Without a master nothing happens."""
-        self._ask(lambda master: master.prefetch(_pieces(chunks)))
+        self._ask(lambda master: master.prefetch(pieces))
 
     def discard(self, chunk: ChunkId) -> None:
         """Have a whole chunk evicted, if it is there. Does not wait for it."""
@@ -194,9 +201,10 @@ class NodeMemory:
             _try(lambda: master.discard(str(chunk)))
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
-        """The chunks that will be used from now on, in order; a chunk may occur again. Replaces what was expected before; [] ends it."""
-        self._wishes.expected, self._wishes.used = list(map(str, chunks)), 0
-        self._ask(lambda master: master.expect(self._wishes.expected))
+        """The chunks that will be used from now on, in order; one may occur again. Replaces what was expected before; [] ends it."""
+        names = tuple(map(str, chunks))
+        self._wishes.expected, self._wishes.used = names, 0
+        self._ask(lambda master: master.expect(names))
 
     def progress(self, used: int) -> None:
         """The first `used` of those expected are done with. Does not wait for it."""
@@ -292,15 +300,16 @@ class NodeMemory:
         return None
 
     def _map(self, piece: Piece) -> memoryview | None:
-        """Map it, if it is there; then is the time for news."""
-        view = self._pieces.map(self._membership.folder.chunks, piece)
+        """Map it, if it is there; the time to hear what was evicted, and to tell what is mapped. Never waits."""
         master = self._membership.current()
         if master is not None:
-            _try(lambda: self._exchange(master))
+            _try(lambda: self._hear(master))
+        view = self._pieces.map(self._membership.folder.chunks, piece)
+        if master is not None:
+            _try(lambda: self._tell(master))
         return view
 
-    def _exchange(self, master: RemoteMaster) -> None:
-        """Hear what was evicted, tell what is mapped. Never waits. Raises `MasterGone`."""
+    def _hear(self, master: RemoteMaster) -> None:
         if self._watcher is None and self._hearing.acquire(blocking=False):
             try:
                 for evicted, name in master.news():
@@ -308,7 +317,6 @@ class NodeMemory:
                         self._pieces.drop(name)
             finally:
                 self._hearing.release()
-        self._tell(master)
 
     def _tell(self, master: RemoteMaster) -> None:
         self._pieces.tell(lambda notice: master.tell(notice, wait=False))
@@ -379,11 +387,6 @@ class NodeMemory:
 
 
 _WATCH_PAUSE_S: Final = 0.2
-
-
-def _pieces(chunks: Sequence[ChunkRef | Piece]) -> list[Piece]:
-    pieces = [chunk if isinstance(chunk, Piece) else Piece(chunk) for chunk in chunks]
-    return [piece for piece in pieces if piece.length and (piece.file or is_whole(piece.chunk))]
 
 
 def _joined(parts: Sequence[memoryview]) -> memoryview:
