@@ -123,8 +123,8 @@ class TaskFolder:
         while True:
             _make_private(self.path)
             try:
-                self.chunks.mkdir(mode=0o700, exist_ok=True)
-                self.plans.mkdir(mode=0o700, exist_ok=True)
+                _make(self.chunks)
+                _make(self.plans)
                 return
             except FileNotFoundError:
                 continue  # swept just now
@@ -270,7 +270,7 @@ os.register_at_fork(after_in_child=_registry.forget)
 def _make_private(folder: Path) -> None:
     """A folder that is this user's alone. What lies in a tmpfs that all users share may have been put there by any of them."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        _make(folder)
         found = os.lstat(folder)
     except FileNotFoundError:
         if not folder.parent.exists():
@@ -289,6 +289,14 @@ def _make_private(folder: Path) -> None:
             f"{folder} is not a folder of this user's alone (user {os.geteuid()}, mode 0700)",
             f"remove it, or set {VARIABLE} to a folder that nobody else may write to",
         )
+
+
+def _make(folder: Path) -> None:
+    """`Path.mkdir(exist_ok=True)` fails if the folder goes while it looks what is in its way."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
 
 
 def _is_private(found: os.stat_result) -> bool:
