@@ -74,7 +74,7 @@ class Ledger:
     def adopt(self, name: str, length: int) -> None:
         """It was there before us. The budget may be exceeded until `shrink`."""
         self.taken_bytes += length
-        self._hold(_Stored(name, length, unused_ahead=False), ahead=False)
+        self._hold(_Stored(name, length, unused_ahead=False))
 
     def reserve(self, name: str, length: int, *, ahead: bool) -> Reservation:
         """Room for a piece that is about to be fetched. Then either `keep` or `drop` it."""
@@ -98,11 +98,11 @@ class Ledger:
         self.coming_bytes += length
         return Reservation(True, evicted)
 
-    def keep(self, name: str, *, ahead: bool) -> None:
+    def keep(self, name: str) -> None:
         """What was reserved is in its file."""
         stored = self._coming.pop(name)
         self.coming_bytes -= stored.length
-        self._hold(stored, ahead=ahead)
+        self._hold(stored)
 
     def drop(self, name: str) -> None:
         """What was reserved has not come."""
@@ -160,7 +160,7 @@ class Ledger:
         self._plan = FarthestNextUse(names) if names else None
         if self._plan is not None:
             for stored in self._held.values():
-                self._plan.add(stored.name, stored.length, ahead=False)
+                self._plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
     def progress(self, used: int) -> None:
         if self._plan is not None:
@@ -172,11 +172,11 @@ class Ledger:
     def _is_mapped(self, name: str) -> bool:
         return self._held[name].maps > 0
 
-    def _hold(self, stored: _Stored, *, ahead: bool) -> None:
+    def _hold(self, stored: _Stored) -> None:
         self._held[stored.name] = stored
-        self._policy.add(stored.name, stored.length, ahead=ahead)
+        self._policy.add(stored.name, stored.length, ahead=stored.unused_ahead)
         if self._plan is not None:
-            self._plan.add(stored.name, stored.length, ahead=ahead)
+            self._plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
     def _evict(self, stored: _Stored) -> None:
         del self._held[stored.name]

@@ -307,7 +307,7 @@ class Master:
                 self._fetches += 1
                 self._prefetched += ahead
                 self._fetched_bytes += piece.length
-                self._ledger.keep(piece.name, ahead=ahead)
+                self._ledger.keep(piece.name)
                 self._news.arrived(piece.name)
                 self._remove(self._ledger.shrink())
             else:

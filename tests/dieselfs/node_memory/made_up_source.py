@@ -1,68 +1,36 @@
-"""A source of chunks that every process makes up alike, and that tells in a file what was asked of it."""
+"""A `ChunkSource` that counts, waits and fails on command. Content follows from the chunk's number."""
 
 from __future__ import annotations
 
-import os
-import random
-import time
-from dataclasses import dataclass
-from pathlib import Path
+import threading
+from collections.abc import Callable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.errors import Corrupt
-
-CHUNK_BYTES = 64 << 10
-CORRUPT = 13
-"""The number of a chunk that can't be read."""
+from dieselfs.node_memory.piece import Piece
 
 
-def chunk(number: int, size: int = CHUNK_BYTES) -> ChunkRef:
-    return ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, size)
+def piece_of(number: int, length: int = 1000) -> Piece:
+    return Piece(ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, length))
 
 
-def extent(ref: ChunkRef, offset: int = 0, length: int | None = None) -> FileExtent:
-    return FileExtent(ref, offset, ref.payload_bytes - offset if length is None else length, 0)
+def content_of(piece: Piece) -> bytes:
+    return piece.chunk.id.value[-1:] * piece.length
 
 
-def content(ref: ChunkRef) -> bytes:
-    """Different in each chunk, and in each of its 4 KiB."""
-    block = random.Random(ref.id.value).randbytes(4093)
-    return (block * (ref.payload_bytes // len(block) + 1))[: ref.payload_bytes]
-
-
-@dataclass
 class MadeUpSource:
-    """Implements `ChunkSource`; pickles. Each payload asked for adds a byte to `log`, each range a byte to `log`.ranges."""
+    """`before` is called with each piece that is asked for, in the asker's thread; what it raises, the fetch raises."""
 
-    log: Path
-    gate: Path | None = None
-    """Whole payloads are given out once this file is there."""
+    def __init__(self, before: Callable[[ChunkRef], None] = lambda chunk: None) -> None:
+        self.before = before
+        self.asked: list[ChunkRef] = []
+        self._lock = threading.Lock()
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        _append(self.log)
-        while self.gate is not None and not self.gate.exists():
-            time.sleep(0.001)
-        if int.from_bytes(chunk.id.value, "big") == CORRUPT:
-            raise Corrupt(f"chunk {chunk.id} is corrupt")
-        return memoryview(content(chunk))
+        with self._lock:
+            self.asked.append(chunk)
+        self.before(chunk)
+        return memoryview(content_of(Piece(chunk)))
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        _append(Path(f"{self.log}.ranges"))
-        at = file.offset + start
-        return memoryview(content(file.chunk))[at : at + length]
-
-    @property
-    def payloads(self) -> int:
-        return self.log.stat().st_size if self.log.exists() else 0
-
-    @property
-    def ranges(self) -> int:
-        path = Path(f"{self.log}.ranges")
-        return path.stat().st_size if path.exists() else 0
-
-
-def _append(log: Path) -> None:
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(fd, b".")
-    os.close(fd)
+        return self.payload(file.chunk)[file.offset + start :][:length]
