@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dieselfs.errors import UsageError
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 from metadata.snapshot_format import DIRECTORY_BASE
 
@@ -31,11 +32,12 @@ def class_folder_labels(
     """Each file's class folder, by inode: the number of a directory. About 2 ns a file.
 
     Files outside of the directory `under` (of `train/` and `val/`, whoever trains reads one) are `NOT_READ`; those that lie in it
-    themselves are a class of their own. `UsageError` if there is no such directory.
+    themselves are a class of their own. `UsageError` if there is no such directory, `SnapshotRefused` if directories make no tree.
     """
     if rule not in ("parent", "top"):
         raise ValueError(f"a class rule is 'parent' or 'top', not {rule!r}")
     parent = snapshot.columns.directory_parent.astype(np.int64)
+    _check_tree(snapshot, parent)
     base = _directory(snapshot, under)
     top = _first_below(parent, base)
     inside = (top == base) | (parent[top] == base)
@@ -54,6 +56,15 @@ def labels_by_path(snapshot: Snapshot, label: Callable[[bytes], Hashable | None]
             found = label(path)
             labels[inode] = NOT_READ if found is None else number.setdefault(found, len(number))
     return labels
+
+
+def _check_tree(snapshot: Snapshot, parent: npt.NDArray[np.int64]) -> None:
+    """Parents come before their children, or climbing would never end."""
+    holders = snapshot.columns.parent
+    if (parent[1:] >= np.arange(1, len(parent))).any() or (
+        len(holders) and int(holders.max()) >= len(parent)
+    ):
+        raise SnapshotRefused(f"{snapshot.path}: its directories are no tree: damaged")
 
 
 def _directory(snapshot: Snapshot, path: str | bytes) -> int:

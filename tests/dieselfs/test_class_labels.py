@@ -10,6 +10,7 @@ import pytest
 
 from dieselfs.class_labels import NOT_READ, class_folder_labels, labels_by_path
 from dieselfs.errors import UsageError
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 from tests.metadata.snapshot_trees import File, Tree, build
 
@@ -76,6 +77,19 @@ def test_any_function_of_the_path_gives_classes(snapshot: Snapshot) -> None:
     assert classes(snapshot, labels) == as_classes([1], [2], [3], [4], [6])
     last = labels_by_path(snapshot, lambda path: path.rpartition(b".")[2])
     assert classes(snapshot, last) == as_classes([0], [1, 2, 3, 4, 6], [5])
+
+
+@pytest.mark.parametrize("section", ["directory_parent", "parent"])
+def test_directories_that_are_no_tree_are_refused(snapshot: Snapshot, section: str) -> None:
+    start, size = snapshot.header.sections[section]
+    with snapshot.path.open("r+b") as file:
+        file.seek(start + size - 4)
+        file.write((len(PATHS) + 99).to_bytes(4, "little"))
+    with (
+        Snapshot.open(snapshot.path) as damaged,
+        pytest.raises(SnapshotRefused, match="no tree: damaged"),
+    ):
+        class_folder_labels(damaged)
 
 
 def test_a_dataset_without_files_has_no_labels(tmp_path: Path) -> None:
