@@ -5,8 +5,8 @@
         client.flush()
         client.get("cat/1.jpg")
 
-Reads go to the index, or to a snapshot once `load_meta` has opened one; file bytes come from the store through a bounded cache of
-chunks when read by the plan of a shuffle, and straight from the store otherwise.
+Names are looked up in the index, or in a snapshot once `load_meta` has opened one. Bytes come straight from the store, or from whole
+chunks in the node's shared memory once `open_memory` or `shuffle` has opened it (docs/decisions/0006-node-memory.md).
 """
 
 from __future__ import annotations
@@ -14,24 +14,29 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
-from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES, ChunkCache
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import NotYetSupported, UsageError
-from dieselfs.shuffle import shuffle_order
+from dieselfs.node_memory.node_memory import NodeMemory, NodeMemoryStatistics
+from dieselfs.node_memory.task_folder import TaskFolder, default_task
+from dieselfs.plan.plan_file import ReadingPlan, write_plan
+from dieselfs.reading_position import ReadingPosition
+from dieselfs.sample_reader import SampleReader
+from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
 from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.listing import DirectoryListing
@@ -39,10 +44,25 @@ from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
 _STREAM_BYTES = 4 << 20
+_NAMES_ARE_UTF8 = sys.getfilesystemencoding() == "utf-8"
 _ENCODING, _ENCODING_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 DatasetPath = str | bytes
 """A path in the dataset; str as of `os.fsencode`, so that any file name can be written."""
+
+Inodes = Sequence[int] | npt.NDArray[np.integer]
+"""Files of the snapshot that was loaded, by number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """Of one client in one process, since the plan was made, and of the memory that it shares with others."""
+
+    files_on_plan: int = 0
+    """Read where the plan of the last `shuffle` has them."""
+    files_off_plan: int = 0
+    memory: NodeMemoryStatistics | None = None
+    """None: not opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +93,10 @@ class Client:
         self._packing = packing
         self._writer: DatasetWriter | None = None
         self._snapshot: Snapshot | None = None
-        self._cache: ChunkCache | None = None
+        self._memory: NodeMemory | None = None
+        self._reader: SampleReader | None = None
+        self._position: ReadingPosition | None = None
+        self._position_owner = os.getpid()
 
     @classmethod
     def connect(
@@ -93,6 +116,11 @@ class Client:
         return cls(
             opened, snapshot_folder, target_bytes=target_bytes, open_chunks=open_chunks, seed=seed
         )
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """What metadata is answered from; None while it is the index. Belongs to the client."""
+        return self._snapshot
 
     def put(
         self,
@@ -125,11 +153,85 @@ class Client:
         return self._writer.flush()
 
     def get(self, path: DatasetPath) -> bytes:
-        """DL_get: the whole file, verified; `PathNotFound`, `PathConflict` for a directory."""
-        extent = self._extent(_encoded(path))
-        if not extent.length:
-            return b""
-        return bytes(self._source().read(extent, 0, extent.length))
+        """DL_get: the whole file, verified; `PathNotFound`, `PathConflict` for a directory.
+
+        From node memory, if it is open and a snapshot is loaded: about 1.7 µs for 4 KiB.
+        """
+        reader = self._reader
+        if reader is None:
+            return self._read_all(self._extent(_encoded(path)))
+        if not _NAMES_ARE_UTF8:
+            path = _encoded(path)
+        if self._position is None:
+            return reader.read_path(path)
+        inode = reader.inode_of(path)
+        data = reader.read(inode)
+        self._position.passed(inode)
+        return data
+
+    def get_many(self, files: Sequence[DatasetPath] | Inodes) -> list[bytes]:
+        """Whole files by their paths, or by their inodes in the snapshot that was loaded, in the order given.
+
+        What is not in memory is fetched together. Raises as `get` does; `IndexError` for an inode that is no file's.
+        """
+        if not len(files):
+            return []
+        if self._snapshot is None:
+            return self._read_extents([self._extent(_encoded(_as_path(file))) for file in files])
+        inodes = self._inodes(files)
+        reader = self._reader
+        if reader is None:
+            return self._read_extents([self._snapshot.extent(int(inode)) for inode in inodes])
+        data = reader.read_many(inodes)
+        if self._position is not None:
+            for inode in inodes:
+                self._position.passed(int(inode))
+        return data
+
+    def inode(self, path: DatasetPath) -> int:
+        """A file's number in the snapshot that was loaded, for `get_many` and `samples`. `PathNotFound`, `PathConflict`."""
+        if self._snapshot is None:
+            raise UsageError("files have numbers in a snapshot only", "call load_meta first")
+        return self._file_inode(_encoded(path))
+
+    @property
+    def samples(self) -> SampleReader:
+        """Reads files by their inodes, as a map-style dataset does: 0.7 µs for 4 KiB. Needs `open_memory` and a snapshot."""
+        if self._reader is None:
+            raise UsageError(
+                "samples are read from node memory by a snapshot", "call load_meta and open_memory"
+            )
+        return self._reader
+
+    def prefetch(
+        self, paths: Iterable[DatasetPath] = (), *, chunks: Iterable[ChunkId | str] = ()
+    ) -> None:
+        """Have the chunks of these files, and these chunks, fetched into node memory in the background, in order.
+
+        Opens node memory and makes a snapshot, if need be. `PathNotFound`, `PathConflict`, `UsageError` for a chunk that is not in it.
+        """
+        reader, snapshot = self._with_reader()
+        numbers = [snapshot.chunk_number(int(inode)) for inode in self._inodes(list(paths))]
+        wanted = [ChunkId.parse(chunk) if isinstance(chunk, str) else chunk for chunk in chunks]
+        if wanted:
+            known = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
+            for chunk in wanted:
+                if chunk.value not in known:
+                    raise UsageError(f"snapshot {snapshot.id} has no chunk {chunk}")
+                numbers.append(known[chunk.value])
+        reader.prefetch(list(dict.fromkeys(numbers)))
+
+    def open_memory(self, budget_bytes: int | None = None, task: str | None = None) -> None:
+        """Read through the node's shared memory from now on; nothing happens if it is open.
+
+        Whoever names the same task shares it; by default all that read this dataset on the node. The budget is the task's, by default a
+        share of what is free; of those that its members ask for, the greatest counts.
+        """
+        if self._memory is not None:
+            return
+        folder = TaskFolder.at(task or default_task(self.dataset.ref))
+        self._memory = NodeMemory.open(folder, self.dataset.reader, budget_bytes=budget_bytes)
+        self._make_reader()
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
         """Copy a file of any size to `target` in verified pieces; the number of bytes."""
@@ -233,33 +335,43 @@ class Client:
         except BaseException:
             snapshot.close()
             raise
+        self._end_plan()
         if self._snapshot is not None:
             self._snapshot.close()
         self._snapshot = snapshot
+        self._make_reader()
 
     def shuffle(
         self,
         *,
         seed: int = 0,
         epoch: int = 0,
-        group_size: int = 100,
+        group_size: int = DEFAULT_GROUP_SIZE,
         rank: int = 0,
         world_size: int = 1,
-        memory_bytes: int = DEFAULT_BUDGET_BYTES,
+        memory_bytes: int | None = None,
+        task: str | None = None,
     ) -> list[str]:
-        """DL_shuffle: this rank's paths in chunk-wise shuffled order (DIESEL §4.3); reads are served from whole chunks from now on.
+        """DL_shuffle: this rank's paths in chunk-wise shuffled order (DIESEL §4.3), which is the client's plan from now on.
 
-        Needs a snapshot: one is made if none was loaded."""
-        if self._snapshot is None:
-            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
-        assert self._snapshot is not None
-        if self._cache is None:
-            self._cache = ChunkCache(self.dataset.reader, memory_bytes)
-        order = shuffle_order(
-            self._snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size
-        )
-        text = self._snapshot.paths_text(order.inodes, b"\0")
+        Chunks are fetched into node memory (`open_memory`) ahead of a reader that follows it; others are served too. Needs a
+        snapshot: one is made if none was loaded. `PlanTooLarge` says what memory or which group size it takes.
+        """
+        self.open_memory(memory_bytes, task)
+        _, snapshot = self._with_reader()
+        order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
+        self._follow(order, snapshot)
+        text = snapshot.paths_text(order.inodes, b"\0")
         return [os.fsdecode(path) for path in text.split(b"\0")[:-1]]
+
+    def statistics(self) -> ClientStatistics:
+        """A message to the master of the node memory, if it is open."""
+        position = self._position
+        return ClientStatistics(
+            0 if position is None else position.on_plan,
+            0 if position is None else position.off_plan,
+            None if self._memory is None else self._memory.statistics(),
+        )
 
     def purge(self) -> None:
         """DL_purge: merge chunks with holes. Not built yet."""
@@ -274,12 +386,17 @@ class Client:
         remove_dataset(self.dataset.store, self.dataset.index, self.dataset.ref.name)
 
     def close(self) -> None:
-        """DL_close: flush, and let go of the snapshot. Store and index belong to the caller."""
+        """DL_close: flush, and let go of the snapshot and of node memory. Store and index belong to the caller."""
         try:
             if self._writer is not None:
                 self._writer.close()
         finally:
             self._writer = None
+            self._end_plan()
+            self._reader = None
+            if self._memory is not None:
+                self._memory.close()
+                self._memory = None
             if self._snapshot is not None:
                 self._snapshot.close()
                 self._snapshot = None
@@ -311,7 +428,69 @@ class Client:
             self._writer = None
 
     def _source(self) -> ChunkSource:
-        return self._cache or self.dataset.reader
+        return self._memory or self.dataset.reader
+
+    def _with_reader(self) -> tuple[SampleReader, Snapshot]:
+        """Opens what is missing."""
+        if self._snapshot is None:
+            self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
+        self.open_memory()
+        assert self._reader is not None
+        assert self._snapshot is not None
+        return self._reader, self._snapshot
+
+    def _make_reader(self) -> None:
+        if self._memory is not None and self._snapshot is not None:
+            self._reader = SampleReader(self._snapshot, self._memory)
+
+    def _follow(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
+        """Make `order` the plan; it stays as it was if the order is refused."""
+        assert self._memory is not None
+        if not len(order):
+            self._end_plan()
+            return
+        plan = ReadingPlan(snapshot.id, order.inodes, order.group_start, str(snapshot.path))
+        before = "" if self._position is None else self._position.plan.id
+        file = write_plan(self._memory.folder.path, plan, after=before)
+        try:
+            self._memory.follow(file.path)
+        except BaseException:
+            file.remove()
+            raise
+        self._end_plan()
+        self._position, self._position_owner = ReadingPosition(file), os.getpid()
+
+    def _end_plan(self) -> None:
+        """A forked child leaves its parent's plan alone."""
+        position, self._position = self._position, None
+        if position is not None and self._position_owner == os.getpid():
+            position.plan.remove()
+
+    def _inodes(self, files: Sequence[DatasetPath] | Inodes) -> Inodes:
+        """Of files given by paths or inodes; `PathNotFound`, `PathConflict`."""
+        assert self._snapshot is not None
+        if not len(files) or not isinstance(files[0], str | bytes):
+            return files  # type: ignore[return-value]
+        find = self._snapshot.paths.file
+        encoded = [_encoded(_as_path(file)) for file in files]
+        return [
+            self._file_inode(path) if (inode := find(path)) is None else inode for path in encoded
+        ]
+
+    def _file_inode(self, path: bytes) -> int:
+        assert self._snapshot is not None
+        inode = self._inode(path)
+        if self._snapshot.is_directory(inode):
+            raise PathConflict(f"is a directory: {_decoded(path)}")
+        return inode
+
+    def _read_all(self, file: FileExtent) -> bytes:
+        return bytes(self._source().read(file, 0, file.length)) if file.length else b""
+
+    def _read_extents(self, files: Sequence[FileExtent]) -> list[bytes]:
+        if self._memory is not None:
+            return [self._read_all(file) for file in files]
+        return [bytes(data) for data in self.dataset.reader.read_many(files)]
 
     def _inode(self, path: bytes) -> int:
         assert self._snapshot is not None
@@ -324,10 +503,7 @@ class Client:
 
     def _extent(self, path: bytes) -> FileExtent:
         if self._snapshot is not None:
-            inode = self._inode(path)
-            if self._snapshot.is_directory(inode):
-                raise PathConflict(f"is a directory: {_decoded(path)}")
-            return self._snapshot.extent(inode)
+            return self._snapshot.extent(self._file_inode(path))
         entry = self.dataset.namespace.stat(path)
         if entry.is_directory:
             raise PathConflict(f"is a directory: {_decoded(path) or '/'}")
@@ -338,6 +514,15 @@ class Client:
         record = self.dataset.namespace.chunk(bytes(row["chunk"]))
         chunk = ChunkRef(ChunkId(bytes(row["chunk"])), record.head_bytes, record.payload_bytes)
         return FileExtent(chunk, int(row["offset"]), int(row["length"]), int(row["hash"]))
+
+
+def _as_path(file: DatasetPath | int) -> DatasetPath:
+    if not isinstance(file, str | bytes):
+        raise UsageError(
+            "files are read by their inodes from a snapshot only",
+            "call load_meta first, or give paths, and paths alone",
+        )
+    return file
 
 
 def _encoded(path: DatasetPath) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -30,8 +31,8 @@ Inodes = Sequence[int] | npt.NDArray[np.integer]
 class MappedMemory(Protocol):
     """What a reader needs of `dieselfs.node_memory.node_memory.NodeMemory`."""
 
-    def map(self, piece: Piece) -> mmap.mmap | memoryview:
-        """The whole piece, fetched if it is missing. `NoRoom` if it can't be kept; else raises what `ChunkSource` does."""
+    def map(self, piece: Piece) -> memoryview:
+        """The whole piece, mapped from its file, fetched if it is missing. `NoRoom` if it can't be kept; else raises what `ChunkSource` does."""
         ...
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
@@ -55,6 +56,7 @@ class SampleReader:
     """
 
     __slots__ = (
+        "__weakref__",
         "_chunk",
         "_find",
         "_length",
@@ -75,8 +77,8 @@ class SampleReader:
         self._maps: list[_Slices] = [_NOT_MAPPED] * snapshot.chunk_count
         """By number of the chunk. Chunks above 16 MiB and empty ones are never mapped."""
         self._mapped: dict[str, int] = {}
-        """Numbers of the chunks that are, by the names of their pieces."""
-        memory.on_evicted(self._forget)
+        """Numbers of the chunks that are, or were asked for, by the names of their pieces."""
+        memory.on_evicted(_forgetting(weakref.ref(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._snapshot, self._memory)
@@ -171,14 +173,16 @@ class SampleReader:
     def _map(self, number: int) -> _Slices:
         chunk = self._snapshot.chunk(number)
         piece = Piece(chunk)
+        self._mapped[piece.name] = number
         view = self._memory.map(piece)
         if len(view) != chunk.payload_bytes:
             raise Corrupt(
                 f"chunk {chunk.id} has {len(view)} bytes of payload instead of {chunk.payload_bytes}"
             )
-        slices = view if isinstance(view, mmap.mmap) else _CopyingSlices(view)
-        self._mapped[piece.name] = number
+        slices = _slices_of(view)
         self._maps[number] = slices
+        if piece.name not in self._mapped:  # evicted before it was noted, by another thread
+            self._maps[number] = _NOT_MAPPED
         return slices
 
     def _map_missing(self, numbers: Iterable[int]) -> None:
@@ -201,10 +205,29 @@ class SampleReader:
             self._maps[number] = _NOT_MAPPED
 
 
+def _forgetting(reader: weakref.ref[SampleReader]) -> Callable[[str], None]:
+    """Node memory lives longer than a reader, and must not keep it."""
+
+    def forget(name: str) -> None:
+        alive = reader()
+        if alive is not None:
+            alive._forget(name)
+
+    return forget
+
+
 class _Slices(Protocol):
     """`mmap.mmap`, or what acts like it."""
 
     def __getitem__(self, part: slice) -> bytes: ...
+
+
+def _slices_of(view: memoryview) -> _Slices:
+    """A slice of a map is bytes, a slice of a view another view: one object more for each file."""
+    under = view.obj
+    if isinstance(under, mmap.mmap) and len(under) == len(view):
+        return under
+    return _CopyingSlices(view)
 
 
 class _CopyingSlices:

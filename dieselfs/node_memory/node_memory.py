@@ -121,6 +121,11 @@ class NodeMemory:
             pass  # the membership has logged it, and tries again
         return memory
 
+    @property
+    def folder(self) -> TaskFolder:
+        """The task's; this process's own if its source can't be handed to a helper."""
+        return self._membership.folder
+
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         """The bytes if they are mapped, or in the folder (some 20 µs, once); None otherwise. Never blocks."""
         chunk = file.chunk

@@ -27,7 +27,7 @@ class MappedFiles:
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.folder, self.source)
 
-    def map(self, piece: Piece) -> mmap.mmap | memoryview:
+    def map(self, piece: Piece) -> memoryview:
         if self.full:
             raise NoRoom("full")
         self.mapped.append(piece.name)
@@ -35,7 +35,7 @@ class MappedFiles:
         if not path.exists():
             path.write_bytes(piece.fetch(self.source))
         with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         self.ranges += 1

@@ -381,8 +381,10 @@ def test_shuffled_reading_fetches_every_chunk_once(places: Places) -> None:
     chunks = client.dataset.namespace.state().chunks
     assert chunks > 5
     assert places.store.reads == chunks
-    assert client._cache is not None
-    assert client._cache.statistics().fetches == chunks
+    memory = client.statistics().memory
+    assert memory is not None
+    assert memory.node is not None
+    assert memory.node.fetches == chunks
     assert client.shuffle(seed=3, group_size=2) == order != client.shuffle(seed=4, group_size=2)
     ranks = [client.shuffle(rank=rank, world_size=4) for rank in range(4)]
     assert [len(paths) for paths in ranks] == [100] * 4
