@@ -42,13 +42,11 @@ def announce(
     except OSError as error:
         _warn(f"{task_folder}: the reading order could not be written for the mount: {error}")
         return None
-    try:
-        answer = json.loads((mount_root / CONTROL_FOLDER / PLAN_FOLDER / file.id).read_bytes())
-    except (OSError, ValueError):
-        file.remove()
-        return None
+    answer = _answer(mount_root, file.id)
     if not answer.get("accepted"):
         file.remove()
+        if not answer:
+            return None
         hint = f" ({answer['hint']})" if answer.get("hint") else ""
         _warn(f"{mount_root} reads nothing ahead: {answer.get('error', 'no reason given')}{hint}")
         return None
@@ -63,11 +61,7 @@ def task_folder_of(mount_root: Path) -> Path | None:
 
 def mount_document(mount_root: Path) -> Mapping[str, Any]:
     """What a mount says of itself; empty if this is no mount's root."""
-    try:
-        document = json.loads((mount_root / CONTROL_FOLDER / DATASET_DOCUMENT).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return _document(mount_root / CONTROL_FOLDER / DATASET_DOCUMENT)
 
 
 def mount_above(path: str | os.PathLike[str]) -> Path | None:
@@ -77,6 +71,19 @@ def mount_above(path: str | os.PathLike[str]) -> Path | None:
         if mount_document(folder):
             return folder
     return None
+
+
+def _answer(mount_root: Path, plan_id: str) -> Mapping[str, Any]:
+    """What a mount says when a plan's name is looked up; empty if it knows of no plans."""
+    return _document(mount_root / CONTROL_FOLDER / PLAN_FOLDER / plan_id)
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,16 @@ PATHS = [
 
 def content(path: str) -> bytes:
     return path.encode().ljust(300, b".")
+
+
+def name_in(data: bytes) -> str:
+    """Loads a sample. Here, where a spawned worker finds it without the tests' own imports."""
+    return data.rstrip(b".").decode()
+
+
+def keep(batch: list[Any]) -> list[Any]:
+    """Collates nothing."""
+    return batch
 
 
 @dataclass(frozen=True)
