@@ -20,9 +20,9 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.pace import Pace
 
@@ -38,11 +38,11 @@ _WAITING, _UNDER_WAY, _HELD, _RELEASED = range(4)
 
 
 class PlannedMemory(Protocol):
-    """What is asked of node memory: see `dieselfs.node_memory.master_port.MasterPort`."""
+    """What is asked of node memory: see `dieselfs.node_memory.node_memory.NodeMemory`."""
 
-    def fetch(self, piece: Piece, *, ahead: bool = False) -> None: ...
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None: ...
 
-    def expect(self, names: Sequence[str]) -> None: ...
+    def expect(self, chunks: Sequence[ChunkId]) -> None: ...
 
     def progress(self, used: int) -> None: ...
 
@@ -277,7 +277,7 @@ class Follower:
         self._state[index] = _RELEASED
 
     def _tell_expected(self) -> None:
-        self._memory.expect([str(self._chunk(int(number)).id) for number in self._number])
+        self._memory.expect([self._chunk(int(number)).id for number in self._number])
         self._told_used = 0
 
     def _tell_progress(self) -> None:
@@ -346,7 +346,7 @@ class Follower:
         while (task := self._tasks.get()) is not None and not self._closing:
             error: Exception | None = None
             try:
-                self._memory.fetch(Piece(task.chunk), ahead=True)
+                self._memory.fetch([task.chunk])
             except Exception as failure:  # whatever it is, the thread that decides must hear of it
                 error = failure
             self._results.append(_Result(task, self._clock(), error))
