@@ -25,7 +25,9 @@ from metadata.snapshot import Snapshot
 
 DEFAULT_BATCH: Final = 256
 CLOSE: Final = 0.02
-"""An order is close to a full shuffle with a mix smaller by this part, and with this distance, at most."""
+"""An order is close to a full shuffle with a mix smaller by this part, and with this distance, at most …"""
+CLOSE_THROUGHOUT: Final = 0.1
+"""… and if no tenth of the epoch has a mix smaller than the full shuffle's smallest by more than this part: a last group of few chunks."""
 CHUNKS_UNDER_WAY: Final = 2
 """Beside the group that is read (docs/decisions/0007-plan.md)."""
 _SORTED_BELOW: Final = 0.5
@@ -239,7 +241,7 @@ class _Orders:
         return OrderQuality(mix, distance, distinct_numbers(chunk, self._batch))
 
     def recommended(self) -> GroupQuality:
-        """The first close one of a ladder, found by halving: a larger group is not worse, and all chunks are the full shuffle itself."""
+        """The first close one of a ladder, found by halving: a larger group is hardly worse, and all chunks are the full shuffle."""
         sizes = _ladder(self._snapshot.chunk_count)
         low, high = 0, len(sizes) - 1
         while low < high:
@@ -260,7 +262,11 @@ class _Orders:
 
 
 def _is_close(order: OrderQuality, full: OrderQuality) -> bool:
-    return order.distance <= CLOSE and order.mix.mean >= (1 - CLOSE) * full.mix.mean
+    return (
+        order.distance <= CLOSE
+        and order.mix.mean >= (1 - CLOSE) * full.mix.mean
+        and min(order.mix.by_part) >= (1 - CLOSE_THROUGHOUT) * min(full.mix.by_part)
+    )
 
 
 def _ladder(chunks: int) -> list[int]:

@@ -99,6 +99,7 @@ def test_class_sorted_chunks_need_a_large_group(reports: dict[str, ShuffleReport
     assert one.mix.effective_batch < four.mix.effective_batch < sixteen.mix.effective_batch < 40
     assert found.recommended.group_size > 16
     assert found.is_close(found.recommended.order)
+    assert found.is_close(found.full)
     assert not found.is_close(sixteen)
     assert found.chunk_classes.sorted_by_class
     assert found.chunk_classes.found == 1
@@ -127,8 +128,9 @@ def test_the_end_of_an_epoch_shows_a_last_group_of_few_chunks(tmp_path: Path) ->
     with opened(SORTED, tmp_path) as snapshot:
         # 90 chunks are one group, and the last tenth of the epoch is another, of 10.
         found = report(snapshot, [90], class_folder_labels(snapshot), batch=50)
-    parts = found.groups[0].order.mix.by_part
-    assert parts[-1] < min(parts[:-1]) - 3
+    order = found.groups[0].order
+    assert order.mix.by_part[-1] < min(order.mix.by_part[:-1]) - 3
+    assert not found.is_close(order)
 
 
 def test_one_class_has_no_distance(tmp_path: Path) -> None:
