@@ -13,6 +13,7 @@ import pytest
 from dieselfs.class_labels import class_folder_labels
 from dieselfs.errors import UsageError
 from dieselfs.shuffle_quality import (
+    OrderQuality,
     ShuffleReport,
     largest_group,
     memory_of_group,
@@ -131,6 +132,24 @@ def test_the_end_of_an_epoch_shows_a_last_group_of_few_chunks(tmp_path: Path) ->
     order = found.groups[0].order
     assert order.mix.by_part[-1] < min(order.mix.by_part[:-1]) - 3
     assert not found.is_close(order)
+
+
+def test_close_is_close_by_mix_by_distance_and_in_each_tenth(
+    reports: dict[str, ShuffleReport],
+) -> None:
+    found = reports["scattered"]
+    full = found.full
+    parts = full.mix.by_part
+
+    def with_mix(**changes: object) -> OrderQuality:
+        return replace(full, mix=replace(full.mix, **changes))
+
+    assert found.is_close(replace(full, distance=0.019))
+    assert not found.is_close(replace(full, distance=0.021))
+    assert found.is_close(with_mix(mean=full.mix.mean * 0.981))
+    assert not found.is_close(with_mix(mean=full.mix.mean * 0.979))
+    assert found.is_close(with_mix(by_part=(*parts[1:], min(parts) * 0.91)))
+    assert not found.is_close(with_mix(by_part=(*parts[1:], min(parts) * 0.89)))
 
 
 def test_one_class_has_no_distance(tmp_path: Path) -> None:
