@@ -1,6 +1,8 @@
 """What holds for every test: nothing outlives the run, no mount and no process."""
 
 import os
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +28,16 @@ def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     while (left := mounts_below(base) + processes_with(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left, "left behind by the tests:\n  " + "\n  ".join(left)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def node_memory_of_the_tests() -> Iterator[Path]:
+    """Tasks of the tests have a tmpfs folder of their own: what is swept there, or left by those that are killed, is nobody else's."""
+    folder = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
+    os.environ["DIESELFS_MEMORY_FOLDER"] = os.fspath(folder)
+    yield folder
+    del os.environ["DIESELFS_MEMORY_FOLDER"]
+    shutil.rmtree(folder)
 
 
 def mounts_below(folder: Path) -> list[str]:

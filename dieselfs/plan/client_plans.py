@@ -1,0 +1,74 @@
+"""The plans of a task's clients, followed by the process that leads the task: it has no snapshot open of its own, so a plan says where
+one is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.node_memory.master_port import MasterPort
+from dieselfs.node_memory.piece import Piece
+from dieselfs.plan.follower import FollowerStatistics
+from dieselfs.plan.plan_file import ReadingPlan
+from dieselfs.plan.plan_following import PlanFollowing
+from metadata.errors import SnapshotRefused
+from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedOfMaster:
+    """Implements `follower.PlannedMemory`."""
+
+    master: MasterPort
+
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        for chunk in chunks:
+            self.master.fetch(Piece(chunk), ahead=True)
+
+    def expect(self, chunks: Sequence[ChunkId]) -> None:
+        self.master.expect([str(chunk) for chunk in chunks])
+
+    def progress(self, used: int) -> None:
+        self.master.progress(used)
+
+
+class ClientPlans:
+    """Thread-safe."""
+
+    def __init__(self, master: MasterPort) -> None:
+        self._following = PlanFollowing(
+            _AskedOfMaster(master), self._snapshot_of, lambda: master.statistics().budget_bytes
+        )
+        self._snapshot: Snapshot | None = None
+        self._lock = threading.Lock()
+
+    def follow(self, plan: Path) -> None:
+        """Fetch ahead of the plan's reader. Raises `PlanTooLarge`, `SnapshotRefused`, `FileNotFoundError`."""
+        self._following.follow(plan)
+
+    def statistics(self) -> FollowerStatistics:
+        return self._following.statistics()
+
+    def close(self) -> None:
+        self._following.close()
+        if self._snapshot is not None:
+            self._snapshot.close()
+
+    def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
+        with self._lock:
+            known = self._snapshot
+            if known is None or str(known.id) != plan.snapshot_id:
+                found = Snapshot.open(Path(plan.snapshot_path))
+                if str(found.id) != plan.snapshot_id:
+                    found.close()
+                    raise SnapshotRefused(
+                        f"{plan.snapshot_path} is not snapshot {plan.snapshot_id}, which a plan is of"
+                    )
+                self._snapshot = found  # one that was open before may be in use: its map goes with it
+                return found
+            return known
