@@ -197,7 +197,9 @@ class File:
 @pytest.mark.parametrize("policy", ["uniform", "lru"])
 @settings(max_examples=60)
 @given(data=st.data())
-def test_the_books_are_right_and_the_budget_is_kept(policy: PolicyName, data: st.DataObject) -> None:
+def test_the_books_are_right_and_the_budget_is_kept(
+    policy: PolicyName, data: st.DataObject
+) -> None:
     clock = Clock()
     ledger = ledger_of(20, policy, clock)
     files: list[File] = []
@@ -224,7 +226,7 @@ def test_the_books_are_right_and_the_budget_is_kept(policy: PolicyName, data: st
                 if asked.granted:
                     files.append(File(name, length))
             case 3 | 4 if coming:
-                ledger.keep(name)))
+                ledger.keep(name)
                 coming.state = "held"
             case 5 if coming and not coming.members:
                 ledger.drop(name)
