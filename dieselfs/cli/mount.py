@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
+    from dieselfs.node_memory.task_folder import TaskFolder
+    from dieselfs.shuffle import ShuffleParameters
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -47,7 +49,9 @@ class MountRequest:
     snapshot: str | None
     refresh: bool
     no_index: bool
-    cache_memory_bytes: int | None
+    memory_bytes: int | None
+    task: str | None
+    shuffle: ShuffleParameters | None
     preload: bool
     store_ahead_bytes: int | None
     plain: bool
@@ -57,7 +61,8 @@ class MountRequest:
     examples=[
         "dlcmd mount imagenet /mnt/imagenet",
         "dlcmd mount --refresh imagenet /mnt/imagenet",
-        "dlcmd mount imagenet@12 /mnt/old --no-index --cache-memory 8GiB",
+        "dlcmd mount imagenet@12 /mnt/old --no-index --memory 8GiB",
+        "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
     ]
@@ -75,7 +80,22 @@ class MountRequest:
     "--no-index", is_flag=True, help="Don't ask the index: mount the newest snapshot known."
 )
 @click.option(
-    "--cache-memory", type=Size(), metavar="SIZE", help="Memory for chunks (default 1GiB)."
+    "--memory",
+    "--cache-memory",
+    "memory",
+    type=Size(),
+    metavar="SIZE",
+    help="Memory for chunks, shared by all processes of the task on this node (default: a quarter of what is free).",
+)
+@click.option(
+    "--shuffle",
+    metavar="seed=N,group=N",
+    help="The order that will be read (see `dlcmd shuffle`): its chunks are fetched ahead, epoch after epoch.",
+)
+@click.option(
+    "--task",
+    metavar="NAME",
+    help="Share memory with the mounts and clients of this name (default: those of the dataset).",
 )
 @click.option(
     "--preload", is_flag=True, help="Fetch chunks at once, as many as fit into that memory."
@@ -125,7 +145,9 @@ def _request(
         raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
     if address.snapshot and flags["snapshot"]:
         raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
-    memory = parse_size(options["cache_memory"]) if "cache_memory" in options else None
+    memory_option = options.get("memory") or options.get("cache_memory")
+    memory = None if memory_option is None else parse_size(memory_option)
+    shuffle = flags["shuffle"] or options.get("shuffle")
     store_ahead = parse_size(options["store_ahead"]) if "store_ahead" in options else None
     return MountRequest(
         address=address,
@@ -137,11 +159,23 @@ def _request(
         snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
         refresh=flags["refresh"] or "refresh" in options,
         no_index=flags["no_index"] or "no_index" in options,
-        cache_memory_bytes=flags["cache_memory"] or memory,
+        memory_bytes=flags["memory"] or memory,
+        task=flags["task"] or options.get("task"),
+        shuffle=None if shuffle is None else _parameters(shuffle),
         preload=flags["preload"] or "preload" in options,
         store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
         plain=flags["plain"] or "plain" in options,
     )
+
+
+def _parameters(text: str) -> ShuffleParameters:
+    from dieselfs.shuffle import parse_parameters
+
+    try:
+        # A comma would end a -o option.
+        return parse_parameters(text.replace(":", ","))
+    except ValueError as error:
+        raise UsageError(f"--shuffle {error}") from error
 
 
 def _start(invocation: Invocation, request: MountRequest) -> None:
@@ -158,6 +192,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
         _check_chunks(invocation, snapshot)
+        _check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
     log_file = default_log_file(mountpoint)
@@ -245,17 +280,32 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
-    from dieselfs.chunk_cache import ChunkCache
     from dieselfs.fuse.mount import check_mountable, run_mount
+    from dieselfs.node_memory.node_memory import NodeMemory
     from dieselfs.snapshots import find_newer
 
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
     with _opened(_choose(invocation, request), request) as snapshot:
+        _check_room(request, snapshot)
         store, folder = invocation.store(), snapshot.path.parent
-        source = ChunkCache(ChunkReader(store, snapshot.dataset), _cache_bytes(request))
-        run_mount(snapshot, source, options, newer=lambda shown: find_newer(shown, folder, store))
+        task = _task_folder(request, snapshot)
+        memory_bytes = _memory_bytes(request, task)
+        options = replace(
+            options,
+            task_folder=task.path,
+            memory_bytes=memory_bytes,
+            preload_bytes=memory_bytes if request.preload else 0,
+        )
+        reader = ChunkReader(store, snapshot.dataset)
+        memory = NodeMemory.open(task, reader, budget_bytes=memory_bytes, lead=True)
+        try:
+            run_mount(
+                snapshot, memory, options, newer=lambda shown: find_newer(shown, folder, store)
+            )
+        finally:
+            memory.close()
 
 
 def _choose(invocation: Invocation, request: MountRequest) -> Path:
@@ -314,10 +364,25 @@ def _check_chunks(invocation: Invocation, snapshot: Snapshot) -> None:
         ) from error
 
 
-def _cache_bytes(request: MountRequest) -> int:
-    from dieselfs.chunk_cache import DEFAULT_BUDGET_BYTES
+def _check_room(request: MountRequest, snapshot: Snapshot) -> None:
+    """Too little memory for the order would else show only in the log."""
+    from dieselfs.plan.requirement import require_room_for
 
-    return request.cache_memory_bytes or DEFAULT_BUDGET_BYTES
+    if request.shuffle is not None:
+        memory_bytes = _memory_bytes(request, _task_folder(request, snapshot))
+        require_room_for(snapshot, request.shuffle, memory_bytes)
+
+
+def _task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
+    from dieselfs.node_memory.task_folder import TaskFolder, default_task
+
+    return TaskFolder.at(request.task or default_task(snapshot.dataset))
+
+
+def _memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
+    from dieselfs.node_memory.budget import default_budget_bytes
+
+    return request.memory_bytes or default_budget_bytes(folder.path)
 
 
 def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
@@ -332,7 +397,7 @@ def _mount_options(invocation: Invocation, request: MountRequest) -> MountOption
         gid=request.gid,
         nonempty=request.nonempty,
         plain=request.plain,
-        preload_bytes=_cache_bytes(request) if request.preload else 0,
+        shuffle=request.shuffle,
         store_ahead_bytes=request.store_ahead_bytes,
     )
 
@@ -357,13 +422,15 @@ def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Pat
     command += ["--nonempty"] if request.nonempty else []
     command += ["--preload"] if request.preload else []
     command += ["--plain"] if request.plain else []
-    for flag, number in (
+    for flag, value in (
         ("--uid", request.uid),
         ("--gid", request.gid),
-        ("--cache-memory", request.cache_memory_bytes),
+        ("--memory", request.memory_bytes),
+        ("--task", request.task),
+        ("--shuffle", request.shuffle),
         ("--store-ahead", request.store_ahead_bytes),
     ):
-        command += [] if number is None else [flag, str(number)]
+        command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
 
 

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
+from dieselfs.fuse.file_reader import ReaderStatistics
 from dieselfs.fuse.statistics import FastPathStatistics
+from dieselfs.plan.follower import FollowerStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
@@ -24,9 +27,19 @@ and read the paths of that rank's files in chunk-wise shuffled order, one a line
 mountpoint. What is left out has its default. A name that is no set of parameters is an error (EINVAL).
 """
 
+PLAN_README: Final = b"""\
+A program that knows its reading order writes it as a plan into the folder that dataset.json calls
+node_memory, and looks up the plan's id here. What it reads says whether the mount fetches ahead of it.
+dieselfs.plan.announcement does both.
+"""
+
 
 def dataset_document(
-    snapshot: Snapshot, store_url: str, options: Mapping[str, object], mounted_ns: int
+    snapshot: Snapshot,
+    store_url: str,
+    options: Mapping[str, object],
+    mounted_ns: int,
+    node_memory: Path | None = None,
 ) -> bytes:
     """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when."""
     return _json(
@@ -42,6 +55,7 @@ def dataset_document(
             "chunks": snapshot.chunk_count,
             "bytes": snapshot.total_bytes,
             "store": without_secrets(store_url),
+            "node_memory": None if node_memory is None else os.fspath(node_memory),
             "options": dict(options),
             "pid": os.getpid(),
             "mounted": timestamp(mounted_ns),
@@ -51,16 +65,15 @@ def dataset_document(
 
 def statistics_document(
     requests: Mapping[str, int],
-    bytes_read: int,
-    thread_reads: int,
+    reader: ReaderStatistics,
     cache: object,
     uptime_s: float,
     fast_path: FastPathStatistics = _NO_FAST_PATH,
+    plan: FollowerStatistics | None = None,
 ) -> bytes:
     """`stats.json`: counters since the mount began.
 
-    `requests` (by kind), `bytes_read` and `thread_reads` are those of Python alone, `cache` is the cache's statistics
-    dataclass. The document has the sums, so that it reads the same with and without a fast path.
+    `requests` (by kind) and `reader` are those of Python alone, `cache` is the statistics dataclass of what is read from. The document has the sums, so that it reads the same with and without a fast path.
     """
     cached: dict[str, Any] = (
         asdict(cache) if is_dataclass(cache) and not isinstance(cache, type) else {}
@@ -75,15 +88,18 @@ def statistics_document(
             },
             "requests": dict(sorted((Counter(requests) + Counter(fast_path.requests)).items())),
             "requests_in_python": dict(sorted(requests.items())),
-            "bytes_read": bytes_read + fast_path.bytes_read,
+            "bytes_read": reader.bytes_read + fast_path.bytes_read,
             "hits": {
                 "node_memory": cached.get("hits", 0) + fast_path.node_memory_hits,
-                "store": thread_reads,
+                "store": reader.thread_reads,
             },
-            "reads_through_threads": thread_reads,
+            "reads_through_threads": reader.thread_reads,
+            "waits_over_1_ms": reader.waits,
+            "waited_s": round(reader.waited_s, 3),
             "stored_ahead": asdict(fast_path.stored_ahead),
             "listed_ahead": {"directories": fast_path.listed_ahead},
             "cache": cached,
+            "plan": None if plan is None else asdict(plan),
         }
     )
 

@@ -5,6 +5,7 @@
     .dieselfs/refresh.json       how often the mount was told to take a newer snapshot, and what came of it
     .dieselfs/shuffle/README     how to name a list
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
+    .dieselfs/plan/<id>          whether a plan in the task's folder is followed, from the look-up on
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
 reads as empty), and a document gets a fresh inode then, so that the kernel never shows one content under
@@ -21,20 +22,26 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 import pyfuse3
 
 from dieselfs.fuse.attributes import DIRECTORY_BYTES, FOREVER_S, Owner, entry_attributes
-from dieselfs.fuse.control_documents import SHUFFLE_README
-from dieselfs.fuse.control_names import README_NAME, SHUFFLE_NAME
-from dieselfs.fuse.inodes import CONTROL_INODE, FIRST_CONTROL_FILE_INODE, SHUFFLE_INODE
+from dieselfs.fuse.control_documents import PLAN_README, SHUFFLE_README
+from dieselfs.fuse.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME
+from dieselfs.fuse.inodes import (
+    CONTROL_INODE,
+    FIRST_CONTROL_FILE_INODE,
+    PLAN_INODE,
+    SHUFFLE_INODE,
+)
 from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
 from dieselfs.shuffle import ShuffleParameters, parse_parameters
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
+_FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_INODE, PLAN_NAME: PLAN_INODE}
 MAX_FILES: Final = 10_000
 """The kernel forgets what nobody uses; if it does not, the oldest are dropped and become stale."""
 
@@ -49,6 +56,18 @@ class _ControlFile:
     """How often the kernel was told of it and has not said yet that it forgot."""
 
 
+class Plans(Protocol):
+    """Who follows plans."""
+
+    async def take(self, name: bytes) -> bytes:
+        """A reader has named its plan: the document that answers it."""
+        ...
+
+    def note_list(self, order: ShuffledOrder) -> None:
+        """A reader begins to read this list. Returns at once."""
+        ...
+
+
 class ControlDirectory:
     """The files of the control directory that the kernel knows at present."""
 
@@ -58,16 +77,19 @@ class ControlDirectory:
         lists: ShuffleLists,
         snapshot: Callable[[], Snapshot],
         owner: Owner,
+        plans: Plans | None = None,
     ) -> None:
         """`documents` gives the content of each file of `.dieselfs/` at the time of the call, `snapshot`
         the one whose shuffled orders are given then."""
         self._lists = lists
+        self._plans = plans
         self._snapshot = snapshot
         self._owner = owner
         self._started_ns = time.time_ns()
         self._documents = {
             CONTROL_INODE: dict(documents),
             SHUFFLE_INODE: {README_NAME: lambda: SHUFFLE_README},
+            PLAN_INODE: {README_NAME: lambda: PLAN_README},
         }
         self._next_inode = count(FIRST_CONTROL_FILE_INODE)
         self._files: dict[int, _ControlFile] = {}
@@ -75,13 +97,15 @@ class ControlDirectory:
 
     async def lookup(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes:
         """Counts as one look-up of the inode that it returns."""
-        if parent == CONTROL_INODE and name == SHUFFLE_NAME:
-            return self.attributes(SHUFFLE_INODE)
+        if parent == CONTROL_INODE and name in _FOLDERS:
+            return self.attributes(_FOLDERS[name])
         write = self._documents.get(parent, {}).get(name)
         if write is not None:
             return self._told(self._new_document(write()))
         if parent == SHUFFLE_INODE and b"=" in name:
             return self._told(await self._list_inode(self._order(name)))
+        if parent == PLAN_INODE and self._plans is not None:
+            return self._told(self._new_document(await self._plans.take(name)))
         raise pyfuse3.FUSEError(errno.ENOENT)
 
     def _new_document(self, content: bytes) -> int:
@@ -116,7 +140,8 @@ class ControlDirectory:
 
     def attributes(self, inode: int) -> pyfuse3.EntryAttributes:
         if inode in self._documents:
-            mode, links = stat.S_IFDIR | 0o555, 3 if inode == CONTROL_INODE else 2
+            folders = len(_FOLDERS) if inode == CONTROL_INODE else 0
+            mode, links = stat.S_IFDIR | 0o555, 2 + folders
             return entry_attributes(
                 inode, mode, DIRECTORY_BYTES, self._started_ns, self._owner, FOREVER_S, links
             )
@@ -132,12 +157,14 @@ class ControlDirectory:
     def names(self, directory: int) -> list[bytes]:
         """What a listing shows. A list's name is for the asker to choose, so none is listed."""
         names = sorted(self._documents[directory])
-        return [*names, SHUFFLE_NAME] if directory == CONTROL_INODE else names
+        return [*names, *_FOLDERS] if directory == CONTROL_INODE else names
 
     async def read(self, inode: int, start: int, size: int) -> memoryview:
         """Bytes [start, start + size), as far as the file reaches."""
         content = self._file(inode).content
         if isinstance(content, ShuffledOrder):
+            if start == 0 and self._plans is not None:
+                self._plans.note_list(content)
             content = await self._lists.text(content)
         return memoryview(content)[start : start + size]
 

@@ -4,7 +4,7 @@ The kernel's number of a file names its epoch (`inodes`), so what a reader holds
 is answered from the snapshot it was found in for as long as the mount lives. The root alone keeps its number: it is that of
 the current epoch, and each position in its listing says which epoch's listing it belongs to.
 
-Read and changed on one thread only, that of the requests.
+Changed, and read unless said otherwise, on one thread only, that of the requests.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import count
 
 import pyfuse3
 
+from dieselfs.errors import UsageError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.dataset_tree import DatasetTree
 from dieselfs.fuse.inodes import (
@@ -57,6 +58,16 @@ class Epochs:
     def tree_of(self, inode: int) -> DatasetTree:
         """The tree that the kernel learnt `inode` from; ESTALE for a number that no epoch has given out."""
         return self.current if inode == ROOT_INODE else self._tree(epoch_of(inode))
+
+    def shown(self, snapshot_id: str) -> DatasetTree:
+        """The latest tree of a snapshot; `UsageError` if the mount has not shown it. From any thread."""
+        for tree in reversed(list(self._trees.values())):
+            if str(tree.snapshot.id) == snapshot_id:
+                return tree
+        raise UsageError(
+            f"snapshot {snapshot_id} is not mounted here, but {self.current.snapshot.id}",
+            "begin anew, with the snapshot that is mounted",
+        )
 
     def _tree(self, epoch: int) -> DatasetTree:
         tree = self._trees.get(epoch)

@@ -5,14 +5,18 @@ A short reply would silently truncate the file for its reader, and shrink `st_si
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkSource, FileExtent
 from chunkstore.errors import Corrupt
 from dieselfs.chunk_cache import CacheObserver
 from dieselfs.worker_threads import WorkerThreads
+
+WAIT_S: Final = 1e-3
+"""A READ that takes longer counts as one that its reader waited for."""
 
 
 class CachedSource(ChunkSource, Protocol):
@@ -35,25 +39,49 @@ class CachedSource(ChunkSource, Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """READs that Python answered, since the mount began."""
+
+    bytes_read: int = 0
+    thread_reads: int = 0
+    """READs whose bytes were not in memory."""
+    waits: int = 0
+    """Of those, that took longer than a millisecond."""
+    waited_s: float = 0.0
+    """All of those together."""
+
+
 class FileReader:
     """Answers from memory on the spot, from slower tiers through a worker thread."""
 
-    source: CachedSource
-    threads: WorkerThreads
-    bytes_read: int = 0
-    thread_reads: int = 0
+    def __init__(self, source: CachedSource, threads: WorkerThreads) -> None:
+        self._source, self._threads = source, threads
+        self._bytes_read = self._thread_reads = self._waits = 0
+        self._waited_s = 0.0
+
+    def statistics(self) -> ReaderStatistics:
+        return ReaderStatistics(self._bytes_read, self._thread_reads, self._waits, self._waited_s)
 
     async def read(self, file: FileExtent, start: int, size: int) -> bytes | memoryview:
         """Bytes [start, start + size) of `file` as far as it reaches. Raises `ChunkStoreError`."""
         length = min(size, file.length - start)
         if length <= 0:
             return b""
-        data = self.source.peek(file, start, length)
+        data = self._source.peek(file, start, length)
         if data is None:
-            self.thread_reads += 1
-            data = await self.threads.run_abandonable(self.source.read, file, start, length)
+            data = await self._read_in_thread(file, start, length)
         if len(data) != length:
             raise Corrupt(f"{len(data)} bytes came for {length} of chunk {file.chunk.id}")
-        self.bytes_read += length
+        self._bytes_read += length
         return data
+
+    async def _read_in_thread(self, file: FileExtent, start: int, length: int) -> memoryview:
+        self._thread_reads += 1
+        begin = time.monotonic()
+        try:
+            return await self._threads.run_abandonable(self._source.read, file, start, length)
+        finally:
+            took_s = time.monotonic() - begin
+            self._waited_s += took_s
+            self._waits += took_s > WAIT_S

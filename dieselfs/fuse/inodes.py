@@ -19,7 +19,8 @@ from typing import Final
 ROOT_INODE: Final = 1  # FUSE_ROOT_ID, fixed by the kernel
 CONTROL_INODE: Final = 2
 SHUFFLE_INODE: Final = 3
-FIRST_CONTROL_FILE_INODE: Final = 4
+PLAN_INODE: Final = 4
+FIRST_CONTROL_FILE_INODE: Final = 5
 """From here on control files are numbered as they are looked up."""
 FIRST_EPOCH: Final = 1
 

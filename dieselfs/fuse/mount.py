@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import pyfuse3
@@ -37,14 +37,16 @@ from dieselfs.fuse.fast_path import FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.guardian import Guardian, start_guardian
 from dieselfs.fuse.lister import Lister
+from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
 from dieselfs.fuse.mountpoint import prepare, resolve
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.preload import preload
 from dieselfs.fuse.readahead import widen_readahead
 from dieselfs.fuse.readiness import announce_ready
 from dieselfs.fuse.refresh import NewerSnapshot, Refresher
-from dieselfs.fuse.shuffle_lists import ShuffleLists
+from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
 from dieselfs.fuse.storing_ahead import StoringAhead
+from dieselfs.shuffle import ShuffleParameters
 from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import ROOT, Snapshot
 
@@ -58,6 +60,10 @@ _MAX_TASKS: Final = (
     256  # above _READING_THREADS, so that memory hits pass reads that wait for a store
 )
 _FUSE_DEVICE: Final = Path("/dev/fuse")
+
+
+class MountMemory(CachedSource, TaskMemory, Protocol):
+    """What a mount reads from: `dieselfs.node_memory.node_memory.NodeMemory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,12 @@ class MountOptions:
     """Without the fast path: every request is answered in Python."""
     preload_bytes: int = 0
     """How much to fetch into memory at the beginning; `source` must have room for it."""
+    task_folder: Path | None = None
+    """Of the node memory that `source` is: where readers write their plans. None: none is followed."""
+    memory_bytes: int = 0
+    """For node memory and what plans store in the page cache, together."""
+    shuffle: ShuffleParameters | None = None
+    """The order that will be read: it is followed from the beginning."""
     store_ahead_bytes: int | None = None
     """Most that the page cache may hold of files stored ahead; None: a share of the free memory, 0: store none."""
 
@@ -104,7 +116,7 @@ def check_mountable(options: MountOptions) -> None:
 
 def run_mount(
     snapshot: Snapshot,
-    source: CachedSource,
+    source: MountMemory,
     options: MountOptions,
     *,
     newer: NewerSnapshot = lambda shown: None,
@@ -118,7 +130,7 @@ def run_mount(
     """
     check_mountable(options)
     mountpoint = resolve(options.mountpoint)
-    parts = _assemble(snapshot, source, options, newer)
+    parts = _assemble(snapshot, source, options, newer, mountpoint)
     trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
 
 
@@ -128,15 +140,20 @@ class _Parts:
 
     operations: MountOperations
     epochs: Epochs
-    source: CachedSource
+    source: MountMemory
     refresher: Refresher
     threads: WorkerThreads
     fast_path: FastPath
     storing_ahead: StoringAhead
+    plans: MountPlans | None
 
 
 def _assemble(
-    snapshot: Snapshot, source: CachedSource, options: MountOptions, newer: NewerSnapshot
+    snapshot: Snapshot,
+    source: MountMemory,
+    options: MountOptions,
+    newer: NewerSnapshot,
+    mountpoint: Path,
 ) -> _Parts:
     threads = WorkerThreads(_READING_THREADS)
     reader = FileReader(source, threads)
@@ -146,34 +163,49 @@ def _assemble(
     started_ns, started = time.time_ns(), time.monotonic()
     counts: dict[str, int] = {}
     fast_path = FastPath(wanted=not options.plain)
+    plans = None
+    if options.task_folder is not None:
+        plans = MountPlans(
+            source,
+            options.task_folder,
+            epochs,
+            fast_path,
+            mountpoint,
+            options.memory_bytes,
+            stores_ahead=options.store_ahead_bytes != 0,
+        )
 
     def statistics() -> bytes:
         return statistics_document(
             counts,
-            reader.bytes_read,
-            reader.thread_reads,
+            reader.statistics(),
             source.statistics(),
             time.monotonic() - started,
             fast_path.statistics(),
+            None if plans is None else plans.statistics(),
         )
 
     def dataset() -> bytes:
-        return dataset_document(refresher.shown, options.store_url, _shown(options), started_ns)
+        return dataset_document(
+            refresher.shown, options.store_url, _shown(options), started_ns, options.task_folder
+        )
 
     control = ControlDirectory(
         {DATASET_NAME: dataset, STATISTICS_NAME: statistics, REFRESH_NAME: refresher.document},
         ShuffleLists(threads),
         lambda: epochs.current.snapshot,
         options.owner,
+        plans,
     )
     return _Parts(
-        MountOperations(epochs, reader, control, counts),
+        MountOperations(epochs, reader, control, counts, plans),
         epochs,
         source,
         refresher,
         threads,
         fast_path,
         StoringAhead(fast_path, source, options.store_ahead_bytes),
+        plans,
     )
 
 
@@ -216,6 +248,8 @@ async def _mounted(
             try:
                 await _serve(parts, options, mountpoint, endings, refreshes, on_ready)
             finally:
+                if parts.plans is not None:
+                    parts.plans.close()
                 parts.fast_path.stop(guardian.abort)
                 # Detaches also what is in use, and aborts what has not been answered.
                 pyfuse3.close(unmount=True)
@@ -237,6 +271,9 @@ async def _serve(
             nursery.start_soon(Lister(parts.fast_path, parts.epochs).run, mountpoint)
         nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
         nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
+        if options.shuffle is not None and parts.plans is not None:
+            order = ShuffledOrder(parts.epochs.current.snapshot, options.shuffle)
+            await parts.threads.run(parts.plans.begin, order)
         if options.preload_bytes:
             snapshot = parts.epochs.current.snapshot
             nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)

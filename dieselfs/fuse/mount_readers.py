@@ -2,7 +2,7 @@
 
 How far they are says the fast path's clock (docs/decisions/0007-plan.md): most reads make no request, so a few files, the sentinels, spaced
 evenly in the reading order, are left unstored, and their READs are what moves it. Between two sentinels nothing is known, and two readers may be
-on both sides of one; so what is dropped stays two sentinels behind the clock.
+on both sides of one; so what is dropped stays a sentinel behind the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_id import ChunkId
 from dieselfs.fuse.fast_path import MAX_STORED_FILE_BYTES
 from dieselfs.plan.chunk_uses import ChunkUses
 from metadata.snapshot import Snapshot
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 SENTINEL_FILES: Final = 64
 SENTINEL_BYTES: Final = 2 << 20
 """At least one sentinel in so many files, and in so many bytes."""
-_BEHIND: Final = 2
+_BEHIND: Final = 1
 """Sentinels between the clock and what is dropped."""
 _DROPPED_AT_ONCE: Final = 512 << 10
 """Bytes: enough for one request to the other process, little beside a chunk."""
@@ -81,7 +80,7 @@ class MountReaders:
         self._budget_bytes, self._set_node_memory, self._tick = budget_bytes, set_node_memory, tick
         self._node_memory = -1
         self._number_of = {
-            snapshot.chunk(number).id: number for number in range(snapshot.chunk_count)
+            snapshot.chunk(number).id.value: number for number in range(snapshot.chunk_count)
         }
         self._order: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
         self._kept: set[int] = set()
@@ -155,8 +154,8 @@ class MountReaders:
         self._fast_path.clear_plan()
         self._pages.close()
 
-    def _id_of(self, chunk: int) -> ChunkId:
-        return self._snapshot.chunk(chunk).id
+    def _id_of(self, chunk: int) -> bytes:
+        return self._snapshot.chunk(chunk).id.value
 
     def _store(self) -> None:
         for _ in range(len(self._to_store)):

@@ -19,7 +19,8 @@ from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import CONTROL_NAME
 from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.inodes import CONTROL_INODE, ROOT_INODE, is_control
+from dieselfs.fuse.inodes import CONTROL_INODE, ROOT_INODE, is_control, snapshot_inode
+from dieselfs.fuse.mount_plans import MountPlans
 from dieselfs.fuse.requests import request
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,10 @@ class MountOperations(pyfuse3.Operations):
         reader: FileReader,
         control: ControlDirectory,
         request_counts: dict[str, int],
+        plans: MountPlans | None = None,
     ) -> None:
         super().__init__()
+        self._plans = plans
         self._epochs = epochs
         self._reader = reader
         self._control = control
@@ -114,6 +117,8 @@ class MountOperations(pyfuse3.Operations):
     async def read(self, fh: int, off: int, size: int) -> Any:  # bytes or a view of them
         if is_control(fh):
             return await self._control.read(fh, off, size)
+        if self._plans is not None:
+            self._plans.note_read(snapshot_inode(fh))
         return await self._reader.read(self._epochs.tree_of(fh).extent(fh), off, size)
 
     @request

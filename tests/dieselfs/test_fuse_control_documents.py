@@ -5,6 +5,7 @@ from typing import Any
 
 from dieselfs.chunk_cache import CacheStatistics
 from dieselfs.fuse.control_documents import statistics_document
+from dieselfs.fuse.file_reader import ReaderStatistics
 from dieselfs.fuse.statistics import FastPathStatistics, StoredAhead
 
 CACHE = CacheStatistics(
@@ -19,7 +20,9 @@ CACHE = CacheStatistics(
 
 
 def document(*more: FastPathStatistics) -> dict[str, Any]:
-    text = statistics_document({"read": 9, "lookup": 1}, 900, 2, CACHE, 1.23456, *more)
+    text = statistics_document(
+        {"read": 9, "lookup": 1}, ReaderStatistics(900, 2, 1, 0.25), CACHE, 1.23456, *more
+    )
     parsed: dict[str, Any] = json.loads(text)
     return parsed
 
@@ -28,6 +31,7 @@ def test_without_a_fast_path_python_has_answered_everything() -> None:
     shown = document()
     assert shown["requests"] == shown["requests_in_python"] == {"lookup": 1, "read": 9}
     assert (shown["bytes_read"], shown["hits"]) == (900, {"node_memory": 7, "store": 2})
+    assert (shown["waits_over_1_ms"], shown["waited_s"]) == (1, 0.25)
     assert shown["fast_path"]["active"] is False
     assert isinstance(shown["fast_path"]["reason"], str)
     assert set(shown["stored_ahead"].values()) == {0}
@@ -56,5 +60,5 @@ def test_what_the_fast_path_answered_is_added() -> None:
 
 
 def test_a_kind_that_was_counted_at_zero_or_an_odd_cache_is_no_trouble() -> None:
-    shown = json.loads(statistics_document({"read": 0}, 0, 0, object(), 0.0))
+    shown = json.loads(statistics_document({"read": 0}, ReaderStatistics(), object(), 0.0))
     assert (shown["cache"], shown["hits"]["node_memory"]) == ({}, 0)

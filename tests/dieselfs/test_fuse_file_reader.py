@@ -7,7 +7,7 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
-from dieselfs.fuse.file_reader import FileReader
+from dieselfs.fuse.file_reader import FileReader, ReaderStatistics
 from dieselfs.worker_threads import WorkerThreads
 
 CONTENT = bytes(range(256)) * 4
@@ -43,7 +43,7 @@ async def test_a_hit_crosses_no_thread() -> None:
     source = Source(in_memory=True)
     reader = FileReader(source, WorkerThreads(1))
     assert await reader.read(FILE, 10, 20) == CONTENT[10:30]
-    assert (source.threads, reader.thread_reads, reader.bytes_read) == (set(), 0, 20)
+    assert (source.threads, reader.statistics()) == (set(), ReaderStatistics(bytes_read=20))
 
 
 async def test_a_miss_is_read_in_another_thread() -> None:
@@ -52,7 +52,8 @@ async def test_a_miss_is_read_in_another_thread() -> None:
     assert await reader.read(FILE, 10, 20) == CONTENT[10:30]
     assert source.threads
     assert threading.get_ident() not in source.threads
-    assert (reader.thread_reads, reader.bytes_read) == (1, 20)
+    found = reader.statistics()
+    assert (found.thread_reads, found.bytes_read) == (1, 20)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""Plans of readers that take their order from a list of the control directory, or that `--shuffle` announced: written here, since
+such readers don't know that there are plans. Each is followed by that of the next epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dieselfs.errors import DieselFSError
+from dieselfs.fuse.shuffle_lists import ShuffledOrder
+from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
+from dieselfs.shuffle import shuffle_order
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A rank of a job, which reads one epoch after the other."""
+
+    order: ShuffledOrder
+    """What it reads now."""
+    current: PlanFile
+    following: PlanFile
+
+
+class ListedPlans:
+    """Thread-safe."""
+
+    def __init__(self, task_folder: Path, follow: Callable[[Path], None]) -> None:
+        """`follow` is told of each plan file, and raises `PlanTooLarge`."""
+        self._task_folder, self._follow = task_folder, follow
+        self._readers: dict[ShuffledOrder, _Reader] = {}
+        """By what it reads in epoch 0."""
+        self._lock = threading.Lock()
+
+    def begin(self, order: ShuffledOrder) -> None:
+        """A reader begins this epoch. Nothing happens if that is known. Raises `PlanTooLarge`, `OSError` if the tmpfs is full.
+
+        About 0.5 s for 1.28 million files.
+        """
+        with self._lock:
+            key = _at_epoch(order, 0)
+            reader = self._readers.get(key)
+            if reader is not None and reader.order == order:
+                return
+            if reader is not None and _next(reader.order) == order:
+                self._go_on(reader)
+                return
+            if reader is not None:
+                self._end(key)
+            current = self._written(order)
+            try:
+                self._follow(current.path)
+                following = self._written(_next(order), after=current.id)
+            except BaseException:
+                current.remove()
+                raise
+            self._readers[key] = _Reader(order, current, following)
+            self._follow(following.path)
+
+    def over(self, plans: Sequence[PlanFile]) -> None:
+        """Readers have gone on from these without saying so. Returns at once; what comes next is planned by a thread."""
+        over = {plan.id for plan in plans}
+        if any(reader.current.id in over for reader in list(self._readers.values())):
+            threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            for key in list(self._readers):
+                self._end(key)
+
+    def _all_go_on(self, over: set[str]) -> None:
+        with self._lock:
+            for reader in self._readers.values():
+                if reader.current.id in over:
+                    try:
+                        self._go_on(reader)
+                    except (DieselFSError, OSError) as error:
+                        log.warning("epochs after the next are not planned: %s", error)
+
+    def _go_on(self, reader: _Reader) -> None:
+        reader.current.remove()
+        reader.order, reader.current = _next(reader.order), reader.following
+        reader.following = self._written(_next(reader.order), after=reader.current.id)
+        self._follow(reader.following.path)
+
+    def _end(self, key: ShuffledOrder) -> None:
+        reader = self._readers.pop(key)
+        reader.following.remove()
+        reader.current.remove()
+
+    def _written(self, order: ShuffledOrder, after: str = "") -> PlanFile:
+        chosen, snapshot = order.parameters, order.snapshot
+        shuffled = shuffle_order(
+            snapshot.chunk_first_inode,
+            chosen.seed,
+            chosen.epoch,
+            chosen.group_size,
+            chosen.rank,
+            chosen.world_size,
+        )
+        plan = ReadingPlan(str(snapshot.id), shuffled.inodes, shuffled.group_start)
+        return write_plan(self._task_folder, plan, after=after)
+
+
+def _at_epoch(order: ShuffledOrder, epoch: int) -> ShuffledOrder:
+    return replace(order, parameters=replace(order.parameters, epoch=epoch))
+
+
+def _next(order: ShuffledOrder) -> ShuffledOrder:
+    return _at_epoch(order, order.parameters.epoch + 1)
