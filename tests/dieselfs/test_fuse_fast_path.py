@@ -6,6 +6,7 @@ What it answers is tested on mounts. Its state is that of the process, so these 
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -192,6 +193,118 @@ def test_chunks_of_a_snapshot_come_and_go_also_before_it(snapshot: Snapshot) -> 
     extension.release(chunk.id.value)
     assert not is_kept(after)
     assert extension.consumed() == []
+
+
+NOT_PLANNED = 0xFFFFFFFF
+
+
+def words(*values: int) -> bytearray:
+    """32 bits each."""
+    return bytearray(struct.pack(f"={len(values)}I", *values))
+
+
+def shown(snapshot: Snapshot) -> int:
+    epoch = next(unused_epochs)
+    add(snapshot, epoch)
+    return epoch
+
+
+def test_a_plan_is_kept_until_the_next_one(snapshot: Snapshot) -> None:
+    epoch, files = shown(snapshot), range(snapshot.file_count)
+    buffers = [words(*files), words(*files), bytearray(3)]
+    extension.set_plan(epoch, *buffers)
+    assert all(map(is_kept, buffers))
+    following = [words(*files), words(*files), bytearray(3)]
+    extension.set_plan(epoch, *following)
+    assert not any(map(is_kept, buffers))
+    assert all(map(is_kept, following))
+    extension.clear_plan()
+    assert not any(map(is_kept, following))
+    extension.clear_plan()
+
+
+def test_a_plan_that_does_not_fit_is_refused_and_the_one_before_stays(snapshot: Snapshot) -> None:
+    epoch, count = shown(snapshot), snapshot.file_count
+    files, bits = words(*range(count)), bytearray(3)
+    extension.set_plan(epoch, files, files, bits)
+    extension.advance(3)
+    others = list(range(1, count))
+    for wrong, reason in [
+        ((epoch + 1, files, files, bits), "no such epoch"),
+        ((0, files, files, bits), "no such epoch"),
+        ((1 << 40, files, files, bits), "no such epoch"),
+        ((epoch, files[:-1], files, bits), "32-bit"),
+        ((epoch, files, files[:-2], bits), "32-bit"),
+        ((epoch, memoryview(files + b"1234")[1:-3], files, bits), "32-bit"),  # misaligned
+        ((epoch, files, files[:-4], bits), "not one position for each file"),
+        ((epoch, files, files + words(NOT_PLANNED), bits), "not one position for each file"),
+        ((epoch, files, files, bits[:2]), "not one bit for each file"),
+        ((epoch, words(*others, count), files, bits), "no file's"),
+        ((epoch, words(*others, NOT_PLANNED), files, bits), "no file's"),
+        ((epoch, files, words(*others, count), bits), "at the position"),
+        ((epoch, files, words(*others, 0), bits), "at the position"),
+        ((epoch, files[:-4], files, bits), "at the position"),
+        ((epoch, b"", files, bits), "at the position"),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            extension.set_plan(*wrong)
+    with pytest.raises(TypeError):
+        extension.set_plan(epoch, files, files, None)
+    assert extension.plan_progress() == (3, 0, 0)
+    extension.clear_plan()
+    assert not is_kept(files)
+
+
+def test_a_file_may_be_read_twice_and_others_not_at_all(snapshot: Snapshot) -> None:
+    epoch, count = shown(snapshot), snapshot.file_count
+    positions = [2, *[NOT_PLANNED] * (count - 2), 1]
+    extension.set_plan(epoch, words(0, count - 1, 0), words(*positions), bytearray(3))
+    assert extension.plan_progress() == (0, 0, 0)
+    extension.set_plan(epoch, b"", words(*[NOT_PLANNED] * count), bytearray(3))
+    assert extension.plan_progress() == (0, 0, 0)
+    extension.clear_plan()
+
+
+def test_the_clock_is_moved_within_the_plan_and_not_back(snapshot: Snapshot) -> None:
+    with pytest.raises(ValueError, match="no plan"):
+        extension.advance(0)
+    count = snapshot.file_count
+    files = words(*range(count))
+    extension.set_plan(shown(snapshot), files, files, bytearray(3))
+    for low, expected in [(5, 5), (3, 5), (count, count), (0, count)]:
+        extension.advance(low)
+        assert extension.plan_progress() == (expected, 0, 0)
+    for beyond in (count + 1, -1):
+        with pytest.raises(ValueError, match="ends before that"):
+            extension.advance(beyond)
+    extension.clear_plan()
+    assert extension.plan_progress() == (0, 0, 0)
+
+
+def test_a_held_chunk_of_the_plan_is_queued_once(snapshot: Snapshot) -> None:
+    """No thread stores anything here."""
+    chunk = snapshot.chunk(0)
+    files = words(*range(snapshot.file_count))
+    extension.hold(chunk.id.value, bytearray(chunk.payload_bytes))
+    assert not extension.store(chunk.id.value), "there is no plan"
+    epoch = shown(snapshot)
+    extension.set_plan(epoch, files, files, bytearray(3))
+    assert not extension.store(new_id().value)
+    assert extension.store(chunk.id.value)
+    assert not extension.store(chunk.id.value)
+    extension.set_plan(epoch, files, files, bytearray(3))
+    assert extension.store(chunk.id.value), "a next plan starts over"
+    extension.clear_plan()
+    assert not extension.store(chunk.id.value)
+    extension.set_plan(epoch, files, files, bytearray(3))
+    extension.release(chunk.id.value)
+    assert not extension.store(chunk.id.value)
+    assert extension.stored() == []
+    extension.drop_residue(chunk.id.value)  # there is none: nothing happens
+    extension.clear_plan()
+    for call in (extension.store, extension.drop_residue):
+        with pytest.raises(ValueError, match="16 bytes"):
+            call(bytes(15))
 
 
 def test_a_fast_path_that_is_not_wanted_does_nothing(
