@@ -1,0 +1,53 @@
+"""A store in memory whose calls can be made to fail or to hang, by a test that decides when."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from chunkstore.stores.memory import MemoryObjectStore
+from tests.chunkstore.packed import StoreWrapper
+
+WAIT_S = 20.0
+
+
+class FaultyStore(StoreWrapper):
+    """`fault(call, key, number)` is called before the `number`-th call (from 1) of that name; it may raise or wait."""
+
+    def __init__(self, fault: Callable[[str, str, int], None] = lambda *_: None) -> None:
+        super().__init__(MemoryObjectStore())
+        self.fault = fault
+        self.calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def before(self, call: str, key: str) -> None:
+        with self._lock:
+            self.calls[call] += 1
+            number = self.calls[call]
+        self.fault(call, key, number)
+
+
+@contextmanager
+def hanging() -> Iterator[Callable[[], None]]:
+    """A function that does not return before the block ends."""
+    released = threading.Event()
+    try:
+        yield lambda: _wait(released)
+    finally:
+        released.set()
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(WAIT_S)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds."""
+    never = threading.Event()
+    for _ in range(int(WAIT_S / 0.005)):
+        if condition():
+            return
+        never.wait(0.005)
+    raise AssertionError("it never came to hold")
