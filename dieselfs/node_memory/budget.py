@@ -15,10 +15,22 @@ SHARE_OF_FILE_SYSTEM: Final = 0.9
 """PyTorch's workers pass batches through /dev/shm too, and a container's may have no more than 64 MB."""
 
 
-def default_budget_bytes(folder: Path | None = None) -> int:
-    """A quarter of the memory that is free, but no more than 90% of what the tmpfs of `folder` (else of all tasks) has free."""
-    found = os.statvfs(folder or memory_root())
-    budget = int(free_memory_bytes() * SHARE_OF_FREE_MEMORY)
+def default_budget_bytes(task_folder: Path | None = None) -> int:
+    """A quarter of the memory that is free, but no more than 90% of what the tmpfs has free.
+
+    The pieces that a task has there already count as free: who follows a dead master has the same budget.
+    """
+    there = 0 if task_folder is None else _bytes_in(task_folder / "chunks")
+    found = os.statvfs(task_folder or memory_root())
+    budget = int((free_memory_bytes() + there) * SHARE_OF_FREE_MEMORY)
     if found.f_blocks == 0:  # a tmpfs without a limit of its own: tmpfs(5)
         return budget
-    return min(budget, int(found.f_bavail * found.f_frsize * SHARE_OF_FILE_SYSTEM))
+    return min(budget, int((found.f_bavail * found.f_frsize + there) * SHARE_OF_FILE_SYSTEM))
+
+
+def _bytes_in(folder: Path) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except FileNotFoundError:
+        return 0

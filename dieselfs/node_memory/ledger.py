@@ -155,12 +155,12 @@ class Ledger:
         for stored in (stored for maps in self._maps.pop(member, {}).values() for stored in maps):
             self._unmap(stored)
 
-    def expect(self, names: Sequence[str]) -> None:
-        """Evict by this sequence of uses from now on; by the policy again, if it is empty."""
-        self._plan = FarthestNextUse(names) if names else None
-        if self._plan is not None:
+    def expect(self, plan: FarthestNextUse | None) -> None:
+        """Evict by this plan from now on, which knows of nothing that is held; None: by the policy again."""
+        self._plan = plan
+        if plan is not None:
             for stored in self._held.values():
-                self._plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
+                plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
     def progress(self, used: int) -> None:
         if self._plan is not None:

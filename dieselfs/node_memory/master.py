@@ -16,7 +16,7 @@ from typing import Final
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.errors import LocalFileError, MasterGone, NoRoom, NotYetSupported
 from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull
-from dieselfs.node_memory.eviction import PolicyName, policy_of
+from dieselfs.node_memory.eviction import FarthestNextUse, PolicyName, policy_of
 from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
 from dieselfs.node_memory.master_port import MasterPort, MemoryStatistics, PieceObserver
 from dieselfs.node_memory.piece import Piece
@@ -132,9 +132,10 @@ class Master:
                 self._changed.notify_all()
 
     def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
+        plan = FarthestNextUse(names) if names else None
         with self._lock:
             self._planner = by
-            self._ledger.expect(names)
+            self._ledger.expect(plan)
 
     def progress(self, used: int, *, by: Hashable = None) -> None:
         """Of the plan that counts; of one that another has replaced it says nothing."""
@@ -212,7 +213,7 @@ class Master:
             self._ledger.leave(member)
             if self._planner is member:
                 self._planner = None
-                self._ledger.expect([])
+                self._ledger.expect(None)
             self._settle_budget()
 
     # Called with the lock held.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dieselfs.node_memory.eviction import PolicyName, policy_of
+from dieselfs.node_memory.eviction import FarthestNextUse, PolicyName, policy_of
 from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
 
 
@@ -160,11 +160,11 @@ def test_a_smaller_budget_is_shrunk_to() -> None:
 def test_a_plan_counts_while_there_is_one() -> None:
     ledger = ledger_of(3)
     bring(ledger, "abc")
-    ledger.expect("bcxa")
+    ledger.expect(FarthestNextUse("bcxa"))
     assert bring(ledger, "x") == "a"
     ledger.progress(1)
     assert bring(ledger, "a") == "b"
-    ledger.expect("")
+    ledger.expect(None)
     ledger.progress(1)
     assert bring(ledger, "b") == ""
 
@@ -253,7 +253,8 @@ def test_the_books_are_right_and_the_budget_is_kept(
             case 9:
                 clock.now += data.draw(st.sampled_from([0.1, PATIENCE_S * 2]))
                 if data.draw(st.booleans()):
-                    ledger.expect(data.draw(st.text("abcdef", max_size=8)))
+                    names = data.draw(st.text("abcdef", max_size=8))
+                    ledger.expect(FarthestNextUse(names) if names else None)
                 else:
                     ledger.progress(data.draw(st.integers(0, 8)))
         assert ledger.taken_bytes == sum(file.takes for file in files) <= 20

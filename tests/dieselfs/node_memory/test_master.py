@@ -643,4 +643,12 @@ def test_the_default_budget_is_a_share_of_what_is_free(
     monkeypatch.setattr(budget, "free_memory_bytes", lambda: free * 100)
     assert default_budget_bytes(tmp_path) == pytest.approx(free * 0.9, rel=0.05)
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
-    assert default_budget_bytes() > 0
+    assert default_budget_bytes() == pytest.approx(free * 0.9, rel=0.05)
+
+
+def test_what_a_dead_master_has_left_counts_as_free(
+    folder: TaskFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.chunks / "piece").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(budget, "free_memory_bytes", lambda: 3 << 20)
+    assert default_budget_bytes(folder.path) == 1 << 20
