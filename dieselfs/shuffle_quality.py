@@ -31,7 +31,7 @@ CLOSE_THROUGHOUT: Final = 0.1
 CHUNKS_UNDER_WAY: Final = 2
 """Beside the group that is read (docs/decisions/0007-plan.md)."""
 _SORTED_BELOW: Final = 0.5
-"""A packing is class-sorted if its chunks hold fewer classes than this part of what evenly mixed ones would."""
+"""A packing is class-sorted if its chunks hold fewer classes beside the first than this part of what evenly mixed ones would."""
 _LADDER: Final = 1.2
 """Candidates for a recommended group size grow by this factor."""
 _CHUNK_SIZES: Final = 64
@@ -71,8 +71,9 @@ class ChunkClasses:
 
     @property
     def sorted_by_class(self) -> bool:
-        """So sorted that only a group of many chunks mixes classes."""
-        return self.expected >= 1 / _SORTED_BELOW and self.found < _SORTED_BELOW * self.expected
+        """So sorted that only a group of many chunks mixes classes. Not said of chunks that can't hold several, as of one large file each."""
+        can_mix = self.expected >= 1.5
+        return can_mix and self.found - 1 < _SORTED_BELOW * (self.expected - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pytest
 from dieselfs.class_labels import class_folder_labels
 from dieselfs.errors import UsageError
 from dieselfs.shuffle_quality import (
+    ChunkClasses,
     OrderQuality,
     ShuffleReport,
     largest_group,
@@ -158,6 +159,22 @@ def test_one_class_has_no_distance(tmp_path: Path) -> None:
     assert [quality.order.distance for quality in found.groups] == [0, 0]
     assert found.recommended.group_size == 1
     assert not found.chunk_classes.sorted_by_class
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "is_sorted"),
+    [
+        (1.0, 2.0, True),  # cats and dogs
+        (1.4, 2.0, True),
+        (1.6, 2.0, False),
+        (1.0, 35.4, True),
+        (20.0, 35.4, False),
+        (1.0, 1.0, False),  # one file a chunk
+        (1.0, 1.4, False),
+    ],
+)
+def test_when_a_packing_is_called_sorted(found: float, expected: float, is_sorted: bool) -> None:
+    assert ChunkClasses(found, expected).sorted_by_class is is_sorted
 
 
 def test_the_same_seed_gives_the_same_report_and_another_another(tmp_path: Path) -> None:
