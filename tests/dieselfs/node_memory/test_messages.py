@@ -1,0 +1,179 @@
+"""What is said comes back as it was; what is not understood is refused before anything is made of it."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt, Denied, NotFound, Unavailable
+from dieselfs.errors import MasterGone, NoRoom, PlanTooLarge
+from dieselfs.node_memory import messages
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.messages import (
+    MAX_NAMES,
+    MAX_PACKET_BYTES,
+    MAX_PIECES,
+    BadMessage,
+    Message,
+    decode,
+    encode,
+)
+from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+
+WHOLE = Piece(ChunkRef(ChunkId(bytes(range(16))), 64, MAX_WHOLE_BYTES))
+LARGE = ChunkRef(ChunkId(b"\xff" * 16), 64, 1 << 40)
+FILE = FileExtent(LARGE, 1 << 30, PIECE_BYTES + 1, (1 << 64) - 1)
+PART = Piece(LARGE, FILE, 1)
+NAMES = (WHOLE.name, PART.name)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        messages.JoinAsMember(b"m" * 16, None),
+        messages.JoinAsMember(b"m" * 16, 1 << 40),
+        messages.OpenRequests(b"m" * 16),
+        messages.Mapped(NAMES),
+        messages.Unmapped((PART.name,) * MAX_NAMES),
+        messages.Discard(WHOLE.name),
+        messages.Progress(7),
+        messages.Watch(),
+        messages.Fetch(WHOLE, ahead=False),
+        messages.Fetch(PART, ahead=True),
+        messages.Prefetch((WHOLE, PART) * (MAX_PIECES // 2)),
+        messages.Expect(NAMES, is_last=True),
+        messages.SetBudget(0),
+        messages.Follow("/dev/shm/dieselfs-0/task/plans/1"),
+        messages.AskStatistics(),
+        messages.Done(),
+        messages.Failed("Corrupt", "…", ""),
+        messages.Counted(MemoryStatistics(1, 2, 3, members=4)),
+        messages.News(((True, WHOLE.name), (False, PART.name)) * (MAX_NAMES // 2)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_is_said_is_heard(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Corrupt("checksum of a file is wrong"),
+        NotFound("datasets/d/chunks/1"),
+        Unavailable("x" * 100_000),
+        Denied("\udcff"),
+        NoRoom("full", "give it more"),
+        PlanTooLarge("too large", "a group size of 3 fits"),
+        MasterGone("it has ended"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_arrives_as_the_same_class_with_its_text_and_hint(error: Exception) -> None:
+    sent = messages.failure(error)
+    assert sent is not None
+    heard = decode(encode(sent))
+    assert isinstance(heard, messages.Failed)
+    found = messages.error_of(heard)
+    assert type(found) is type(error)
+    assert str(found)[:8000] == str(error)[:8000].encode("utf-8", "replace").decode()
+    assert getattr(found, "hint", None) == getattr(error, "hint", None)
+
+
+def test_an_error_of_a_class_that_nobody_knows_travels_as_what_it_derives_from() -> None:
+    class Vanished(NotFound):
+        pass
+
+    sent = messages.failure(Vanished("gone"))
+    assert sent == messages.Failed("NotFound", "gone", "")
+    assert messages.failure(ZeroDivisionError()) is None
+
+
+FETCH, MAPPED, PREFETCH, PROGRESS, FAILED, NEWS = (
+    msgpack.unpackb(encode(message))[0]
+    for message in (
+        messages.Fetch(WHOLE, ahead=False),
+        messages.Mapped(()),
+        messages.Prefetch(()),
+        messages.Progress(0),
+        messages.Failed("NoRoom", "", ""),
+        messages.News(()),
+    )
+)
+ID = WHOLE.chunk.id.value
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        {},
+        "x",
+        [FETCH],
+        [99],
+        [-1],
+        [FETCH, [ID, 64, 1000], False, 1],
+        [FETCH, [ID, 64, 1000], 1],
+        [FETCH, [ID[:15], 64, 1000], False],
+        [FETCH, [ID, -1, 1000], False],
+        [FETCH, [ID, 64, 1 << 63], False],
+        [FETCH, [ID, 64, MAX_WHOLE_BYTES + 1], False],
+        [FETCH, [ID, 64, 1000, 0, 1001, 0, 0], False],
+        [FETCH, [ID, 64, 1000, 0, 1000, 0, 1], False],
+        [FETCH, [ID, 64, 1000, 0, 1000, -1, 0], False],
+        [MAPPED, ["../../../../etc/passwd"]],
+        [MAPPED, [WHOLE.name + "\n"]],
+        [MAPPED, [WHOLE.name] * (MAX_NAMES + 1)],
+        [MAPPED, WHOLE.name],
+        [PREFETCH, [[ID, 64, 1000]] * (MAX_PIECES + 1)],
+        [PROGRESS, True],
+        [PROGRESS, 1.5],
+        [FAILED, "SystemExit", "", ""],
+        [NEWS, [[True, WHOLE.name, 1]]],
+        [NEWS, [[1, WHOLE.name]]],
+    ],
+    ids=lambda said: repr(said)[:40],
+)
+def test_what_is_no_message_is_refused(said: object) -> None:
+    with pytest.raises(BadMessage):
+        decode(msgpack.packb(said))
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"\xc1",
+        b"\xdd\xff\xff\xff\xff",  # an array of 4 G elements
+        b"\xdb\xff\xff\xff\xff",  # a text of 4 GB
+        b"\xc6\xff\xff\xff\xff",  # bytes
+        b"\x91" * 10_000,  # nested without end
+        bytes(MAX_PACKET_BYTES + 1),
+        encode(messages.Done()) * 2,
+    ],
+    ids=lambda packet: repr(packet)[:30],
+)
+def test_bytes_that_are_no_packet_are_refused(packet: bytes) -> None:
+    with pytest.raises(BadMessage):
+        decode(packet)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(packet: bytes) -> None:
+    try:
+        message = decode(packet)
+    except BadMessage:
+        return
+    assert decode(encode(message)) == message
+
+
+def test_long_lists_go_by_parts() -> None:
+    names = [WHOLE.name] * (2 * MAX_NAMES + 1)
+    parts = list(messages.batches(names))
+    assert [len(part) for part in parts] == [MAX_NAMES, MAX_NAMES, 1]
+    assert list(messages.batches([])) == []

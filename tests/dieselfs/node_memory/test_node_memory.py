@@ -1,0 +1,377 @@
+"""What readers of node memory see, with a real master: in this process (`lead`) or in a helper."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Iterator
+from multiprocessing.context import ForkContext, SpawnContext
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.errors import Corrupt
+from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.node_memory import membership
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.task_folder import TaskFolder
+from tests.dieselfs.node_memory.logged_source import (
+    CHUNK_BYTES,
+    CORRUPT,
+    LoggedSource,
+    chunk,
+    content,
+    extent,
+)
+from tests.dieselfs.node_memory.processes import (
+    FORK,
+    SPAWN,
+    all_ended_well,
+    in_threads,
+    is_right,
+    open_and_read,
+    opened,
+    read_in_threads,
+    wait_for,
+)
+
+
+@pytest.fixture
+def memory(folder: TaskFolder, source: LoggedSource) -> Iterator[NodeMemory]:
+    before = set(threading.enumerate())
+    with opened(folder, source, lead=True) as memory:
+        yield memory
+    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+    assert not folder.path.exists()
+
+
+def held(memory: NodeMemory) -> int:
+    node = memory.statistics().node
+    assert node is not None
+    return node.held_bytes
+
+
+def evict(memory: NodeMemory, number: int) -> None:
+    memory.discard(chunk(number).id)
+    path = memory._membership.folder.chunks / str(chunk(number).id)
+    wait_for(lambda: not path.exists(), "an eviction")
+
+
+def test_a_chunk_is_fetched_once_for_all_its_files(
+    memory: NodeMemory, source: LoggedSource
+) -> None:
+    ref = chunk(1)
+    for offset in range(0, CHUNK_BYTES, 4096):
+        file = extent(ref, offset, 4096)
+        assert memory.read(file, 1, 4000) == content(ref)[offset + 1 : offset + 4001]
+    assert memory.payload(ref) == content(ref)
+    assert memory.map(Piece(ref)) == content(ref)
+    assert (source.payloads, source.ranges) == (1, 0)
+    found = memory.statistics()
+    assert (found.hits, found.misses, found.fallbacks) == (17, 1, 0)
+    assert (found.mapped_pieces, found.mapped_bytes, found.joins) == (1, CHUNK_BYTES, 1)
+    assert found.node is not None
+    assert (found.node.fetches, found.node.held_bytes) == (1, CHUNK_BYTES)
+
+
+def test_peek_finds_what_is_mapped_or_in_the_folder_and_fetches_nothing(
+    folder: TaskFolder, memory: NodeMemory, source: LoggedSource
+) -> None:
+    file = extent(chunk(1))
+    assert memory.peek(file, 0, 10) is None
+    with opened(folder, source) as other:
+        assert is_right(other, 1)
+    assert memory.peek(file, 5, 10) == content(chunk(1))[5:15]
+    assert (memory.statistics().hits, source.payloads) == (1, 1)
+
+
+def test_large_chunks_come_by_pieces(memory: NodeMemory, source: LoggedSource) -> None:
+    ref = chunk(1, 100 + MAX_WHOLE_BYTES + 1000)
+    file, data = extent(ref, 100), content(ref)[100:]
+    border = PIECE_BYTES - 10
+    assert memory.peek(file, border, 20) is None
+    assert memory.read(file, border, 20) == data[border : border + 20]
+    assert memory.peek(file, border, 20) == data[border : border + 20]
+    end = file.length - 500
+    assert memory.read(file, end, 500) == data[end:]
+    assert (source.payloads, source.ranges) == (0, 3)
+    assert memory.statistics().mapped_bytes == 2 * PIECE_BYTES + 1000
+    assert memory.payload(ref)[:10] == content(ref)[:10]  # past node memory
+    assert memory.statistics().fallbacks == 1
+
+
+def test_nothing_is_read_for_an_empty_range(memory: NodeMemory, source: LoggedSource) -> None:
+    assert memory.read(extent(chunk(1), 7, 0), 0, 0) == b""
+    assert memory.read(extent(chunk(2, 0)), 0, 0) == b""
+    assert memory.map(Piece(chunk(2, 0))) == b""
+    assert memory.read(extent(chunk(3, 2 * MAX_WHOLE_BYTES)), 9, 0) == b""
+    assert (source.payloads, source.ranges) == (0, 0)
+
+
+def test_what_there_is_no_room_for_is_read_by_its_range_alone(
+    memory: NodeMemory, source: LoggedSource
+) -> None:
+    memory.set_budget(CHUNK_BYTES)
+    assert is_right(memory, 1)
+    assert is_right(memory, 2, 10, 20)  # uniform: what is in stays
+    assert (source.payloads, source.ranges) == (1, 1)
+    with pytest.raises(NoRoom):
+        memory.map(Piece(chunk(2)))
+    with pytest.raises(NoRoom):
+        memory.fetch([chunk(2)])
+    assert source.payloads == 1
+    assert memory.statistics().fallbacks == 1
+
+
+def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
+    for ask in (
+        lambda: memory.read(extent(chunk(CORRUPT)), 0, 1),
+        lambda: memory.payload(chunk(CORRUPT)),
+        lambda: memory.map(Piece(chunk(CORRUPT))),
+        lambda: memory.fetch([chunk(CORRUPT)]),
+    ):
+        with pytest.raises(Corrupt, match="is corrupt"):
+            ask()
+    assert is_right(memory, 1)
+
+
+def test_an_evicted_piece_is_dropped_when_the_next_is_mapped_and_counts_while_a_reader_has_it(
+    memory: NodeMemory,
+) -> None:
+    forgotten: list[str] = []
+    memory.on_evicted(forgotten.append)
+    reader = memory.read(extent(chunk(1)), 0, CHUNK_BYTES)
+    evict(memory, 1)
+    number = 2
+
+    def heard() -> bool:
+        nonlocal number
+        number += 1
+        return is_right(memory, number) and bool(forgotten)
+
+    wait_for(heard, "news of the eviction")
+    assert forgotten == [str(chunk(1).id)]
+    mapped = memory.statistics().mapped_bytes
+    assert held(memory) == mapped + CHUNK_BYTES
+    assert reader == content(chunk(1))
+    del reader
+    gc.collect()
+    assert is_right(memory, number + 1)
+    wait_for(lambda: held(memory) == mapped + CHUNK_BYTES, "the evicted piece to be gone")
+
+
+def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
+    memory: NodeMemory, source: LoggedSource
+) -> None:
+    memory.fetch([chunk(1), chunk(2), chunk(3, 2 * MAX_WHOLE_BYTES), chunk(4, 0)])
+    assert source.payloads == 2
+    memory.prefetch([Piece(chunk(5))])
+    wait_for(lambda: memory.peek(extent(chunk(5)), 0, 1), "a piece fetched ahead")
+    assert is_right(memory, 1)
+    assert memory.statistics().misses == 0
+
+
+def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: LoggedSource) -> None:
+    memory.set_budget(2 * CHUNK_BYTES)
+    memory.expect([chunk(number).id for number in (1, 2, 3, 1)])
+    memory.fetch([chunk(1), chunk(2)])
+    with pytest.raises(NoRoom):
+        memory.fetch([chunk(3)])
+    memory.progress(2)
+
+    def comes() -> bool:
+        try:
+            memory.fetch([chunk(3)])
+        except NoRoom:
+            return False
+        return True
+
+    wait_for(comes, "room for the third")
+    assert memory.peek(extent(chunk(2)), 0, 1) is None
+    assert memory.peek(extent(chunk(1)), 0, 1) is not None
+
+
+class Watcher:
+    """Implements `CacheObserver`."""
+
+    def __init__(self) -> None:
+        self.held: dict[ChunkId, memoryview] = {}
+        self.threads: set[int] = set()
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        self.threads.add(threading.get_ident())
+        self.held[chunk] = payload
+
+    def release(self, chunk: ChunkId) -> None:
+        del self.held[chunk]
+
+    def was_used(self, chunk: ChunkId) -> bool:
+        return False
+
+
+def test_an_observer_is_told_of_whole_chunks_whoever_fetched_them(
+    folder: TaskFolder, memory: NodeMemory, source: LoggedSource
+) -> None:
+    watcher = Watcher()
+    assert is_right(memory, 1)
+    memory.observe(watcher)
+    with opened(folder, source) as other:
+        assert is_right(other, 2)
+        large = extent(chunk(3, 2 * MAX_WHOLE_BYTES))
+        assert other.read(large, 0, 1) == content(large.chunk)[:1]
+        wait_for(lambda: set(watcher.held) == {chunk(1).id, chunk(2).id}, "both chunks")
+        assert watcher.held[chunk(2).id] == content(chunk(2))
+        assert threading.get_ident() not in watcher.threads
+        other.discard(chunk(1).id)
+        wait_for(lambda: set(watcher.held) == {chunk(2).id}, "one chunk")
+    wait_for(lambda: memory.statistics().mapped_pieces == 1, "one that is mapped")
+    wait_for(lambda: held(memory) == CHUNK_BYTES + PIECE_BYTES, "what was let go of")
+
+
+def test_a_reader_s_slice_outlives_close(folder: TaskFolder, source: LoggedSource) -> None:
+    with opened(folder, source, lead=True) as memory:
+        reader = memory.read(extent(chunk(1)), 0, 100)
+    assert not folder.path.exists()
+    assert reader == content(chunk(1))[:100]
+    assert is_right(memory, 1)  # from the source
+    assert (source.payloads, source.ranges) == (1, 1)
+
+
+@pytest.mark.parametrize("lead", [True, False])
+def test_a_forked_child_uses_what_its_parent_mapped_and_connections_of_its_own(
+    folder: TaskFolder, source: LoggedSource, lead: bool
+) -> None:
+    with opened(folder, source, lead=lead) as memory:
+        assert is_right(memory, 1)
+        children = [
+            FORK.Process(target=read_in_threads, args=(memory, [1, 2, 3], 4)) for _ in range(3)
+        ]
+        for child in children:
+            child.start()
+        assert is_right(memory, 3)
+        assert is_right(memory, 4)
+        assert all_ended_well(children)
+        assert source.payloads == 4
+        wait_for(lambda: node_members(memory) == 1, "the parent alone")
+
+
+def node_members(memory: NodeMemory) -> int:
+    node = memory.statistics().node
+    assert node is not None
+    return node.members
+
+
+def test_forks_in_the_middle_of_reads_of_other_threads_hang_nobody(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source) as memory:
+        stop = threading.Event()
+
+        def reads() -> bool:
+            number = 100
+            while not stop.is_set():
+                number += 1
+                if not is_right(memory, number):
+                    return False
+            return True
+
+        right: list[bool] = []
+        reader = threading.Thread(target=lambda: right.append(in_threads(3, reads)))
+        reader.start()
+        children = []
+        for number in range(10):
+            child = FORK.Process(target=read_in_threads, args=(memory, [1, number], 2))
+            child.start()
+            children.append(child)
+        assert all_ended_well(children)
+        stop.set()
+        reader.join()
+        assert right == [True]
+
+
+def test_it_pickles_to_what_opens_it_again(folder: TaskFolder, source: LoggedSource) -> None:
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        with pickle.loads(pickle.dumps(memory)) as again:
+            assert is_right(again, 1)
+            assert node_members(memory) == 2
+        child = SPAWN.Process(target=read_in_threads, args=(memory, [1, 2], 2))
+        child.start()
+        assert all_ended_well([child])
+    assert source.payloads == 2
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_one_missing_chunk_is_one_fetch_for_all_threads_of_all_processes(
+    folder: TaskFolder, source: LoggedSource, context: ForkContext | SpawnContext
+) -> None:
+    readers = [
+        context.Process(target=open_and_read, args=(folder, source, [1, 2], 4)) for _ in range(4)
+    ]
+    for reader in readers:
+        reader.start()
+    assert all_ended_well(readers)
+    assert (source.payloads, source.ranges) == (2, 0)
+
+
+class Unportable(LoggedSource):
+    def __reduce__(self) -> str:
+        raise TypeError("it lives here")
+
+
+def test_a_source_that_cannot_be_pickled_is_served_in_a_folder_of_its_own(
+    root: Path, folder: TaskFolder, tmp_path: Path
+) -> None:
+    source = Unportable(tmp_path / "asked")
+    before = set(threading.enumerate())
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        private = memory._membership.folder
+        assert private != folder
+        assert list(private.chunks.iterdir())
+        leadership = folder.try_lead()
+        assert leadership is not None, "somebody leads the task"
+        leadership.release(remove_folder=True)
+        child = FORK.Process(target=read_in_threads, args=(memory, [1, 2], 2))
+        child.start()
+        assert all_ended_well([child])
+        assert is_right(memory, 2)
+        assert (source.payloads, source.ranges) == (2, 0)
+    assert not private.path.exists()
+    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+
+
+def test_without_a_master_reads_go_past_and_do_not_wait_each_time(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def fails(*_: object) -> None:
+        started.append(1)
+        raise MasterGone("no memory for a process")
+
+    monkeypatch.setattr("dieselfs.node_memory.master_process.start", fails)
+    monkeypatch.setattr(membership, "PATIENCE_S", 0.05)
+    with opened(folder, source) as memory:
+        tries = len(started)
+        assert all(is_right(memory, number) for number in range(1, 6))
+        assert len(started) == tries
+        assert memory.statistics().fallbacks == source.ranges == 5
+        with pytest.raises(MasterGone):
+            memory.fetch([chunk(1)])
+        with pytest.raises(NoRoom):
+            memory.map(Piece(chunk(1)))
+        memory.expect([chunk(1).id])
+        memory.prefetch([Piece(chunk(1))])
+        memory.discard(chunk(1).id)
+        memory.progress(1)
+        assert memory.statistics().node is None
+        monkeypatch.undo()
+        memory._membership._try_again_at = 0.0  # some seconds later
+        assert is_right(memory, 1)
+        assert memory.statistics().fallbacks == 5
+        assert memory.statistics().joins == 1

@@ -1,0 +1,347 @@
+"""A master, its server and members of it, over real sockets in one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import Corrupt
+from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.node_memory import packet_socket
+from dieselfs.node_memory.master import Master
+from dieselfs.node_memory.messages import MAX_NAMES, MEMBER_ID_BYTES, JoinAsMember, OpenRequests
+from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.remote_master import RemoteMaster
+from dieselfs.node_memory.server import Server
+from dieselfs.node_memory.task_folder import TaskFolder
+from tests.dieselfs.node_memory.logged_source import (
+    CHUNK_BYTES,
+    CORRUPT,
+    LoggedSource,
+    chunk,
+    content,
+)
+from tests.dieselfs.node_memory.processes import BUDGET_BYTES, DEADLINE_S, in_threads, wait_for
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    wait_for(lambda: set(threading.enumerate()) <= before, "an end of all threads")
+
+
+@pytest.fixture
+def master(folder: TaskFolder, source: LoggedSource) -> Iterator[Master]:
+    leadership = folder.try_lead()
+    assert leadership is not None
+    master = Master(folder, source, BUDGET_BYTES, "lru")
+    yield master
+    master.close()
+    leadership.release(remove_folder=True)
+
+
+@pytest.fixture
+def server(folder: TaskFolder, master: Master) -> Iterator[Server]:
+    server = Server(folder, master)
+    yield server
+    server.close()
+
+
+@contextmanager
+def joined(folder: TaskFolder, budget_bytes: int | None = None) -> Iterator[RemoteMaster]:
+    member = RemoteMaster(folder.socket_path, budget_bytes)
+    try:
+        yield member
+    finally:
+        member.close()
+
+
+def piece(number: int) -> Piece:
+    return Piece(chunk(number))
+
+
+def heard(member: RemoteMaster, is_enough: Callable[[list[tuple[bool, str]]], bool]) -> bool:
+    news: list[tuple[bool, str]] = []
+
+    def listens() -> bool:
+        news.extend(member.news())
+        return is_enough(news)
+
+    wait_for(listens, "such news")
+    return True
+
+
+def test_what_is_fetched_is_in_the_folder(folder: TaskFolder, server: Server) -> None:
+    with joined(folder) as member:
+        member.fetch(piece(1))
+        assert (folder.chunks / piece(1).name).read_bytes() == content(chunk(1))
+        assert member.pid == os.getpid()
+
+
+def test_pieces_are_fetched_ahead_in_any_number(
+    folder: TaskFolder, server: Server, source: LoggedSource
+) -> None:
+    pieces = [Piece(chunk(number, 64)) for number in range(600)]
+    with joined(folder) as member:
+        member.prefetch(pieces)
+        wait_for(lambda: member.statistics().pieces == 600 - 1, "all but the corrupt one")
+    assert source.payloads == 600
+
+
+def test_threads_that_miss_one_chunk_fetch_it_once(
+    folder: TaskFolder, server: Server, source: LoggedSource, tmp_path: Path
+) -> None:
+    source.gate = tmp_path / "gate"
+    with joined(folder) as member, joined(folder) as other:
+        waiting = threading.Barrier(9)
+
+        def fetch(from_: RemoteMaster) -> bool:
+            waiting.wait(DEADLINE_S)
+            from_.fetch(piece(1))
+            return True
+
+        done: list[bool] = []
+        threads = [
+            threading.Thread(
+                target=lambda from_=from_: done.append(in_threads(4, lambda: fetch(from_)))
+            )
+            for from_ in (member, other)
+        ]
+        for thread in threads:
+            thread.start()
+        waiting.wait(DEADLINE_S)
+        wait_for(lambda: other.statistics().misses == 8, "eight that wait")
+        source.gate.touch()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert done == [True, True]
+    assert source.payloads == 1
+
+
+def test_errors_of_the_source_and_of_the_master_arrive(folder: TaskFolder, server: Server) -> None:
+    with joined(folder) as member:
+        with pytest.raises(Corrupt, match="is corrupt"):
+            member.fetch(piece(CORRUPT))
+        member.set_budget(CHUNK_BYTES // 2)
+        with pytest.raises(NoRoom) as caught:
+            member.fetch(piece(1))
+        assert caught.value.hint
+        member.set_budget(BUDGET_BYTES)
+        member.fetch(piece(1))  # the connection is as good as before
+
+
+def test_a_request_that_fails_in_an_unforeseen_way_is_a_master_that_failed(
+    folder: TaskFolder, server: Server, tmp_path: Path
+) -> None:
+    with joined(folder) as member:
+        with pytest.raises(MasterGone):
+            member.follow(tmp_path)  # this master follows no plans
+        member.fetch(piece(1))
+
+
+def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder, 1 << 20) as member:
+        assert member.statistics().budget_bytes == 1 << 20
+        with joined(folder, 2 << 20), joined(folder):
+            assert member.statistics().budget_bytes == 2 << 20
+        wait_for(lambda: member.statistics().budget_bytes == 1 << 20, "the budget of who stays")
+
+
+def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as member:
+        for number in (1, 2):
+            member.fetch(piece(number))
+        with joined(folder) as other:
+            member.mapped(piece(1).name)
+            other.mapped(piece(2).name)
+            for number in (1, 2):
+                member.discard(piece(number).name)
+            wait_for(lambda: member.statistics().pieces == 0, "no piece")
+            assert member.statistics().held_bytes == 2 * CHUNK_BYTES
+            member.unmapped(piece(1).name)
+            wait_for(lambda: member.statistics().held_bytes == CHUNK_BYTES, "one less")
+        wait_for(lambda: member.statistics().held_bytes == 0, "nothing held")
+
+
+def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as member, joined(folder) as other:
+        for number in (1, 2, 3):
+            member.fetch(piece(number))
+        member.mapped(piece(1).name)
+        other.mapped(piece(2).name)
+        wait_for(lambda: member.statistics().members == 2, "both")
+        for number in (3, 2, 1):
+            member.discard(piece(number).name)
+        assert heard(member, lambda news: news == [(True, piece(1).name)])
+        assert heard(other, lambda news: news == [(True, piece(2).name)])
+
+
+def test_what_was_evicted_before_it_was_said_to_be_mapped_is_heard_too(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as member:
+        member.mapped(piece(1).name)
+        assert heard(member, lambda news: news == [(True, piece(1).name)])
+
+
+def test_who_watches_hears_of_whole_chunks_that_were_there_come_and_go(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as member, joined(folder) as other:
+        other.fetch(piece(1))
+        member.watch()
+        assert heard(member, lambda news: (False, piece(1).name) in news)
+        other.fetch(piece(2))
+        assert heard(member, lambda news: (False, piece(2).name) in news)
+        other.discard(piece(2).name)
+        assert heard(member, lambda news: (True, piece(2).name) in news)
+        assert not other.news()
+
+
+def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder) as deaf, joined(folder) as member:
+        deaf.watch()
+        count = 40 * MAX_NAMES  # 1.4 MB: more than the socket holds
+        names = [Piece(chunk(number, 64)).name for number in range(count)]
+        for name in names:
+            server.arrived(name)
+        member.fetch(piece(1))
+        assert heard(deaf, lambda news: len(news) >= count)
+
+
+def test_a_plan_of_any_length_can_be_expected(
+    folder: TaskFolder, server: Server, source: LoggedSource
+) -> None:
+    with joined(folder, 2 * CHUNK_BYTES) as member:
+        names = [piece(number).name for number in range(1, 3 * MAX_NAMES)]
+        member.expect(names)
+        for number in (2, 1, 3):  # 3 is used later than both: it does not come in
+            try:
+                member.fetch(piece(number))
+            except NoRoom:
+                assert number == 3
+        member.progress(1)  # 1 is done with
+        wait_for(lambda: fetches(member, piece(3)), "room for the next one")
+        assert sorted(os.listdir(folder.chunks)) == sorted([piece(2).name, piece(3).name])
+
+
+def fetches(member: RemoteMaster, wanted: Piece) -> bool:
+    try:
+        member.fetch(wanted)
+    except NoRoom:
+        return False
+    return True
+
+
+def test_who_speaks_otherwise_is_cut_off_and_others_are_served(
+    folder: TaskFolder, server: Server
+) -> None:
+    def says(*packets: bytes) -> None:
+        with packet_socket.connect(folder.socket_path, DEADLINE_S) as connection:
+            for packet in packets:
+                connection.send(packet)
+                answer = connection.recv(100)
+            assert not answer
+
+    with joined(folder) as member:
+        says(b"\xc1")
+        says(bytes(1 << 17))
+        says(packet_socket.encode(OpenRequests(bytes(MEMBER_ID_BYTES))))  # of no member
+        says(packet_socket.encode(JoinAsMember(bytes(MEMBER_ID_BYTES), None)), b"\xc1")
+        member.fetch(piece(1))
+        wait_for(lambda: server.members == 1, "one member left")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_another_user_is_not_let_in(folder: TaskFolder, server: Server, root: Path) -> None:
+    for path in (root, folder.path):
+        path.chmod(0o711)
+    folder.socket_path.chmod(0o777)
+    child = os.fork()
+    if not child:
+        code = 2
+        try:
+            os.setuid(65534)
+            RemoteMaster(folder.socket_path)
+        except MasterGone:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert server.members == 0
+    for path in (root, folder.path):
+        path.chmod(0o700)
+
+
+def test_when_the_server_ends_every_member_knows(folder: TaskFolder, master: Master) -> None:
+    server = Server(folder, master)
+    with joined(folder) as member, joined(folder) as other:
+        member.fetch(piece(1))
+        ended = threading.Event()
+
+        def waits_for_news() -> None:
+            while not other.is_gone:
+                with suppress(MasterGone):
+                    other.news(wait=True)
+            ended.set()
+
+        thread = threading.Thread(target=waits_for_news)
+        thread.start()
+        assert server.close() == 2
+        thread.join(DEADLINE_S)
+        assert ended.is_set()
+        with pytest.raises(MasterGone):
+            member.fetch(piece(2))
+        assert member.is_gone
+        assert other.is_gone
+    assert not folder.socket_path.exists()
+    with pytest.raises(MasterGone), joined(folder):
+        pass
+
+
+def test_who_has_left_is_not_counted_at_the_end(folder: TaskFolder, master: Master) -> None:
+    server = Server(folder, master)
+    with joined(folder):
+        pass
+    assert server.close() == 0
+
+
+def test_a_dead_server_s_socket_is_replaced(folder: TaskFolder, master: Master) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(folder.socket_path))
+    server = Server(folder, master)
+    with joined(folder) as member:
+        member.fetch(piece(1))
+    server.close()
+
+
+def test_it_is_deserted_some_time_after_the_last_member_has_left(
+    folder: TaskFolder, server: Server
+) -> None:
+    with joined(folder):
+        deserted = threading.Thread(target=server.wait_until_left, args=(0.05, 60.0))
+        deserted.start()
+        deserted.join(0.1)
+        assert deserted.is_alive()
+        began = time.monotonic()
+    deserted.join(DEADLINE_S)
+    assert time.monotonic() - began >= 0.05
+    server.wait_until_left(0.0, 0.01)  # nobody ever comes: it does not wait for ever
