@@ -1,54 +1,59 @@
-"""Where a map-style dataset's samples come from: whole files of a snapshot, by inode."""
+"""Where a map-style dataset without a mount reads: whole files of a snapshot from node memory, and who is told of its plans."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Final, Protocol
+import warnings
+from dataclasses import dataclass
+from typing import Self
 
-from chunkstore.chunk_source import ChunkSource
-from dieselfs.chunk_cache import ChunkCache
+from dieselfs.client import Client
+from dieselfs.dataset import Dataset
+from dieselfs.errors import NotYetSupported, PlanTooLarge
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.task_folder import TaskFolder, default_task
+from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
+from dieselfs.sample_reader import SampleReader
 from metadata.snapshot import Snapshot
 
-DEFAULT_MEMORY_BYTES: Final = 512 << 20
-"""A group of 100 chunks of 4 MiB, and what is read next."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSource:
+    """A snapshot and its files by inode. Works on in forked children, and pickles to what opens it again."""
+
+    snapshot: Snapshot
+    memory: NodeMemory
+    reader: SampleReader
+
+    @classmethod
+    def open(cls, snapshot: Snapshot, dataset: Dataset, memory: NodeMemory | None = None) -> Self:
+        """`memory`: by default that of all who read this dataset on the node, with a default budget."""
+        if memory is None:
+            memory = NodeMemory.open(TaskFolder.at(default_task(dataset.ref)), dataset.reader)
+        return cls(snapshot, memory, SampleReader(snapshot, memory))
+
+    def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:
+        """Have the master of the node memory fetch ahead: as `dieselfs.plan.announcement.announce` does it with a mount."""
+        try:
+            file = write_plan(self.memory.folder.path, plan, position=position, after=after)
+        except OSError as error:
+            warnings.warn(f"the reading order cannot be followed: {error}", RuntimeWarning, 2)
+            return None
+        try:
+            self.memory.follow(file.path)
+        except NotYetSupported:
+            file.remove()
+            return None
+        except PlanTooLarge as error:
+            file.remove()
+            hint = f" ({error.hint})" if error.hint else ""
+            warnings.warn(f"nothing is read ahead: {error}{hint}", RuntimeWarning, 2)
+            return None
+        return file
 
 
-class SampleSource(Protocol):
-    """Thread-safe, and usable in a forked child. `dieselfs.sample_reader.SampleReader` is one."""
-
-    def read(self, inode: int) -> bytes:
-        """A file's bytes, verified. `IndexError` for what is no file; raises what `ChunkSource` does."""
-        ...
-
-    def read_many(self, inodes: Sequence[int]) -> list[bytes]:
-        """Several files' bytes, in the order given."""
-        ...
-
-
-class ChunkSamples:
-    """Samples through a cache of whole chunks of each process's own. Pickles without what is in the cache."""
-
-    def __init__(
-        self, snapshot: Snapshot, source: ChunkSource, memory_bytes: int = DEFAULT_MEMORY_BYTES
-    ) -> None:
-        self._snapshot = snapshot
-        self._source = source
-        self._memory_bytes = memory_bytes
-        self._open_cache()
-
-    def _open_cache(self) -> None:
-        self._pid = os.getpid()
-        self._cache = ChunkCache(self._source, self._memory_bytes)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return ChunkSamples, (self._snapshot, self._source, self._memory_bytes)
-
-    def read(self, inode: int) -> bytes:
-        if self._pid != os.getpid():
-            self._open_cache()  # a lock of the parent's may have been held when it forked
-        file = self._snapshot.extent(inode)
-        return bytes(self._cache.read(file, 0, file.length)) if file.length else b""
-
-    def read_many(self, inodes: Sequence[int]) -> list[bytes]:
-        return [self.read(inode) for inode in inodes]
+def snapshot_of(client: Client) -> Snapshot:
+    """The snapshot that a client has loaded, else one of the dataset's present state, opened anew: the client may be closed."""
+    if client.snapshot is None:
+        client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
+    assert client.snapshot is not None
+    return Snapshot.open(client.snapshot.path)

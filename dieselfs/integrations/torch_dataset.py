@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from torch.utils.data import Dataset
 
 from dieselfs.client import Client
 from dieselfs.integrations.class_folders import class_folders
-from dieselfs.integrations.sample_source import ChunkSamples, SampleSource
+from dieselfs.integrations.sample_source import SampleSource, snapshot_of
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.plan.plan_file import PlanFile, ReadingPlan
 from metadata.snapshot import Snapshot
 
 Load = Callable[[bytes], Any]
@@ -32,7 +35,7 @@ def load_image(data: bytes) -> Any:
 
 
 class DieselDataset(Dataset[tuple[Any, int]]):
-    """(sample, number of its class) by index. 12 bytes a sample are kept, and no path.
+    """(sample, number of its class) by index. 8 bytes a sample are kept, and no path.
 
     Its attributes are ImageFolder's, but that `targets` is an array and there is no list of samples: `path(index)` gives one's path. Works in
     workers that are forked and in those that are spawned.
@@ -47,19 +50,18 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         loader: Load = load_image,
         *,
         extensions: Sequence[str] | None = None,
+        memory: NodeMemory | None = None,
     ) -> None:
         """`source` is a client, or what makes one, which is closed again. The dataset itself needs only the client's store.
 
         Of a client that has loaded a snapshot that one is read, else the dataset's present state.
         `under`: the directory with one folder a class. `extensions`: see `class_folders`. `loader` makes a sample of a file's bytes;
-        to be spawned with workers, it and the transforms must be picklable.
+        to be spawned with workers, it and the transforms must be picklable. `memory`: by default that of all who read this dataset on the node.
         """
-        if isinstance(source, Client):
-            self.snapshot, self._source = open_samples(source)
-        else:
-            with source() as client:
-                self.snapshot, self._source = open_samples(client)
-        found = class_folders(self.snapshot, under, extensions)
+        with nullcontext(source) if isinstance(source, Client) else source() as client:
+            snapshot = snapshot_of(client)
+            found = class_folders(snapshot, under, extensions)
+            self._source = SampleSource.open(snapshot, client.dataset, memory)
         self.classes = found.classes
         self.class_to_idx = {name: number for number, name in enumerate(found.classes)}
         self.inodes = found.inodes
@@ -68,33 +70,35 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         self.target_transform = target_transform
         self.loader = loader
 
+    @property
+    def snapshot(self) -> Snapshot:
+        return self._source.snapshot
+
     def __len__(self) -> int:
         return len(self.inodes)
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        return self._sample(index, self._source.read(int(self.inodes[index])))
+        return self._sample(index, self._source.reader.read(int(self.inodes[index])))
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
         """A batch: a DataLoader's workers ask for it whole."""
-        inodes = self.inodes[np.asarray(indices, np.int64)].tolist()
-        contents = self._source.read_many(inodes)
+        contents = self._source.reader.read_many(self.inodes[np.asarray(indices, np.int64)])
         return [self._sample(*pair) for pair in zip(indices, contents, strict=True)]
 
     def path(self, index: int) -> str:
         """Of a sample, relative to the dataset's root."""
         return os.fsdecode(self.snapshot.path_of(int(self.inodes[index])))
 
+    def announce(self, plan: ReadingPlan, position: int, after: str) -> PlanFile | None:
+        """For the sampler: have the node's memory filled ahead of it."""
+        return self._source.announce(plan, position, after)
+
+    def close(self) -> None:
+        """Leave the node's memory. What is read after that comes from the store."""
+        self._source.memory.close()
+
     def _sample(self, index: int, data: bytes) -> tuple[Any, Any]:
         sample, target = self.loader(data), int(self.targets[index])
         if self.transform is not None:
             sample = self.transform(sample)
         return sample, target if self.target_transform is None else self.target_transform(target)
-
-
-def open_samples(client: Client) -> tuple[Snapshot, SampleSource]:
-    """The snapshot that a client reads, made if there is none, and its files by inode."""
-    if client.snapshot is None:
-        client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
-    assert client.snapshot is not None
-    snapshot = Snapshot.open(client.snapshot.path)  # lives as long as the dataset
-    return snapshot, ChunkSamples(snapshot, client.dataset.reader)

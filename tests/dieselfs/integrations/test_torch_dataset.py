@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,47 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from dieselfs.errors import UsageError
+from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.client import Client
+from dieselfs.errors import PlanTooLarge, UsageError
 from dieselfs.integrations.torch_dataset import DieselDataset, load_image
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.plan.plan_file import open_plan
+from metadata.kv.memory import MemoryStore
 from tests.dieselfs.integrations.conftest import CLASSES, MadeDataset, content, keep, name_in
 from tests.dieselfs.integrations.imagefolder import DatasetFolder
+from tests.mount.mounting import eventually
+
+Make = Callable[..., DieselDataset]
 
 
-def dataset_of(made: MadeDataset, under: str = "train", **options: Any) -> DieselDataset:
-    return DieselDataset(made.client, under, loader=name_in, **options)
+@pytest.fixture
+def dataset_of(pets: MadeDataset, tmp_path: Path) -> Iterator[Make]:
+    """Datasets that share a node's memory, kept by a helper process."""
+    with pets.client() as client:
+        reader = client.dataset.reader
+    folder = TaskFolder.at("pets", tmp_path)
+    with NodeMemory.open(folder, reader, budget_bytes=64 << 20, linger_s=0.1) as memory:
+
+        def make(under: str = "train", **options: Any) -> DieselDataset:
+            return DieselDataset(pets.client, under, loader=name_in, memory=memory, **options)
+
+        yield make
+    # The helper takes the folder with it.
+    eventually(lambda: not folder.path.exists(), "end of the helper")
 
 
-def test_equals_what_torchvision_lists(pets: MadeDataset, tmp_path: Path) -> None:
+def test_equals_what_torchvision_lists(pets: MadeDataset, dataset_of: Make, tmp_path: Path) -> None:
     for path in pets.paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content(path))
     listed = DatasetFolder(
         os.fspath(tmp_path / "train"), lambda path: path[len(str(tmp_path)) + 1 :], (".bin",)
     )
-    ours = dataset_of(pets)
+    ours = dataset_of()
     assert [ours[index] for index in range(len(ours))] == [
         listed[index] for index in range(len(listed))
     ]
@@ -39,16 +61,16 @@ def test_equals_what_torchvision_lists(pets: MadeDataset, tmp_path: Path) -> Non
     assert [ours.path(index) for index in (0, 499)] == [listed[0][0], listed[499][0]]
 
 
-def test_whole_batches_and_transforms(pets: MadeDataset) -> None:
-    ours = dataset_of(pets, transform=str.upper, target_transform=lambda target: -target)
+def test_whole_batches_and_transforms(dataset_of: Make) -> None:
+    ours = dataset_of(transform=str.upper, target_transform=lambda target: -target)
     assert ours.__getitems__([3, 400]) == [ours[3], ours[400]]
     assert ours[400] == (ours.path(400).upper(), -int(ours.targets[400]))
     with pytest.raises(IndexError):
         ours[500]
 
 
-def test_nothing_per_file_but_columns(pets: MadeDataset) -> None:
-    ours = dataset_of(pets)
+def test_nothing_per_file_but_columns(dataset_of: Make) -> None:
+    ours = dataset_of()
     assert ours.inodes.dtype == np.uint32
     assert not [
         name
@@ -57,21 +79,21 @@ def test_nothing_per_file_but_columns(pets: MadeDataset) -> None:
     ]
 
 
-def test_classes_are_the_folders_of_a_directory(pets: MadeDataset) -> None:
-    assert dataset_of(pets, "").classes == ["train", "val"]
-    assert len(dataset_of(pets, "/val/")) == 50
-    assert len(dataset_of(pets, "val", extensions=(".BIN", ".jpg"))) == 50
-    assert len(dataset_of(pets, "val", extensions=(".jpg",))) == 0
+def test_classes_are_the_folders_of_a_directory(dataset_of: Make) -> None:
+    assert dataset_of("").classes == ["train", "val"]
+    assert len(dataset_of("/val/")) == 50
+    assert len(dataset_of("val", extensions=(".BIN", ".jpg"))) == 50
+    assert len(dataset_of("val", extensions=(".jpg",))) == 0
     with pytest.raises(UsageError, match="no such directory"):
-        dataset_of(pets, "test")
+        dataset_of("test")
     with pytest.raises(UsageError, match="no folders"):
-        dataset_of(pets, "val/ant/sub")
+        dataset_of("val/ant/sub")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers(pets: MadeDataset, method: str) -> None:
+def test_workers(dataset_of: Make, method: str) -> None:
     """After the parent itself has read, so that a fork inherits a cache and its lock."""
-    ours = dataset_of(pets)
+    ours = dataset_of()
     assert ours[0][0] == ours.path(0)
     sampler = ChunkShuffleSampler(ours, seed=1, group_size=3)
     options: dict[str, Any] = {
@@ -93,24 +115,66 @@ def test_workers(pets: MadeDataset, method: str) -> None:
     assert found == [(ours.path(index), int(ours.targets[index])) for index in order]
 
 
-def test_order_of_its_files_alone(pets: MadeDataset) -> None:
-    ours = dataset_of(pets, "val")
+def test_order_of_its_files_alone(pets: MadeDataset, dataset_of: Make) -> None:
+    ours = dataset_of("val")
     by_path = ChunkShuffleSampler(
         [ours.path(index) for index in range(len(ours))], snapshot=pets.snapshot_file
     )
     assert list(ChunkShuffleSampler(ours)) == list(by_path)
 
 
-def test_pickled_into_another_process(pets: MadeDataset) -> None:
-    ours = dataset_of(pets)
-    assert pickle.loads(pickle.dumps(ours))[7] == ours[7]
+def test_pickled_into_another_process(dataset_of: Make) -> None:
+    ours = dataset_of()
+    copied = pickle.loads(pickle.dumps(ours))
+    assert copied[7] == ours[7]
+    copied.close()  # a member of the memory of its own
 
 
-def test_a_client_that_has_loaded_no_snapshot(pets: MadeDataset) -> None:
-    with pets.client() as client:
-        assert client.snapshot is None
-        ours = DieselDataset(client, "val", loader=name_in)
-    assert ours[3][0] == ours.path(3)
+def test_a_client_that_has_loaded_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the memory of all who read the dataset, which of a store that can't be handed on is this process's own."""
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    with Client.connect(
+        "pets",
+        store=MemoryObjectStore(),
+        index=MemoryStore(),
+        snapshot_folder=tmp_path / "snapshots",
+        create=True,
+    ) as client:
+        client.put(content("cat/1"), "cat/1")
+        client.put(b"", "dog/1")
+        ours = DieselDataset(client, loader=name_in)
+    assert (ours[0], ours[1]) == (("cat/1", 0), ("", 1))
+    ours.close()
+    assert ours[0] == ("cat/1", 0)
+
+
+def test_plans_are_followed_by_the_master_of_the_memory(
+    dataset_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[Path] = []
+    monkeypatch.setattr(NodeMemory, "follow", lambda memory, plan: followed.append(plan))
+    ours = dataset_of()
+    sampler = ChunkShuffleSampler(ours)
+    order = list(sampler)
+    eventually(lambda: len(followed) == 2, "the next epoch's plan")
+    plan = open_plan(followed[0])
+    assert plan.plan.inodes.tolist() == ours.inodes[order].tolist()
+    assert open_plan(followed[1]).after == plan.id
+    sampler.close()
+    assert not followed[0].exists()
+    assert not followed[1].exists()
+
+
+def test_a_plan_that_does_not_fit(dataset_of: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(memory: NodeMemory, plan: Path) -> None:
+        raise PlanTooLarge("it needs 5 GB", "group size 7 would fit")
+
+    monkeypatch.setattr(NodeMemory, "follow", refuse)
+    ours = dataset_of()
+    with pytest.warns(RuntimeWarning, match="5 GB .group size 7"):
+        assert len(list(ChunkShuffleSampler(ours))) == 500
 
 
 def test_images(tmp_path: Path) -> None:
