@@ -62,7 +62,9 @@ class DeadlineStore:
         return self._bounded(lambda: self._store.get_range(key, offset, length), key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        entries = itertools.chain.from_iterable(map(self._store.list, [prefix]))  # called in a thread
+        entries = itertools.chain.from_iterable(
+            map(self._store.list, [prefix])
+        )  # called in a thread
         what = f"a listing of {prefix!r}"
         while page := self._bounded(lambda: list(itertools.islice(entries, _PAGE_ENTRIES)), what):
             yield from page

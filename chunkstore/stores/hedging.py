@@ -2,8 +2,8 @@
 
 When is a read late? With 1% of the reads 50 times slower, the 95th percentile would send 5% twice, of which most would have come anyway. So a read is
 late after the 98th percentile of its kind, and never before 1.25 times the median: if latencies are even, only the slow ones are late, after
-1.25 medians, and have their second answer after 2.25; if they vary much, 2% are late, which the budget of 2.5% bears. The budget (a bucket
-of tokens, to which each read adds 0.025) sees to it that a store that is slow everywhere is not given twice the work.
+1.25 medians, and have their second answer after 2.25; if they vary much, 2% are late, which the budget of 2.5% bears. The budget (`hedge_budget`)
+sees to it that a store that is slow everywhere is not given twice the work.
 
 A late read's first request goes on by itself, in a thread that nobody needs. Requests are begun and awaited by `DeadlineStore`.
 """
@@ -20,6 +20,7 @@ from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import Answers
 from chunkstore.errors import Unavailable
 from chunkstore.stores.deadline import DeadlineStore
+from chunkstore.stores.hedge_budget import HedgeBudget
 from chunkstore.stores.latencies import Latencies
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 from chunkstore.stores.read import Read
@@ -70,7 +71,7 @@ class HedgingStore:
     def renew(self) -> None:
         self._lock = threading.Lock()
         self._latencies = Latencies(self._policy.quantile, self._policy.enough)
-        self._tokens = 0.0
+        self._budget = HedgeBudget(self._policy.extra_share, self._policy.burst)
         self._reads = self._hedges = self._won = self._refused = 0
 
     def __reduce__(self) -> tuple[type[HedgingStore], tuple[DeadlineStore, HedgePolicy]]:
@@ -114,9 +115,10 @@ class HedgingStore:
         answer = self._store.answer(answers, time_left_s, read)
         if hedged and isinstance(answer.error, Unavailable):
             answer = self._store.answer(answers, time_left_s, read)
-        if answer.call:
+        if hedged:
             with self._lock:
-                self._won += 1
+                self._won += answer.call
+                self._budget.learn(won=bool(answer.call))
         return answer.result()
 
     def _begin(self, read: Read, answers: Answers[bytes], call: int) -> None:
@@ -143,7 +145,7 @@ class HedgingStore:
         policy = self._policy
         with self._lock:
             self._reads += 1
-            self._tokens = min(policy.burst, self._tokens + policy.extra_share)
+            self._budget.earn()
             usual = self._latencies.usual_s(read.kind)
         if usual is None:
             return None
@@ -152,8 +154,6 @@ class HedgingStore:
 
     def _take_token(self) -> bool:
         with self._lock:
-            if self._tokens < 1:
-                self._refused += 1
-                return False
-            self._tokens -= 1
-            return True
+            granted = self._budget.spend()
+            self._refused += not granted
+        return granted

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -45,8 +46,8 @@ def test_what_holds_of_all(seed: int) -> None:
             assert one.start <= start <= start + length <= one.start + one.length
             covered |= set(range(start, start + length + 1))
         ends = sorted(covered)
-        assert max((b - a for a, b in zip(ends, ends[1:], strict=False)), default=0) <= 16
-    for one, following in zip(merged, merged[1:], strict=False):
+        assert max((b - a for a, b in itertools.pairwise(ends)), default=0) <= 16
+    for one, following in itertools.pairwise(merged):
         start, length = extents[following.members[0]]
         apart = start - (one.start + one.length) > 15
         assert apart or start + length - one.start > 200, "two that should be one"

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import pickle
 import random
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import xxhash
@@ -12,7 +15,9 @@ from chunkstore.chunk_reader import HEAD_GUESS_BYTES, ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
+from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
+from chunkstore.stores.resilient import ResilientStore
 from tests.chunkstore.packed import DATASET, CountingStore, Packed
 
 LARGE = 3 * BLOCK_BYTES + 1000
@@ -286,3 +291,110 @@ class TestDamage:
         ):
             with pytest.raises(NotFound):
                 call()
+
+
+class TestReadMany:
+    @staticmethod
+    def several_chunks() -> tuple[Packed, dict[bytes, bytes]]:
+        draw = random.Random(6)
+        files = {b"f%04d" % n: draw.randbytes(draw.randrange(9000)) for n in range(600)}
+        files[b"f0007"] = b""
+        files[b"large"] = draw.randbytes(BLOCK_BYTES + 5)
+        files[b"alone"] = draw.randbytes(4 * BLOCK_BYTES + 5)
+        return pack(files, target_bytes=1 << 20), files
+
+    def test_any_files_in_the_order_asked_for(self) -> None:
+        packed, files = self.several_chunks()
+        assert len(packed.chunks) >= 3
+        store, extents = MemoryObjectStore(), packed.extents()
+        packed.store_in(store)
+        reader = ChunkReader(store, DATASET)
+        draw = random.Random(7)
+        for count in (0, 1, 2, 50, 700):
+            wanted = draw.choices(list(files), k=count)  # some of them twice
+            found = reader.read_many([extents[path] for path in wanted])
+            assert found == [files[path] for path in wanted]
+
+    def test_files_side_by_side_are_one_range(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed
+    ) -> None:
+        extents = packed.extents()
+        wanted = [b"another", b"block", b"small", b"empty"]  # the large one lies between
+        assert reader.read_many([extents[path] for path in wanted]) == [FILES[p] for p in wanted]
+        assert store.calls == ["get_range"]
+        store.calls.clear()
+        assert reader.read_many([extents[b"large"], extents[b"small"]])[0] == FILES[b"large"]
+        assert store.calls == ["get_range"] * 3  # the large one's block hashes, too
+
+    def test_chunks_are_read_at_the_same_time(self) -> None:
+        packed, files = self.several_chunks()
+        extents = packed.extents()
+        of_each_chunk = {extent.chunk: path for path, extent in extents.items() if path != b"alone"}
+        wanted = [path for path in of_each_chunk.values() if path != b"large"]
+        together = threading.Barrier(len(wanted))
+
+        class Store(CountingStore):
+            def before(self, call: str, key: str) -> None:
+                if call == "get_range":
+                    together.wait(20)
+
+        store = Store(MemoryObjectStore())
+        packed.store_in(store)
+        found = ChunkReader(store, DATASET).read_many([extents[path] for path in wanted])
+        assert found == [files[path] for path in wanted]
+
+    @pytest.mark.parametrize("path", [b"small", b"another", b"large", b"block"])
+    def test_damage_is_found(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed, path: bytes
+    ) -> None:
+        extents = packed.extents()
+        file = extents[path]
+        data = bytearray(store.get(key_of(packed)))
+        data[file.chunk.head_bytes + file.offset] ^= 1
+        change(store, packed, bytes(data))
+        with pytest.raises(Corrupt):
+            reader.read_many(list(extents.values()))
+        others = [other for other in FILES if other != path]
+        assert reader.read_many([extents[p] for p in others]) == [FILES[p] for p in others]
+
+    def test_a_short_object_and_an_absent_one(
+        self, reader: ChunkReader, store: CountingStore, packed: Packed
+    ) -> None:
+        files = list(packed.extents().values())
+        change(store, packed, store.get(key_of(packed))[:-1])
+        with pytest.raises(Corrupt, match="ends inside"):
+            reader.read_many(files)
+        store.delete(key_of(packed))
+        with pytest.raises(NotFound):
+            reader.read_many(files)
+
+
+def test_no_request_is_for_more_than_16_mib() -> None:
+    asked: list[int] = []
+
+    class Store(CountingStore):
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            asked.append(length)
+            return super().get_range(key, offset, length)
+
+    data = random.Random(8).randbytes((40 << 20) + 7)
+    packed = pack({b"alone": data})
+    store = Store(MemoryObjectStore())
+    packed.store_in(store)
+    reader = ChunkReader(store, DATASET)
+    file = packed.extents()[b"alone"]
+    assert reader.read(file, 5, len(data) - 6) == data[5:-1]
+    assert max(asked) <= 16 << 20
+    assert reader.read_many([file])[0] == data
+
+
+def test_a_reader_is_pickled_with_its_store(tmp_path: Path) -> None:
+    packed = pack(FILES)
+    store = ResilientStore(LocalDirectory(tmp_path / "store"))
+    packed.store_in(store)
+    files = packed.extents()
+    reader = ChunkReader(store, DATASET)
+    reader.read(files[b"large"], 0, 1)
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.read_many([files[path] for path in FILES]) == list(FILES.values())
+    assert bytes(copy.payload(packed.chunks[0].ref)) == b"".join(FILES.values())

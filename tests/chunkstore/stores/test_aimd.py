@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections.abc import Callable
 
@@ -80,7 +81,7 @@ def test_a_disk_with_one_queue_is_kept_busy_by_few() -> None:
 
 def test_the_limit_does_not_creep_up() -> None:
     aimd = Aimd(LimitPolicy())
-    now, limits, _ = run(aimd, disk(0.036), 240)
+    now, _limits, _ = run(aimd, disk(0.036), 240)
     _, later, _ = run(aimd, disk(0.036), 1200, now)
     assert max(later) <= 12
 
@@ -126,7 +127,7 @@ def test_growth_is_by_one_after_the_first_cut() -> None:
     assert limits[-1] == 64  # doubled
     aimd.failed(now, now)
     _, limits, _ = run(aimd, cloud(0.03), 0.5, now + 1)
-    steps = {b - a for a, b in zip(limits, limits[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(limits)}
     assert steps == {0, 1}
 
 

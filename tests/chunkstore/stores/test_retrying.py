@@ -186,7 +186,11 @@ class TestList:
     def test_what_its_reader_raises_is_not_the_stores_failure(self) -> None:
         faulty = failing(0)
         store, _ = retrying(faulty)
-        with pytest.raises(Unavailable, match="the reader's"):
+
+        def read() -> None:
             for _ in store.list(""):
                 raise Unavailable("the reader's own")
+
+        with pytest.raises(Unavailable, match="the reader's"):
+            read()
         assert faulty.calls["list"] == 1

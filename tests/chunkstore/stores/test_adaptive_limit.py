@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chunkstore.errors import NotFound, Unavailable
+from chunkstore.stores.adaptive_limit import LimitedStore
+from chunkstore.stores.aimd import LimitPolicy
+from chunkstore.stores.time_left import OperationEnds
+from tests.chunkstore.stores.faulty_store import FaultyStore, eventually, hanging
+from tests.contracts.key_value_store_contract import fork
+
+
+def limited(faulty: FaultyStore, first: int, highest: int = 64) -> LimitedStore:
+    faulty.inner.create("k", [b"0123456789"])
+    return LimitedStore(faulty, LimitPolicy(first=first, highest=highest))
+
+
+def test_no_more_in_flight_than_the_limit() -> None:
+    lock, running, most = threading.Lock(), 0, 0
+    pause = threading.Event()
+
+    def fault(call: str, key: str, number: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        pause.wait(0.001)
+        with lock:
+            running -= 1
+
+    store = limited(FaultyStore(fault), first=3, highest=3)
+    with ThreadPoolExecutor(12) as pool:
+        assert set(pool.map(store.get, ["k"] * 200)) == {b"0123456789"}
+    assert 2 <= most <= 3
+    statistics = store.statistics()
+    assert (statistics.in_flight, statistics.waiting) == (0, 0)
+    assert statistics.waited > 0
+
+
+def test_only_reads_take_turns() -> None:
+    with ThreadPoolExecutor(2) as pool, hanging() as hang:
+        faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
+        faulty.inner.create("slow", [b"x"])
+        store = limited(faulty, first=2)
+        late = [pool.submit(store.get, "slow"), pool.submit(store.get_range, "slow", 0, 1)]
+        eventually(lambda: store.statistics().in_flight == 2)
+        store.create("new", [b"x"])
+        assert store.stat("new").size_bytes == 1
+        assert {info.key for info in store.list("")} == {"k", "new", "slow"}
+        store.delete("new")
+        with OperationEnds(0.02), pytest.raises(Unavailable, match="2 reads before it"):
+            store.get("k")
+    assert [one.result() for one in late] == [b"x"] * 2
+    assert store.get("k") == b"0123456789"
+
+
+def test_a_failed_read_gives_its_turn_back_and_only_unavailable_lowers_the_limit() -> None:
+    faulty = FaultyStore()
+    store = limited(faulty, first=8)
+    for _ in range(30):
+        with pytest.raises(NotFound):
+            store.get("absent")
+    assert store.statistics().limit == 8
+
+    def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    faulty.fault = away
+    for _ in range(30):
+        with pytest.raises(Unavailable):
+            store.get_range("k", 0, 1)
+    statistics = store.statistics()
+    assert (statistics.limit, statistics.decreases, statistics.in_flight) == (2, 2, 0)
+
+
+def test_a_lower_limit_holds_for_the_next() -> None:
+    def fault(call: str, key: str, number: int) -> None:
+        if key == "away":
+            raise Unavailable("away")
+        if key == "slow":
+            hang()
+
+    with ThreadPoolExecutor(4) as pool, hanging() as hang:
+        faulty = FaultyStore(fault)
+        faulty.inner.create("slow", [b"x"])
+        store = limited(faulty, first=4)
+        late = [pool.submit(store.get, "slow") for _ in range(2)]
+        eventually(lambda: store.statistics().in_flight == 2)
+        with pytest.raises(Unavailable):
+            store.get("away")
+        with OperationEnds(0.02), pytest.raises(Unavailable, match="before it"):
+            store.get("k")
+    assert [one.result() for one in late] == [b"x"] * 2
+
+
+def test_in_a_forked_child_nothing_is_in_flight() -> None:
+    with ThreadPoolExecutor(2) as pool, hanging() as hang:
+        faulty = FaultyStore(lambda call, key, _: hang() if key == "slow" else None)
+        faulty.inner.create("slow", [b"x"])
+        store = limited(faulty, first=2)
+        for _ in range(2):
+            pool.submit(store.get, "slow")
+        eventually(lambda: store.statistics().in_flight == 2)
+
+        def child() -> None:
+            assert store.statistics().in_flight == 0
+            assert store.get("k") == b"0123456789"
+
+        assert os.waitpid(fork(child), 0)[1] == 0
