@@ -86,6 +86,8 @@ class MountReaders:
         self._kept: set[int] = set()
         """Chunks whose files are in the page cache for good, if all of them fit."""
         self._stored_bytes = self._dropped_bytes = self._dropped = 0
+        self._foremost = 0
+        self._closed = False
         self._pages = _PageWork(pages)
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
@@ -130,7 +132,8 @@ class MountReaders:
         self._pages.clear_wake()
         self._store()
         self._take_stored()
-        low, high, _ = self._fast_path.plan_progress()
+        low, self._foremost, _ = self._fast_path.plan_progress()
+        high = self._foremost
         if low < high - 1:
             low = self._without_stragglers(low, high)
         self._pass(low)
@@ -139,6 +142,9 @@ class MountReaders:
         self._divide_memory()
         self._tick(low)
         return low
+
+    def foremost(self) -> int:
+        return self._foremost
 
     def released(self) -> Sequence[int]:
         stored, self._stored = self._stored, []
@@ -151,8 +157,10 @@ class MountReaders:
         return (self._fast_path.plan_fd(), self._pages.fd)
 
     def close(self) -> None:
-        self._fast_path.clear_plan()
-        self._pages.close()
+        if not self._closed:
+            self._closed = True
+            self._fast_path.clear_plan()
+            self._pages.close()
 
     def _id_of(self, chunk: int) -> bytes:
         return self._snapshot.chunk(chunk).id.value

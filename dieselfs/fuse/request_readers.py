@@ -46,6 +46,9 @@ class RequestReaders:
         self._tick(position)
         return position
 
+    def foremost(self) -> int:
+        return self._readers.foremost()
+
     def released(self) -> Sequence[int]:
         return self._readers.released()
 
@@ -54,3 +57,6 @@ class RequestReaders:
 
     def wake_fds(self) -> Sequence[int]:
         return ()
+
+    def close(self) -> None:
+        """Nothing is theirs."""

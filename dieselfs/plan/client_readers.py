@@ -30,6 +30,9 @@ class ClientReaders:
         self._position = self._read_position()
         return self._position
 
+    def foremost(self) -> int:
+        return self._position
+
     def arrived(self, chunk: int) -> None:
         """They find it by its name."""
 
@@ -44,3 +47,6 @@ class ClientReaders:
 
     def wake_fds(self) -> Sequence[int]:
         return ()
+
+    def close(self) -> None:
+        """Nothing is theirs."""

@@ -12,6 +12,7 @@ import queue
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.errors import NoRoom
+from dieselfs.errors import MasterGone, NoRoom
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.pace import Pace
 
@@ -48,7 +49,7 @@ class PlannedMemory(Protocol):
 
 
 class Readers(Protocol):
-    """Who reads an order. Called by the follower's one thread, but for `wake_fds`, before it starts."""
+    """Who reads an order. Called by the follower's one thread, unless said otherwise."""
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
         """This order is read from now on."""
@@ -56,6 +57,10 @@ class Readers(Protocol):
 
     def position(self) -> int:
         """How many files of the order have surely been read. Also the moment to do what has become due."""
+        ...
+
+    def foremost(self) -> int:
+        """How many files of the order the foremost of them may have read, as of the last `position`: no less than that."""
         ...
 
     def arrived(self, chunk: int) -> None:
@@ -67,11 +72,15 @@ class Readers(Protocol):
         ...
 
     def outside_bytes(self) -> int:
-        """What the readers hold of the order outside of node memory, but within the same budget."""
+        """What the readers hold of the order outside of node memory, but within the same budget. From any thread."""
         ...
 
     def wake_fds(self) -> Sequence[int]:
-        """Descriptors that are readable when there is something new; `position` reads them empty."""
+        """Descriptors that are readable when there is something new; `position` reads them empty. Asked for once, after `begin`."""
+        ...
+
+    def close(self) -> None:
+        """They are not followed any more. May be called again, from any thread."""
         ...
 
 
@@ -131,15 +140,23 @@ class Follower:
         self._finished_uses = 0
         """Of orders that are over: a use's number counts from the first order, its index from the one that is read now."""
         self._lay_out([order])
-        self._position = self._finished_bytes = self._told_used = 0
+        self._position = self._foremost = self._finished_bytes = 0
+        self._told: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        """Indices of the uses that node memory was told to expect."""
+        self._told_used = 0
+        self._is_told = False
         self._under_way = self._window_bytes = 0
         self._fetched = self._late = self._skipped = self._no_room = 0
         self._retry_at = 0.0
         # What other threads hand in; each is one step for the interpreter.
         self._coming: deque[Order] = deque()
         self._results: deque[_Result] = deque()
-        self._go_on = self._closing = False
+        self._go_on = self._closing = self._stopped = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_lock = threading.Lock()
+        # If a fetch hangs, its thread keeps this object, and the last of them closes the descriptor.
+        self._close_wake = weakref.finalize(self, os.close, self._wake_fd)
+        self._close_wake.atexit = False
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="plan", daemon=True)
         self._fetchers = [
@@ -152,20 +169,28 @@ class Follower:
             thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End. A fetch that takes longer is left to itself."""
+        """End, and close the readers. A fetch that takes longer is left to itself. May be called again."""
         self._closing = True
         self._wake()
+        for _ in self._fetchers:
+            self._tasks.put(None)
         deadline = time.monotonic() + timeout_s
-        for thread in (self._thread, *self._fetchers):
+        threads = [thread for thread in (self._thread, *self._fetchers) if thread.is_alive()]
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if not any(thread.is_alive() for thread in self._fetchers):
-            os.close(self._wake_fd)
+        if not any(thread.is_alive() for thread in threads):
+            self._readers.close()
+            with self._wake_lock:
+                self._close_wake()
 
     def stop(self) -> None:
-        """End, without waiting for it. Node memory expects nothing any more."""
-        self._closing = True
-        self._memory.expect([])
+        """End, without waiting for it. Node memory expects nothing any more then."""
+        self._stopped = self._closing = True
         self._wake()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive() and not self._closing
 
     def follow_on(self, order: Order) -> None:
         """This order comes after the last one known."""
@@ -176,6 +201,11 @@ class Follower:
         """The readers are at the next order by now. May be called from `Readers.position`."""
         self._go_on = True
         self._wake()
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether it was told so, and has not done so yet."""
+        return self._go_on
 
     def statistics(self) -> FollowerStatistics:
         return FollowerStatistics(
@@ -209,8 +239,17 @@ class Follower:
             if not self._closing:
                 log.warning("the plan is not followed any more: %s", error, exc_info=error)
         finally:
-            for _ in self._fetchers:
-                self._tasks.put(None)
+            self._end()
+
+    def _end(self) -> None:
+        for _ in self._fetchers:
+            self._tasks.put(None)
+        self._readers.close()
+        if self._stopped:
+            try:
+                self._memory.expect([])
+            except MasterGone as error:
+                log.debug("nobody is left who expects something: %s", error)
 
     def _step(self) -> None:
         now = self._clock()
@@ -218,16 +257,18 @@ class Follower:
             self._take(self._results.popleft(), now)
         if self._coming:
             self._lay_out([*self._orders, self._coming.popleft()])
-            self._tell_expected()
-        uses = self._orders[0].uses
-        self._position = min(self._readers.position(), uses.files)
+            self._is_told = False
+        self._position = min(self._readers.position(), self._orders[0].uses.files)
+        if self._closing:
+            return
         if self._go_on and self._orders[1:]:
-            self._go_on = False
             self._begin_next()
+        files = self._orders[0].uses.files
+        self._foremost = min(max(self._readers.foremost(), self._position), files)
         self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
         for chunk in self._readers.released():
             self._release(chunk)
-        self._tell_progress()
+        self._tell_memory(now)
         if now >= self._retry_at:
             self._ask_for_what_is_due(now)
 
@@ -249,11 +290,12 @@ class Follower:
         state = np.full(len(self._number), _WAITING, np.uint8)
         state[: len(self._state)] = self._state
         self._state = state
-        self._index_of = {int(chunk): index for index, chunk in enumerate(uses[0].chunks)}
+        self._ids = [self._chunk(number).id for number in self._number.tolist()]
+        self._index_of = {chunk: index for index, chunk in enumerate(uses[0].chunks.tolist())}
         self._next = 0
 
     def _begin(self, order: Order) -> None:
-        self._tell_expected()
+        self._is_told = False
         self._readers.begin(order.inodes, order.uses)
 
     def _begin_next(self) -> None:
@@ -261,12 +303,13 @@ class Follower:
         over = self._orders[0].uses
         held = self._state[: len(over)] == _HELD
         self._window_bytes -= int(self._payload[: len(over)][held].sum())
-        self._finished_bytes += int(over.read_bytes[-1])
+        self._finished_bytes += int(self._read_bytes[self._position])
         self._finished_uses += len(over)
         self._state = self._state[len(over) :]
         self._lay_out(self._orders[1:])
-        self._begin(self._orders[0])
         self._position = 0
+        self._go_on = False
+        self._begin(self._orders[0])
         for index in np.flatnonzero(self._state[: len(self._orders[0].uses)] == _HELD):
             self._readers.arrived(int(self._number[index]))
 
@@ -276,16 +319,36 @@ class Follower:
             self._window_bytes -= int(self._payload[index])
         self._state[index] = _RELEASED
 
-    def _tell_expected(self) -> None:
-        self._memory.expect([self._chunk(int(number)).id for number in self._number])
-        self._told_used = 0
+    def _tell_memory(self, now: float) -> None:
+        """What is expected, and how much of that is over."""
+        if not self._is_told and now < self._retry_at:
+            return
+        try:
+            if not self._is_told:
+                self._told, self._told_used = np.flatnonzero(self._state != _RELEASED), 0
+                self._memory.expect([self._ids[index] for index in self._told.tolist()])
+                self._is_told = True
+            used = self._told_used + self._count_over()
+            if used > self._told_used:
+                self._told_used = used
+                self._memory.progress(used)
+        except MasterGone as error:
+            self._lose_master(error, now)
 
-    def _tell_progress(self) -> None:
-        kept = np.flatnonzero(self._state[self._told_used :] != _RELEASED)
-        used = self._told_used + int(kept[0]) if len(kept) else len(self._state)
-        if used > self._told_used:
-            self._told_used = used
-            self._memory.progress(used)
+    def _count_over(self) -> int:
+        """Of those expected and not known to be over: how many have been released, up to the first that has not."""
+        left = np.flatnonzero(self._state[self._told[self._told_used :]] != _RELEASED)
+        return int(left[0]) if len(left) else len(self._told) - self._told_used
+
+    def _is_over_in_between(self) -> bool:
+        """Whether uses are over that node memory still expects, since one before them is not."""
+        return bool((self._state[self._told[self._told_used :]] == _RELEASED).any())
+
+    def _lose_master(self, error: Exception, now: float) -> None:
+        """The one that is elected knows nothing of the plan."""
+        log.debug("node memory has no master: %s", error)
+        self._is_told = False
+        self._retry_at = now + _RETRY_S
 
     def _ask_for_what_is_due(self, now: float) -> None:
         while self._under_way < FETCHES:
@@ -304,11 +367,11 @@ class Follower:
 
     def _fits(self) -> bool:
         taken = self._window_bytes + self._readers.outside_bytes()
-        return taken + int(self._payload[self._next]) <= self._budget_bytes()
+        return not taken or taken + int(self._payload[self._next]) <= self._budget_bytes()
 
     def _is_due(self) -> bool:
         coming = slice(self._next, self._next + _LOOKAHEAD)
-        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._position]
+        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._foremost]
         end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
         return self._pace.is_due(until_use, end - self._to_fetch[self._next])
 
@@ -327,14 +390,19 @@ class Follower:
             return
         if result.error is None:
             self._state[index] = _HELD
-            self._late += bool(self._first[index] <= self._position)
+            self._late += bool(self._first[index] < self._foremost)
             if index < len(self._orders[0].uses):
                 self._readers.arrived(int(self._number[index]))
-        elif isinstance(result.error, NoRoom):
-            self._no_room += 1
+        elif isinstance(result.error, NoRoom | MasterGone):
             self._state[index] = _WAITING
             self._next = min(self._next, index)
             self._retry_at = now + _RETRY_S
+            if isinstance(result.error, MasterGone):
+                self._lose_master(result.error, now)
+            else:
+                self._no_room += 1
+                # What is over, but not at the beginning of what is expected, may be what takes the room.
+                self._is_told = self._is_told and not self._is_over_in_between()
         else:
             log.warning("chunk %s is not fetched ahead: %s", task.chunk.id, result.error)
             self._skipped += 1
@@ -353,7 +421,9 @@ class Follower:
             self._wake()
 
     def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+        with self._wake_lock:
+            if self._close_wake.alive:
+                os.eventfd_write(self._wake_fd, 1)
 
     def _clear_wake(self) -> None:
         try:

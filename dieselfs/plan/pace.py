@@ -14,6 +14,9 @@ _FORGETTING: Final = 0.8
 _SMOOTHING: Final = 0.2
 _SAFETY: Final = 1.5
 """A chunk is fetched when all before it, taking half as much again as measured, would leave it no time."""
+_BURST_FORGETTING: Final = 0.98
+_MEMORY_BYTES_PER_S: Final = 4e9
+"""A chunk that comes faster was in node memory already: no store sends, no CPU verifies, and no tmpfs takes 4 MB within a millisecond."""
 
 
 class Pace:
@@ -25,7 +28,10 @@ class Pace:
         self.arrival = 0.0
         """Bytes a second, while something is under way; 0: not known."""
         self.latency = 0.0
-        """Seconds from asking for a chunk to having it."""
+        """Seconds from asking the store for a chunk to having it."""
+        self.burst = 0.0
+        """Bytes that readers were seen to go on by at once: a batch, or a batch of each worker."""
+        self._seen = 0
         self._consumed_at, self._consumed = now, 0
         self._busy_since: float | None = None
         self._busy_s = 0.0
@@ -33,6 +39,9 @@ class Pace:
 
     def consumed(self, total_bytes: int, now: float) -> None:
         """So many bytes have been read since the beginning."""
+        if total_bytes > self._seen:
+            self.burst = max(float(total_bytes - self._seen), _BURST_FORGETTING * self.burst)
+            self._seen = total_bytes
         elapsed = now - self._consumed_at
         if elapsed < _INTERVAL_S or total_bytes <= self._consumed:
             return
@@ -46,12 +55,14 @@ class Pace:
 
     def arrived(self, size: int, seconds: float, now: float, still_under_way: bool) -> None:
         """A chunk of `size` bytes has come, `seconds` after it was asked for."""
-        self.latency += (seconds - self.latency) * (_SMOOTHING if self.latency else 1.0)
-        self._arrived += size
+        from_store = size < seconds * _MEMORY_BYTES_PER_S
+        if from_store:
+            self.latency += (seconds - self.latency) * (_SMOOTHING if self.latency else 1.0)
+            self._arrived += size
         if self._busy_since is not None:
             self._busy_s += now - self._busy_since
             self._busy_since = now if still_under_way else None
-        if self._busy_s >= _INTERVAL_S or not self.arrival:
+        if self._arrived and (self._busy_s >= _INTERVAL_S or not self.arrival):
             rate = self._arrived / max(self._busy_s, 1e-6)
             self.arrival += (rate - self.arrival) * (0.5 if self.arrival else 1.0)
             self._busy_s, self._arrived = 0.0, 0
@@ -66,6 +77,6 @@ class Pace:
         """
         if not (self.consumption and self.arrival):
             return True
-        time_left = bytes_until_use / self.consumption
+        time_left = (bytes_until_use - self.burst) / self.consumption
         time_needed = self.latency + bytes_to_fetch / self.arrival
         return bool((time_left <= _SAFETY * time_needed).any())

@@ -2,10 +2,14 @@
 
 One file is one rank's order in one epoch. It lies in a tmpfs, is written under another name and renamed, and does not change then but for
 its position: 8 bytes in a shared map, stored by its owner alone. It is in the machine's byte order, since it never leaves the machine.
+
+Its owner holds a shared `flock` on it for as long as it has it open. So whoever follows it sees that a reader was killed, though its file stays.
+Forked children hold the lock too: DataLoader workers end with their parent.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import secrets
@@ -67,6 +71,21 @@ class PlanFile:
     def position(self, files: int) -> None:
         self._words[_POSITION_WORD] = files
 
+    @property
+    def is_read(self) -> bool:
+        """Whether its owner is still there and has not removed it. Four system calls."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+
     def remove(self) -> None:
         """Whoever follows it goes on to the plan that comes after it, or stops."""
         self.path.unlink(missing_ok=True)
@@ -75,7 +94,10 @@ class PlanFile:
 def write_plan(
     task_folder: Path, plan: ReadingPlan, *, position: int = 0, after: str = ""
 ) -> PlanFile:
-    """Make a plan file; its owner is who calls. 4 bytes a file. `OSError` if the tmpfs is full."""
+    """Make a plan file. 4 bytes a file. `OSError` if the tmpfs is full.
+
+    Its owner is who calls, and keeps what is returned: once it is let go of its reader counts as gone, as if it had been removed.
+    """
     folder = task_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     snapshot_path = os.fsencode(plan.snapshot_path)
@@ -91,28 +113,36 @@ def write_plan(
     path = folder / secrets.token_hex(8)
     temporary = folder / f".{path.name}"
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb+") as file:
             file.write(header)
             file.write(np.ascontiguousarray(plan.group_start, np.int64).data)
             file.write(np.ascontiguousarray(plan.inodes, np.uint32).data)
             file.write(snapshot_path)
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_SH)
+            written = _map(path, file.fileno())
         os.rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return open_plan(path)
+    return written
 
 
 def open_plan(path: Path) -> PlanFile:
     """Map a plan file. `FileNotFoundError`, `UsageError` if it is none."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        size = os.fstat(fd).st_size
-        if size < _HEADER.size:
-            raise UsageError(f"{path} is not a plan")
-        view = mmap.mmap(fd, size)
+        return _map(path, fd)
     finally:
         os.close(fd)
+
+
+def _map(path: Path, fd: int) -> PlanFile:
+    """The map keeps a duplicate of `fd`, and with it a lock."""
+    size = os.fstat(fd).st_size
+    if size < _HEADER.size:
+        raise UsageError(f"{path} is not a plan")
+    view = mmap.mmap(fd, size)
     magic, _, files, groups, path_bytes, snapshot_id, after = _HEADER.unpack_from(view)
     inodes_at = _HEADER.size + 8 * (groups + 1)
     path_at = inodes_at + 4 * files

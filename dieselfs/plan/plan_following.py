@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dieselfs.errors import UsageError
 from dieselfs.plan.active_plans import ActivePlans
-from dieselfs.plan.chunk_uses import ChunkUses
+from dieselfs.plan.chunk_uses import ChunkUses, interleaved
 from dieselfs.plan.client_readers import ClientReaders
 from dieselfs.plan.follower import (
     Follower,
@@ -21,8 +20,6 @@ from dieselfs.plan.follower import (
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, open_plan
 from dieselfs.plan.requirement import require_room
 from metadata.snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 
 class PlanFollowing:
@@ -37,30 +34,37 @@ class PlanFollowing:
         readers: Callable[[Snapshot], Readers] | None = None,
         over: Callable[[Sequence[PlanFile]], None] = lambda plans: None,
     ) -> None:
-        """`readers` makes those of a snapshot, if they are no clients; `over` is told of plans that readers have left behind."""
+        """`readers` makes those of a snapshot, if they are no clients; they are closed when they are not followed any more.
+        `over` is told of plans that readers have left behind, with no lock held, by the thread that follows them."""
         self._memory, self._snapshot_of, self._budget_bytes = memory, snapshot_of, budget_bytes
         self._make_readers, self._over = readers, over
         self._plans = ActivePlans()
+        self._next: tuple[PlanFile, ...] = ()
+        """Those that the follower knows to come after the current ones."""
         self._follower: Follower | None = None
+        self._closed = False
         self._lock = threading.RLock()
 
     def follow(self, path: Path) -> None:
-        """Follow a plan file too, or next. Raises `PlanTooLarge`, `UsageError` if it is no plan of a snapshot at hand."""
+        """Follow a plan file too, or next. Raises `PlanTooLarge`, `UsageError` if it is no plan of a snapshot at hand.
+
+        What was followed is followed on then. Some 0.2 s for 1.28 million files.
+        """
         plan = open_plan(path)
         with self._lock:
+            if self._closed or plan in self._plans:
+                return
             snapshot = self._snapshot_of(plan.plan)
             if len(plan.plan) and int(plan.plan.inodes.max()) >= snapshot.file_count:
                 raise UsageError(f"the plan {path} names files that snapshot {snapshot.id} lacks")
-            require_room(
-                ChunkUses.of(snapshot, plan.plan.inodes),
-                plan.plan.group_start,
-                self._budget_bytes(),
-            )
-            if self._plans.add(plan):
-                self._start(snapshot)
-            elif (order := self._plans.following_order()) is not None:
-                assert self._follower is not None
-                self._follower.follow_on(_order(snapshot, order))
+            plans = self._plans.copy()
+            is_beside = plans.add(plan)
+            self._require_room(plans.current if is_beside else [plan], len(plans), snapshot)
+            self._plans = plans
+            if is_beside or self._follower is None or not self._follower.is_running:
+                self._start()
+            else:
+                self._tell_what_follows(self._follower)
 
     def statistics(self) -> FollowerStatistics:
         follower = self._follower
@@ -68,7 +72,9 @@ class PlanFollowing:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             follower, self._follower = self._follower, None
+            self._plans, self._next = ActivePlans(), ()
         if follower is not None:
             follower.close()
 
@@ -77,27 +83,68 @@ class PlanFollowing:
         if not self._lock.acquire(blocking=False):
             return  # a plan is being added: next time
         try:
-            follower = self._follower
-            if follower is None:
-                return
-            at_end = position >= follower.statistics().files
-            if self._plans.have_gone_on() or (at_end and self._plans.following_order() is not None):
-                over = self._plans.go_on()
-                follower.go_on()
-                self._over(over)
-            elif self._plans.have_ended():
-                self._plans = ActivePlans()
-                follower.stop()
+            over = self._look(position)
         finally:
             self._lock.release()
+        if over:
+            self._over(over)
 
-    def _start(self, snapshot: Snapshot) -> None:
-        if self._follower is not None:
-            self._follower.close()
-        readers = self._make_readers(snapshot) if self._make_readers else self._clients()
-        order = _order(snapshot, self._plans.order())
-        self._follower = Follower(self._memory, readers, snapshot.chunk, self._budget_bytes, order)
-        self._follower.start()
+    def _look(self, position: int) -> Sequence[PlanFile]:
+        """Which plans are over, if the readers have gone on."""
+        follower = self._follower
+        if follower is None or follower.is_going_on:
+            return ()
+        at_end = position >= follower.statistics().files
+        if self._plans.have_gone_on() or (at_end and self._next):
+            over = self._plans.go_on()
+            if self._plans.current == self._next:
+                follower.go_on()
+                self._next = ()
+                self._tell_what_follows(follower)
+            else:  # not what they were expected to: this thread is the follower's, and can't wait for its end
+                threading.Thread(target=self._start_anew, name="plan-restart", daemon=True).start()
+            return over
+        if self._plans.have_ended():
+            self._plans, self._next = ActivePlans(), ()
+            follower.stop()
+        else:
+            self._tell_what_follows(follower)  # a reader without a next plan may have ended
+        return ()
+
+    def _start_anew(self) -> None:
+        with self._lock:
+            if len(self._plans):
+                self._start()
+
+    def _start(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+        order = self._plans.order()
+        snapshot = self._snapshot_of(order)
+        try:
+            readers = self._make_readers(snapshot) if self._make_readers else self._clients()
+            follower = Follower(
+                self._memory, readers, snapshot.chunk, self._budget_bytes, _order(snapshot, order)
+            )
+        except BaseException:
+            self._plans = ActivePlans()
+            raise
+        self._follower, self._next = follower, ()
+        follower.start()
+        self._tell_what_follows(follower)
+
+    def _tell_what_follows(self, follower: Follower) -> None:
+        if self._next or not (following := self._plans.following()):
+            return
+        order = interleaved([plan.plan for plan in following])
+        follower.follow_on(_order(self._snapshot_of(order), order))
+        self._next = following
+
+    def _require_room(self, plans: Sequence[PlanFile], readers: int, snapshot: Snapshot) -> None:
+        for plan in plans:
+            uses = ChunkUses.of(snapshot, plan.plan.inodes)
+            require_room(uses, plan.plan.group_start, self._budget_bytes(), readers)
 
     def _clients(self) -> Readers:
         def position() -> int:

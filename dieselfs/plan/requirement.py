@@ -14,28 +14,30 @@ from metadata.snapshot import Snapshot
 
 UNDER_WAY: Final = 2
 """Chunks beside the group that is read: fewer, and the store is idle between two fetches."""
+_MIB: Final = 1 << 20
 
 
-def require_room(uses: ChunkUses, group_start: npt.NDArray[np.int64], memory_bytes: int) -> None:
-    """Raise `PlanTooLarge` unless the largest group and the chunks under way fit into `memory_bytes`."""
+def require_room(
+    uses: ChunkUses, group_start: npt.NDArray[np.int64], memory_bytes: int, readers: int = 1
+) -> None:
+    """Raise `PlanTooLarge` unless the largest group and the chunks under way fit into each reader's share of `memory_bytes`."""
     if not len(uses):
         return
+    share = memory_bytes // readers
     largest = int(uses.payload_bytes.max())
     group = int(uses.group_bytes(group_start).max())
     needed = group + min(UNDER_WAY * largest, int(uses.payload_bytes.sum()) - group)
-    if needed <= memory_bytes:
+    if needed <= share:
         return
-    fits = memory_bytes // largest - UNDER_WAY
+    fits = share // largest - UNDER_WAY
+    there_are = f"there are {_mib(memory_bytes, down=True)}"
     raise PlanTooLarge(
-        f"this order needs {_mib(needed)} of memory, its largest group of chunks and {UNDER_WAY} chunks under way; there are {_mib(memory_bytes)}",
-        f"give it {_mib(needed)}, or use a group size of {fits}"
+        f"this order needs {_mib(needed)} of memory, its largest group of chunks and {UNDER_WAY} chunks under way; "
+        + (there_are if readers == 1 else f"{there_are} for {readers} readers"),
+        f"give it {_mib(needed * readers)}, or use a group size of {fits}"
         if fits > 0
-        else f"give it {_mib(needed)}; a group of one chunk needs {_mib((1 + UNDER_WAY) * largest)}",
+        else f"give it {_mib(needed * readers)}; a group of one chunk needs {_mib((1 + UNDER_WAY) * largest * readers)}",
     )
-
-
-def _mib(size: int) -> str:
-    return f"{-(-size // (1 << 20))} MiB"
 
 
 def require_room_for(snapshot: Snapshot, parameters: ShuffleParameters, memory_bytes: int) -> None:
@@ -49,3 +51,7 @@ def require_room_for(snapshot: Snapshot, parameters: ShuffleParameters, memory_b
         parameters.world_size,
     )
     require_room(ChunkUses.of(snapshot, order.inodes), order.group_start, memory_bytes)
+
+
+def _mib(size: int, *, down: bool = False) -> str:
+    return f"{size // _MIB if down else -(-size // _MIB)} MiB"
