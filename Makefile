@@ -5,7 +5,7 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test soak demo bench clean
+.PHONY: help setup torch check format test soak demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -13,7 +13,10 @@ help:  ## list the targets
 setup:  ## install what is missing: system packages (Debian), .venv, .venv/bin/dlcmd
 	@scripts/setup.sh
 
-check: setup  ## ruff, mypy and the layering of the packages
+torch:  ## the same, and PyTorch, which the checks, tests, benchmarks and the demo need
+	@scripts/setup.sh torch
+
+check: torch  ## ruff, mypy and the layering of the packages
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
@@ -29,11 +32,10 @@ test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 soak: setup  ## minutes of reading a mount while everything changes; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
 
-demo:  ## pack, index, mount and train on real images, then clean up
-	@scripts/setup.sh torch
+demo: torch  ## pack, index, mount and train on real images, then clean up
 	@scripts/demo.sh
 
-bench: setup  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
+bench: torch  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
 	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove .venv and everything that can be made again

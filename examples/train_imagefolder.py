@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a small network on a mounted dataset, with nothing but torchvision and PyTorch.
+"""Trains a small network on a mounted dataset, with torchvision's own ImageFolder.
 
-    train_imagefolder.py MOUNTPOINT --epochs 2 --workers 2
+    train_imagefolder.py MOUNTPOINT --epochs 2 --workers 2 --checkpoint run.pt
 
-The mount is an ordinary directory tree of class folders, so `ImageFolder` and `DataLoader` are used
-as they are. The only thing added is the order: a sampler of a few lines that takes each epoch's
-chunk-wise shuffled list from the mount's control directory, so that the files of a chunk are read
-while the chunk is at hand.
+The mount is an ordinary directory tree of class folders, so `ImageFolder` is used as it is. What is
+added is the order: `ChunkShuffleSampler` shuffles chunk-wise, so that the files of a chunk are read
+while the chunk is at hand, and tells the mount what comes next. `ChunkShuffleLoader` is a DataLoader
+that counts what was trained; with its state in the checkpoint, a run that was interrupted goes on
+with the very next image. docs/pytorch.md says more.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
+
+from dieselfs.integrations.torch_loader import ChunkShuffleLoader
+from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 
 try:
     from torchvision import datasets, transforms
@@ -33,30 +34,6 @@ except RuntimeError:
     from torchvision import datasets, transforms
 
 IMAGE_PIXELS = 32
-
-
-class ChunkWiseOrder(Sampler[int]):
-    """The indices of an `ImageFolder`'s samples in the order that the mount gives for an epoch."""
-
-    def __init__(self, images: datasets.ImageFolder, seed: int, group_chunks: int) -> None:
-        self.root = Path(images.root)
-        self.index_of = {
-            os.path.relpath(path, self.root): index
-            for index, (path, _) in enumerate(images.samples)
-        }
-        self.seed = seed
-        self.group_chunks = group_chunks
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[int]:
-        name = f"seed={self.seed},epoch={self.epoch},group={self.group_chunks},rank=0,world=1"
-        listed = (self.root / ".dieselfs" / "shuffle" / name).read_bytes().splitlines()
-        for path in map(os.fsdecode, listed):
-            if path in self.index_of:  # files that are no images are listed as well
-                yield self.index_of[path]
-
-    def __len__(self) -> int:
-        return len(self.index_of)
 
 
 def small_network(classes: int) -> nn.Module:
@@ -84,18 +61,35 @@ def train(arguments: argparse.Namespace) -> None:
     )
     print(f"{len(images):,} images in {len(images.classes)} classes: {', '.join(images.classes)}")
 
-    order = ChunkWiseOrder(images, arguments.seed, arguments.group)
-    loader = DataLoader(
-        images, sampler=order, batch_size=arguments.batch, num_workers=arguments.workers
+    order = ChunkShuffleSampler(images, seed=arguments.seed, group_size=arguments.group)
+    loader = ChunkShuffleLoader(
+        images, arguments.batch, sampler=order, num_workers=arguments.workers
     )
     network = small_network(len(images.classes))
     optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
 
-    for epoch in range(arguments.epochs):
-        order.epoch = epoch
+    def save() -> None:
+        if arguments.checkpoint:
+            state = {"network": network, "optimizer": optimizer, "order": loader}
+            torch.save(
+                {name: part.state_dict() for name, part in state.items()},
+                f"{arguments.checkpoint}.new",
+            )
+            os.replace(f"{arguments.checkpoint}.new", arguments.checkpoint)
+
+    if arguments.checkpoint and os.path.exists(arguments.checkpoint):
+        checkpoint = torch.load(arguments.checkpoint)
+        network.load_state_dict(checkpoint["network"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        loader.load_state_dict(checkpoint["order"])
+        print(f"going on in epoch {order.epoch + 1}: {len(order):,} images are left of it")
+
+    for epoch in range(order.epoch, arguments.epochs):
+        loader.set_epoch(epoch)
+        left = len(order)  # all images, unless the epoch was begun by an earlier run
         seen = right = 0
         started = time.perf_counter()
-        for batch, labels in loader:
+        for step, (batch, labels) in enumerate(loader, 1):
             scores = network(batch)
             loss = nn.functional.cross_entropy(scores, labels)
             optimizer.zero_grad()
@@ -104,10 +98,13 @@ def train(arguments: argparse.Namespace) -> None:
             # Scored before the step that learns from it, so the first epoch scores unseen images.
             right += int((scores.argmax(dim=1) == labels).sum())
             seen += len(labels)
+            if step % arguments.save_every == 0:
+                save()
+        save()
         seconds = time.perf_counter() - started
-        assert seen == len(images), f"the epoch's list has {seen} of {len(images)} images"
+        assert seen == left, f"the epoch gave {seen} of {left} images"
         print(
-            f"epoch {epoch + 1}: {seen:,} images, accuracy {right / seen:.1%}, "
+            f"epoch {epoch + 1}: {seen:,} images, accuracy {right / max(seen, 1):.1%}, "
             f"{seen / seconds:,.0f} images/s"
         )
 
@@ -120,6 +117,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="images a step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--group", type=int, default=100, help="chunks that are shuffled together")
+    parser.add_argument("--checkpoint", help="a file to go on from, if it exists, and to save to")
+    parser.add_argument("--save-every", type=int, default=100, help="steps between two checkpoints")
     train(parser.parse_args())
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Prepares a checkout: system packages (Debian and Ubuntu), then .venv with DieselFS in it.
 #
-#   scripts/setup.sh          what `dlcmd`, the tests and the checks need
-#   scripts/setup.sh torch    the same, and PyTorch for the demo
+#   scripts/setup.sh          what `dlcmd` needs
+#   scripts/setup.sh torch    the same, and PyTorch, which checks, tests, benchmarks and the demo need
 #
 # Safe to run again: it installs only what is missing, and returns at once when nothing is.
 # PYTHON=... chooses another interpreter than the `python3` on PATH.

@@ -1,5 +1,6 @@
 """A dataset of class folders in many small chunks; what is in a file begins with its path."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class MadeDataset:
         )
 
 
-def make(folder: Path, paths: list[str]) -> MadeDataset:
+def make(folder: Path, paths: list[str], content: Callable[[str], bytes] = content) -> MadeDataset:
     (folder / "store").mkdir(parents=True)
     with Client.connect(
         "pets",
