@@ -24,7 +24,9 @@ import numpy.typing as npt
 from dieselfs.errors import UsageError
 
 _MAGIC: Final = b"dslplan1"
-_HEADER: Final = struct.Struct("=8s Q Q Q Q 64s 32s")
+_SNAPSHOT_ID_BYTES: Final = 64
+_PLAN_ID_BYTES: Final = 32
+_HEADER: Final = struct.Struct(f"=8s Q Q Q Q {_SNAPSHOT_ID_BYTES}s {_PLAN_ID_BYTES}s")
 """Magic, position, files, groups, bytes of the snapshot's path, snapshot id, id of the plan that comes before."""
 _POSITION_WORD: Final = 1
 FOLDER: Final = "plans"
@@ -101,6 +103,8 @@ def write_plan(
     folder = task_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     snapshot_path = os.fsencode(plan.snapshot_path)
+    if len(plan.snapshot_id) > _SNAPSHOT_ID_BYTES or len(after) > _PLAN_ID_BYTES:
+        raise ValueError(f"an id is too long: {plan.snapshot_id!r}, {after!r}")
     header = _HEADER.pack(
         _MAGIC,
         position,
