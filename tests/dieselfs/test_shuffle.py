@@ -11,7 +11,13 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dieselfs.shuffle import Padding, ShuffleParameters, parse_parameters, shuffle_order
+from dieselfs.shuffle import (
+    Padding,
+    ShuffleParameters,
+    files_a_rank,
+    parse_parameters,
+    shuffle_order,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "shuffle.json"
 Bounds = npt.NDArray[np.uint32]
@@ -100,8 +106,10 @@ def test_ranks_share_only_the_chunks_at_their_borders(
         assert joined == alone
 
 
-def plainly(sizes: list[int], seed: int, epoch: int, group_size: int) -> list[int]:
-    """The definition of docs/shuffled-order.md word for word, for one rank."""
+def plainly(
+    sizes: list[int], seed: int, epoch: int, group_size: int, part: set[int] | None = None
+) -> list[int]:
+    """The definition of docs/shuffled-order.md word for word, for one rank; of a part of the files, if one is given."""
     mask = (1 << 64) - 1
 
     def mix(x: int) -> int:
@@ -115,15 +123,19 @@ def plainly(sizes: list[int], seed: int, epoch: int, group_size: int) -> list[in
         key = mix((mix((mix((seed + golden) & mask) + epoch) & mask) + purpose) & mask)
         return mix((key + (number + 1) * golden) & mask)
 
-    chunks = [chunk for chunk, size in enumerate(sizes) if size]
+    files_of = {
+        chunk: [
+            inode
+            for inode in range(sum(sizes[:chunk]), sum(sizes[: chunk + 1]))
+            if part is None or inode in part
+        ]
+        for chunk in range(len(sizes))
+    }
+    chunks = [chunk for chunk, files in files_of.items() if files]
     chunks.sort(key=lambda chunk: hash_of(1, chunk))
     order: list[int] = []
     for at in range(0, len(chunks), group_size):
-        group = [
-            inode
-            for chunk in chunks[at : at + group_size]
-            for inode in range(sum(sizes[:chunk]), sum(sizes[: chunk + 1]))
-        ]
+        group = [inode for chunk in chunks[at : at + group_size] for inode in files_of[chunk]]
         order += sorted(group, key=lambda inode: hash_of(2, inode))
     return order
 
@@ -132,6 +144,71 @@ def plainly(sizes: list[int], seed: int, epoch: int, group_size: int) -> list[in
 def test_equals_its_definition(sizes: list[int], seed: int, epoch: int, group_size: int) -> None:
     order = shuffle_order(bounds_of(sizes), seed, epoch, group_size)
     assert order.inodes.tolist() == plainly(sizes, seed, epoch, group_size)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[list[int], npt.NDArray[np.uint32]]:
+    """Sizes of chunks, and some of their files."""
+    sizes = draw(chunk_sizes)
+    chosen = draw(st.lists(st.booleans(), min_size=sum(sizes), max_size=sum(sizes)))
+    return sizes, np.flatnonzero(chosen).astype(np.uint32)
+
+
+@given(part=parts(), seed=seeds, epoch=seeds, group_size=st.integers(1, 50))
+def test_a_part_equals_its_definition(
+    part: tuple[list[int], npt.NDArray[np.uint32]], seed: int, epoch: int, group_size: int
+) -> None:
+    sizes, files = part
+    order = shuffle_order(bounds_of(sizes), seed, epoch, group_size, files=files)
+    assert order.inodes.tolist() == plainly(sizes, seed, epoch, group_size, set(files.tolist()))
+    chunks = np.searchsorted(bounds_of(sizes), order.inodes, "right") - 1
+    assert set(order.chunks.tolist()) == set(chunks.tolist())
+
+
+@given(
+    sizes=chunk_sizes, seed=seeds, group_size=st.integers(1, 9), world_size=st.integers(1, 9),
+    padding=paddings,
+)  # fmt: skip
+def test_the_part_that_is_everything(
+    sizes: list[int], seed: int, group_size: int, world_size: int, padding: Padding
+) -> None:
+    bounds = bounds_of(sizes)
+    files = np.arange(sum(sizes), dtype=np.uint32)
+    for rank in range(world_size):
+        arguments = (bounds, seed, 1, group_size, rank, world_size, padding)
+        whole, part = shuffle_order(*arguments), shuffle_order(*arguments, files=files)
+        assert np.array_equal(whole.inodes, part.inodes)
+        assert np.array_equal(whole.group_start, part.group_start)
+        assert np.array_equal(whole.chunks, part.chunks)
+
+
+@given(part=parts(), seed=seeds, world_size=st.integers(1, 20), padding=paddings)
+def test_ranks_share_a_part_equally(
+    part: tuple[list[int], npt.NDArray[np.uint32]], seed: int, world_size: int, padding: Padding
+) -> None:
+    sizes, files = part
+    orders = [
+        shuffle_order(bounds_of(sizes), seed, 0, 3, rank, world_size, padding, files=files)
+        for rank in range(world_size)
+    ]
+    count = files_a_rank(len(files), world_size, padding)
+    assert {len(order) for order in orders} == {count}
+    seen = Counter(inode for order in orders for inode in order.inodes.tolist())
+    assert set(seen) <= set(files.tolist())
+    if padding == "pad":
+        assert len(seen) == len(files)
+    else:
+        assert set(seen.values()) <= {1}
+
+
+def test_files_that_are_no_part() -> None:
+    for files, reason in (
+        ([0, 7], "none of the chunks"),
+        ([1, 1], "ascending"),
+        ([2, 1], "ascending"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            shuffle_order(bounds_of([3, 4]), 1, 0, files=np.array(files, np.uint32))
 
 
 def test_the_same_every_time_and_on_every_type_of_bounds() -> None:
