@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -44,32 +45,48 @@ def start(settings: MemorySettings, source: ChunkSource) -> None:
         pickled = pickle.dumps(settings) + pickle.dumps(source)
     except Exception as error:  # of any kind: objects say in their own way that they can't
         raise SourceNotPortable(f"{_NOT_PORTABLE}: {error}") from error
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        env={
-            **os.environ,
-            **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
-            "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
-        },
-        start_new_session=True,  # Ctrl-C is for the client
-    )
-    with process:
-        try:
-            said, _ = process.communicate(pickled, _START_TIMEOUT_S)
-        except BaseException as error:
-            _kill_group(process.pid)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise MasterGone(f"no master: none started in {_START_TIMEOUT_S:g} s") from None
-            raise
-    line = said.decode(errors="replace").strip()
+    try:
+        line = _started(pickled)
+    except OSError as error:
+        raise MasterGone(f"no master could be started: {error}") from error
     if line.startswith(_NOT_PORTABLE):
         raise SourceNotPortable(line)
     if line not in (_SERVING, _LED):
         raise MasterGone(f"no master could be started: {line or 'it ended without a word'}")
+
+
+def _started(pickled: bytes) -> str:
+    """What a new helper says, given its pickles. Kills it if it says nothing."""
+    with os.fdopen(
+        os.memfd_create(__name__), "w+b"
+    ) as given:  # a pipe may fill; no file has a name
+        given.write(pickled)
+        given.seek(0)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={
+                **os.environ,
+                **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
+                "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+            },
+            start_new_session=True,  # Ctrl-C is for the client
+        )
+    with process:
+        assert process.stdout is not None
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        try:
+            # A line, not its end: a process that another thread has forked just now may hold the pipe too.
+            if waiting.poll(_START_TIMEOUT_S * 1000):
+                return process.stdout.readline().decode(errors="replace").strip()
+            raise TimeoutError(f"it did not say so within {_START_TIMEOUT_S:g} s")
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # the helper itself is not our child any more
+            raise
 
 
 def main() -> int:
@@ -104,14 +121,6 @@ def _lead(settings: MemorySettings, source: ChunkSource) -> int:
     finally:
         leader.end()
     return 0
-
-
-def _kill_group(group: int) -> None:
-    """The helper that was started, which is nobody's child any more; its session began with the process of this id."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _end_in_order(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
-from dieselfs.errors import MasterGone
+from dieselfs.errors import DieselFSError, MasterGone
 from dieselfs.node_memory import master_process, packet_socket
 from dieselfs.node_memory.leader import Leader, MemorySettings
 from dieselfs.node_memory.master_process import SourceNotPortable
@@ -168,13 +168,16 @@ class Membership:
             return
         try:
             self._leader = Leader.begin(settings, self._source)
-        except OSError as error:
+        except (OSError, DieselFSError) as error:
             raise MasterGone(f"{settings.folder.path}: {error}") from error
 
     def _lead_privately(self) -> None:
         """A source that lives in this process alone: so does the task, with children that were forked."""
         path = self.folder.path
-        private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
+        try:
+            private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
+        except DieselFSError as error:
+            raise MasterGone(str(error)) from error
         settings = replace(self.settings, folder=private)
         self._try_lead(settings)
         self.settings, self._starts_helpers = settings, False

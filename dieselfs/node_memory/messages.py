@@ -28,7 +28,14 @@ from chunkstore.errors import (
     StoreFull,
     Unavailable,
 )
-from dieselfs.errors import DieselFSError, MasterGone, NoRoom, PlanTooLarge
+from dieselfs.errors import (
+    DieselFSError,
+    LocalFileError,
+    MasterGone,
+    NoRoom,
+    NotYetSupported,
+    PlanTooLarge,
+)
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece
 
@@ -244,7 +251,8 @@ _ERRORS: Final[dict[str, type[ChunkStoreError] | type[DieselFSError]]] = {
     made.__name__: made
     for made in (
         *(Unavailable, Corrupt, NotFound, AlreadyExists, StoreFull, Denied, InvalidPath),
-        *(BadSource, ChunkStoreError, NoRoom, PlanTooLarge, MasterGone),
+        *(BadSource, ChunkStoreError, NoRoom, PlanTooLarge, MasterGone, LocalFileError),
+        NotYetSupported,
     )
 }
 

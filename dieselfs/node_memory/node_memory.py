@@ -9,12 +9,13 @@ The idea is in docs/decisions/0006-node-memory.md; who the master is, and what h
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -220,6 +221,7 @@ class NodeMemory:
 
     def set_budget(self, budget_bytes: int) -> None:
         """Of the budgets that connected members wish for, the greatest counts."""
+        self._settings = replace(self._settings, budget_bytes=budget_bytes)
         self._membership.set_budget(budget_bytes)
         self._ask(lambda master: master.set_budget(budget_bytes))
 
@@ -414,4 +416,11 @@ def _renew_all() -> None:
         memory._renew()
 
 
+def _close_all() -> None:
+    """At the end of a program: a lead ends in order, and its folder with it."""
+    for memory in list(_opened):
+        memory.close()
+
+
 os.register_at_fork(after_in_child=_renew_all)
+atexit.register(_close_all)

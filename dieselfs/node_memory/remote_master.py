@@ -42,7 +42,7 @@ from dieselfs.node_memory.piece import Piece
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0
 """A master that has died is noticed at once; this is for one that hangs. Longer than a store takes for 16 MiB."""
-STATISTICS_TIMEOUT_S: Final = 1.0
+STATISTICS_TIMEOUT_S: Final = 2.0
 _IDLE_CONNECTIONS: Final = 4
 
 
@@ -150,13 +150,13 @@ class RemoteMaster:
         for connection in tuple(self._open):
             connection.close()
 
-    def _ask(self, *requests: Message, timeout_s: float = ANSWER_TIMEOUT_S) -> Message:
+    def _ask(self, *requests: Message, timeout_s: float | None = None) -> Message:
         """The answer to the last of `requests`, made one after another on one connection."""
         answer: Message = Done()
         connection = None
         try:
             connection = self._taken()
-            connection.settimeout(timeout_s)
+            connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
                 answer = packet_socket.ask(connection, request)
                 if isinstance(answer, Failed):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from dieselfs.node_memory.node_memory import NodeMemory
@@ -66,10 +67,16 @@ def read_in_threads(memory: NodeMemory, numbers: Sequence[int], threads: int) ->
     os._exit(0 if right else 1)
 
 
-def open_and_read(
-    folder: TaskFolder, source: LoggedSource, numbers: Sequence[int], threads: int
+def open_and_read_together(
+    folder: TaskFolder, source: LoggedSource, numbers: Sequence[int], threads: int, others: Barrier
 ) -> None:
-    read_in_threads(opened(folder, source), numbers, threads)
+    """Of a process: it reads when all others have opened the memory too, and stays until they have read."""
+    memory = opened(folder, source)
+    others.wait(DEADLINE_S)
+    right = in_threads(threads, lambda: all(is_right(memory, number) for number in numbers))
+    others.wait(DEADLINE_S)
+    memory.close()
+    os._exit(0 if right else 1)
 
 
 def read_until(memory: NodeMemory, numbers: Sequence[int], stop: Path, rounds: Path) -> None:

@@ -33,7 +33,7 @@ from tests.dieselfs.node_memory.processes import (
     all_ended_well,
     in_threads,
     is_right,
-    open_and_read,
+    open_and_read_together,
     opened,
     read_in_threads,
     wait_for,
@@ -309,8 +309,10 @@ def test_it_pickles_to_what_opens_it_again(folder: TaskFolder, source: LoggedSou
 def test_one_missing_chunk_is_one_fetch_for_all_threads_of_all_processes(
     folder: TaskFolder, source: LoggedSource, context: ForkContext | SpawnContext
 ) -> None:
+    together = context.Barrier(4)
     readers = [
-        context.Process(target=open_and_read, args=(folder, source, [1, 2], 4)) for _ in range(4)
+        context.Process(target=open_and_read_together, args=(folder, source, [1, 2], 4, together))
+        for _ in range(4)
     ]
     for reader in readers:
         reader.start()

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
-from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.errors import MasterGone, NoRoom, NotYetSupported
 from dieselfs.node_memory import packet_socket
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.messages import MAX_NAMES, MEMBER_ID_BYTES, JoinAsMember, OpenRequests
@@ -141,12 +142,19 @@ def test_errors_of_the_source_and_of_the_master_arrive(folder: TaskFolder, serve
 
 
 def test_a_request_that_fails_in_an_unforeseen_way_is_a_master_that_failed(
-    folder: TaskFolder, server: Server, tmp_path: Path
+    folder: TaskFolder, server: Server, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fails(self: LoggedSource, chunk: ChunkRef) -> memoryview:
+        raise ZeroDivisionError("by nothing")
+
     with joined(folder) as member:
-        with pytest.raises(MasterGone):
-            member.follow(tmp_path)  # this master follows no plans
+        with monkeypatch.context() as patched:
+            patched.setattr(LoggedSource, "payload", fails)
+            with pytest.raises(MasterGone, match="by nothing"):
+                member.fetch(piece(1))
         member.fetch(piece(1))
+        with pytest.raises(NotYetSupported):
+            member.follow(folder.plans)
 
 
 def test_the_greatest_budget_that_members_wish_counts_while_they_are_there(
