@@ -374,9 +374,9 @@ def test_shuffled_reading_fetches_every_chunk_once(places: Places) -> None:
         for path, data in contents.items():
             client.put(data, path)
     client = places.client()
+    places.store.reads = 0
     order = client.shuffle(seed=3, group_size=2)
     assert sorted(order) == sorted(contents)
-    places.store.reads = 0
     assert {path: client.get(path) for path in order} == contents
     chunks = client.dataset.namespace.state().chunks
     assert chunks > 5

@@ -1,0 +1,232 @@
+"""Reading through the client from the node's memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.client import Client, ClientStatistics
+from dieselfs.errors import PlanTooLarge, UsageError
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.plan.plan_file import open_plan
+from metadata.errors import PathConflict, PathNotFound
+from metadata.kv.lmdb_file import LmdbFileStore
+from tests.contracts.key_value_store_contract import fork
+
+DEADLINE_S = 10.0
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.005)
+
+
+class Packed:
+    """A dataset in a local folder, which a helper process can read too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index = LmdbFileStore(folder / "index")
+        draw = random.Random(1)
+        sizes = (0, 1, 300, 900)
+        self.files = {f"{n % 7}/{n}": draw.randbytes(draw.choice(sizes)) for n in range(300)}
+        with self.client() as client:
+            for path, data in self.files.items():
+                client.put(data, path)
+            self.snapshot = client.save_meta()
+
+    def client(self) -> Client:
+        return Client.connect(
+            "pets", store=LocalDirectory(self.folder / "store"), index=self.index,
+            snapshot_folder=self.folder, create=True, target_bytes=8192, open_chunks=4,
+        )  # fmt: skip
+
+    def with_snapshot(self) -> Client:
+        client = self.client()
+        client.load_meta(self.snapshot)
+        return client
+
+    def with_memory(self) -> Client:
+        client = self.with_snapshot()
+        client.open_memory()
+        return client
+
+
+@pytest.fixture
+def packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packed]:
+    open_lingering = NodeMemory.open
+    monkeypatch.setattr(NodeMemory, "open", functools.partial(open_lingering, linger_s=0.1))
+    packed = Packed(tmp_path)
+    yield packed
+    packed.index.close()
+
+
+def node_of(client: Client) -> object:
+    memory = client.statistics().memory
+    assert memory is not None
+    assert memory.node is not None
+    return memory.node
+
+
+@pytest.mark.parametrize("way", ["client", "with_snapshot", "with_memory"])
+def test_get_and_get_many(packed: Packed, way: str) -> None:
+    with getattr(packed, way)() as client:
+        paths = random.Random(2).sample(sorted(packed.files), len(packed.files))
+        contents = [packed.files[path] for path in paths]
+        assert [client.get(path) for path in paths] == contents
+        assert client.get_many(paths) == contents
+        assert client.get_many([f"/{path}/".encode() for path in paths]) == contents
+        assert client.get_many([]) == []
+        for read in (client.get, lambda path: client.get_many([paths[0], path])):
+            with pytest.raises(PathNotFound, match="none"):
+                read("none")
+            with pytest.raises(PathConflict):
+                read("3")
+        if way == "client":
+            with pytest.raises(UsageError, match="snapshot"):
+                client.get_many([1, 2])
+            return
+        inodes = [client.inode(path) for path in paths]
+        assert client.get_many(inodes) == contents
+        assert client.get_many(np.array(inodes)) == contents
+        with pytest.raises(IndexError):
+            client.get_many([0, 300])
+
+
+def test_samples_are_read_by_their_index(packed: Packed) -> None:
+    with packed.with_snapshot() as client:
+        with pytest.raises(UsageError, match="memory"):
+            _ = client.samples
+        client.open_memory()
+        for path, data in packed.files.items():
+            assert client.samples.read(client.inode(path)) == data
+    with pytest.raises(UsageError):
+        packed.client().inode("3/3")
+
+
+def test_clients_of_a_node_share_its_memory(packed: Packed) -> None:
+    with packed.with_memory() as one, packed.with_memory() as other:
+        paths = sorted(packed.files)
+        assert one.get_many(paths) == other.get_many(paths)
+        chunks = one.dataset.namespace.state().chunks
+        assert node_of(other).fetches == chunks  # type: ignore[attr-defined]
+
+        def child() -> None:
+            assert other.get_many(paths) == list(map(packed.files.get, paths))
+            other.close()
+
+        assert os.waitpid(fork(child), 0)[1] == 0
+        assert node_of(one).fetches == chunks  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by", ["paths", "chunks", "printed chunks"])
+def test_what_is_prefetched_need_not_be_waited_for(packed: Packed, by: str) -> None:
+    with packed.with_snapshot() as client:
+        filled = [path for path, data in packed.files.items() if data]
+        chunk_of = {path: client.stat(path).chunk for path in filled}
+        printed = [chunk for chunk in dict.fromkeys(chunk_of.values()) if chunk is not None]
+        if by == "paths":
+            client.prefetch(filled)
+        else:
+            ids = [ChunkId.parse(chunk) for chunk in printed]
+            client.prefetch(chunks=ids if by == "chunks" else printed)
+        wait_for(lambda: node_of(client).pieces == len(printed), "chunk in memory")  # type: ignore[attr-defined]
+        assert client.get_many(filled) == [packed.files[path] for path in filled]
+        memory = client.statistics().memory
+        assert memory is not None
+        assert memory.misses == 0
+
+
+def test_what_cannot_be_prefetched_is_told(packed: Packed) -> None:
+    with packed.with_memory() as client:
+        with pytest.raises(PathNotFound):
+            client.prefetch(["none"])
+        with pytest.raises(UsageError, match="has no chunk"):
+            client.prefetch(chunks=[ChunkId(bytes(16))])
+
+
+def plans_of(client: Client) -> list[Path]:
+    assert client._memory is not None
+    return list(client._memory.folder.plans.iterdir())
+
+
+def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
+    with packed.with_snapshot() as client:
+        assert client.statistics() == ClientStatistics()
+        order = client.shuffle(seed=1, group_size=2)
+        [path] = plans_of(client)
+        plan = open_plan(path)
+        assert plan.plan.snapshot_path == str(packed.snapshot)
+        assert client.get_many(plan.plan.inodes) == [packed.files[path] for path in order]
+        assert plan.position == len(order)
+        client.get(order[0])
+        assert client.statistics().files_on_plan == len(order) + 1
+
+        next_order = client.shuffle(seed=1, epoch=1, group_size=2)
+        [path] = plans_of(client)
+        follower = open_plan(path)
+        assert follower.after == plan.id != follower.id
+        for read, name in enumerate(next_order[:200], 1):
+            assert client.get(name) == packed.files[name]
+            assert read - 64 < follower.position <= read
+        assert client.statistics().files_on_plan == 200
+        folder = path.parent
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_a_child_that_closes_leaves_its_parents_plan(packed: Packed) -> None:
+    with packed.with_snapshot() as client:
+        client.shuffle()
+        before = plans_of(client)
+        assert len(before) == 1
+        assert os.waitpid(fork(client.close), 0)[1] == 0
+        assert plans_of(client) == before
+
+
+def test_a_plan_that_is_refused_leaves_the_one_before(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with packed.with_snapshot() as client:
+        client.shuffle(seed=1)
+        before = plans_of(client)
+
+        def refuse(plan: Path) -> None:
+            raise PlanTooLarge("not enough memory")
+
+        monkeypatch.setattr(client._memory, "follow", refuse)
+        with pytest.raises(PlanTooLarge):
+            client.shuffle(seed=2)
+        assert plans_of(client) == before
+
+
+def test_another_snapshot_is_read_by_another_reader(packed: Packed) -> None:
+    with packed.with_memory() as client:
+        client.shuffle()
+        assert client.get("3/3") == packed.files["3/3"]
+        with packed.client() as writer:
+            writer.put(b"newer", "3/3")
+            newer = writer.save_meta()
+        client.load_meta(newer)
+        assert client.get("3/3") == b"newer"
+        assert plans_of(client) == []  # its inodes were of the older one
+
+
+def test_memory_may_be_open_without_a_snapshot(packed: Packed) -> None:
+    with packed.client() as client:
+        client.open_memory()
+        assert client.get("3/3") == packed.files["3/3"]
+        assert client.get_many(["3/3", "4/4"]) == [packed.files["3/3"], packed.files["4/4"]]
+        memory = client.statistics().memory
+        assert memory is not None
+        assert memory.mapped_pieces > 0
