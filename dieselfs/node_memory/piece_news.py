@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -32,10 +33,12 @@ class PieceNews:
         """Call what is returned to wait until the observer is not called any more."""
         ended = [each for each in self._listeners if each.observer is observer]
         self._listeners = [each for each in self._listeners if each.observer is not observer]
+        for listener in ended:
+            listener.end()
 
         def wait() -> None:
             for listener in ended:
-                listener.end()
+                listener.wait()
 
         return wait
 
@@ -51,7 +54,10 @@ class PieceNews:
         """No observer is called any more, but for one that is busy for longer than `timeout_s`, which ends its call."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
-            listener.end(timeout_s)
+            listener.end()
+        deadline = time.monotonic() + timeout_s
+        for listener in listeners:
+            listener.wait(max(0.0, deadline - time.monotonic()))
 
 
 class _Listener:
@@ -68,9 +74,12 @@ class _Listener:
     def evicted(self, name: str) -> None:
         self._calls.put(lambda: self.observer.evicted(name))
 
-    def end(self, timeout_s: float | None = None) -> None:
+    def end(self) -> None:
+        """But for a call that is under way, it is not called any more."""
         self._ended = True
         self._calls.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> None:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_s)
 

@@ -108,13 +108,17 @@ def test_a_file_of_another_length_is_not_mapped(
         map_piece(tmp_path, "link", 5)
 
 
-def test_a_full_file_system_keeps_nothing_of_a_piece(small_tmpfs: Path) -> None:
+def test_a_full_file_system_keeps_nothing_of_a_piece(
+    small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = ChunkFiles(small_tmpfs)
     files.store("first", memoryview(bytes(MIB // 2)))
     free = files.free_bytes()
     assert free <= MIB // 2
-    with pytest.raises(FileSystemFull) as caught:
-        files.store("second", memoryview(bytes(MIB)))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", lambda *_: pytest.fail("written before it is known to fit"))
+        with pytest.raises(FileSystemFull) as caught:
+            files.store("second", memoryview(bytes(MIB)))
     assert isinstance(caught.value, NoRoom)
     assert os.listdir(small_tmpfs) == ["first"]
     assert files.free_bytes() == free

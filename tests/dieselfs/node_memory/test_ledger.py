@@ -195,7 +195,7 @@ class File:
 
 
 @pytest.mark.parametrize("policy", ["uniform", "lru"])
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_books_are_right_and_the_budget_is_kept(
     policy: PolicyName, data: st.DataObject

@@ -297,6 +297,20 @@ def test_the_greatest_wish_is_the_budget(folder: TaskFolder, made: Made) -> None
     assert of.statistics().held_bytes == 0
 
 
+def test_a_piece_that_arrives_above_a_lowered_budget_leaves(folder: TaskFolder, made: Made) -> None:
+    gate = Gate()
+    of = made(MadeUpSource(gate))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(of.fetch, piece_of(1))
+        gate.wait_for(1)
+        of.set_budget(500)
+        assert of.statistics().held_bytes == 1000
+        gate.open.set()
+        asked.result(DEADLINE_S)
+    assert of.statistics().held_bytes == 0
+    assert os.listdir(folder.chunks) == []
+
+
 def test_a_full_file_system_lowers_the_budget(
     folder: TaskFolder,
     made: Made,
@@ -549,6 +563,30 @@ def test_an_observer_that_fails_or_hangs_delays_nobody(
     wait_until(lambda: len(fails.heard) == 3)
     goes_on.set()
     assert caplog.text.count("an observer of node memory failed") == 3
+
+
+def test_who_is_ignored_hears_no_more_of_what_was_waiting(made: Made) -> None:
+    of = made()
+    goes_on, begun = threading.Event(), threading.Event()
+
+    class Slow(Log):
+        def arrived(self, name: str) -> None:
+            self.heard.append(("arrived", name))
+            begun.set()
+            assert goes_on.wait(DEADLINE_S)
+
+    slow = Slow(of)
+    of.listen(slow)
+    for number in range(3):
+        of.fetch(piece_of(number))
+    assert begun.wait(DEADLINE_S)
+    with ThreadPoolExecutor(1) as pool:
+        ignored = pool.submit(of.ignore, slow)
+        wait_until(lambda: not of._news._listeners)
+        assert not ignored.done()
+        goes_on.set()
+        ignored.result(DEADLINE_S)
+    assert len(slow.heard) == 1
 
 
 def test_an_observer_may_end_itself(made: Made) -> None:

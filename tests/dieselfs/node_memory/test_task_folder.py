@@ -17,6 +17,7 @@ import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from dieselfs.errors import LocalFileError, UsageError
+from dieselfs.node_memory import task_folder
 from dieselfs.node_memory.task_folder import TaskFolder, default_task, memory_root, sweep
 
 CHECKOUT = Path(__file__).parents[3]
@@ -25,6 +26,7 @@ DEADLINE_S = 20.0
 LEAD = """
 import os, sys, time
 from pathlib import Path
+from dieselfs.node_memory import task_folder
 from dieselfs.node_memory.task_folder import TaskFolder
 root = Path(sys.argv[1])
 leadership = TaskFolder.at("task", root).try_lead()
@@ -321,6 +323,22 @@ def test_what_a_killed_sweep_has_left_is_swept(tmp_path: Path) -> None:
     assert sweep(tmp_path) == 0
 
 
+def test_a_sweep_that_comes_late_spares_the_folder_made_meanwhile(
+    folder: TaskFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the lock file and its lock, another sweep and a start come about."""
+    try_lock = task_folder._try_lock
+
+    def late(fd: int, first: int, last: int | None = None) -> bool:
+        os.rename(folder.path, tmp_path / ".other")
+        TaskFolder.at("task", tmp_path).lock_path.touch()
+        return try_lock(fd, first, last)
+
+    monkeypatch.setattr(task_folder, "_try_lock", late)
+    assert sweep(tmp_path) == 0
+    assert folder.path.exists()
+
+
 def test_the_default_root_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
     TaskFolder.at("task")
@@ -330,6 +348,7 @@ def test_the_default_root_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_sweeps_and_starts_race(tmp_path: Path) -> None:
     """Who starts alone leads at once and keeps its folder, however often others sweep meanwhile."""
     text = """
+from dieselfs.node_memory import task_folder
 from dieselfs.node_memory.task_folder import sweep
 leadership.release(remove_folder=True)
 print("sweeps", flush=True)
