@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from chunkstore.chunk_writer import SealedChunk
 from chunkstore.errors import BadSource
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 
 
 class Uploader:
@@ -88,10 +88,10 @@ class Uploader:
         self.close()
 
     def _store_chunk(self, chunk: SealedChunk) -> None:
-        self._store.create(
-            chunk_key(self._dataset_name, chunk.ref.id),
-            itertools.chain([chunk.head], chunk.payload),
-        )
+        parts: Iterable[Buffer] = itertools.chain([chunk.head], chunk.payload)
+        if isinstance(chunk.payload, list):  # can be iterated again, so the store may try again
+            parts = [chunk.head, *chunk.payload]
+        self._store.create(chunk_key(self._dataset_name, chunk.ref.id), parts)
 
     def _deliver_in_order(self) -> None:
         while (item := self._order.get()) is not None:

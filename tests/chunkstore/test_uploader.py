@@ -12,10 +12,11 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.chunk_writer import SealedChunk
-from chunkstore.errors import AlreadyExists, BadSource, StoreFull
+from chunkstore.errors import AlreadyExists, BadSource, StoreFull, Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.retrying import RetryingStore, RetryPolicy
 from chunkstore.uploader import Uploader
 from tests.chunkstore.packed import StoreWrapper
 
@@ -300,3 +301,23 @@ def test_a_bad_source_may_be_told_and_the_others_go_on() -> None:
     assert delivered == [chunks[0], chunks[2]]
     assert told == [(chunks[1], "changed")]
     assert [info.key for info in store.list("")] == [key(1), key(3)]
+
+
+def test_a_store_may_try_again_to_create_an_ordinary_chunk() -> None:
+    """A store that retries gives up on parts that pass only once."""
+
+    class FailsOnce(StoreWrapper):
+        creates = 0
+
+        def after(self, call: str, key: str) -> None:
+            self.creates += call == "create"
+            if call == "create" and self.creates == 1:
+                raise Unavailable("the answer is lost")
+
+    store = RetryingStore(FailsOnce(MemoryObjectStore()), RetryPolicy(first_pause_s=0))
+    stored: list[SealedChunk] = []
+    with Uploader(store, NAME, stored.append) as uploader:
+        uploader.submit(chunk(1))
+        uploader.wait()
+    assert [one.ref for one in stored] == [chunk(1).ref]
+    assert store.get(key(1)) == b"head" + bytes(SIZE - 4)
