@@ -126,7 +126,7 @@ def ours(
     root.mkdir(exist_ok=True)
     dlcmd(
         "mount",
-        *("-q", "--no-index", "--cache-memory", f"{memory_mib}MiB"),
+        *("-q", "--no-index", "--memory", f"{memory_mib}MiB"),
         *([PLAIN] if plain else []),
         *(["--preload"] if preload else []),
         *("dl://bench", root),
@@ -279,7 +279,8 @@ def fill_node_memory(data: Dataset, root: Path) -> float:
 
 
 def _cached_bytes(root: Path) -> int:
-    return int(statistics(root)["cache"].get("cached_bytes", 0))
+    node = statistics(root)["cache"]["node"]
+    return int(node["held_bytes"]) if node else 0
 
 
 def settle(root: Path) -> None:

@@ -1,9 +1,10 @@
 /* Reads files in a given order: open, read to the end, close. What a training epoch asks of a file system, and nothing else.
  *
- *   reader [-c] [-t THREADS] ROOT LIST
+ *   reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] ROOT LIST
  *
  * LIST holds one path a line, relative to ROOT. Each thread takes a contiguous slice of it. Prints one line of JSON; `seconds` runs from the moment
- * when all threads are ready to the end of the last one. -c also makes a checksum of content and position of all files (and is not for timing).
+ * when all threads are ready to the end of the last one. -w also times each file: `waits` are those that took longer than 1 ms, `longest` is one file's seconds. -r keeps a thread to
+ * a pace, as a trainer would: a file is not opened before its turn. -c also makes a checksum of content and position of all files (and is not for timing).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,13 +20,15 @@
 
 enum { BUFFER_BYTES = 1 << 20, MAX_THREADS = 64 };
 
-static int root, with_checksum;
+static int root, with_checksum, with_waits;
+static double pace; /* bytes a second of one thread; 0: as fast as it goes */
 static char **paths;
 static pthread_barrier_t ready;
 
 struct slice {
     size_t begin, end;
-    uint64_t bytes, checksum;
+    uint64_t bytes, checksum, waits;
+    double longest;
     pthread_t thread;
 };
 
@@ -42,6 +45,20 @@ static uint64_t hash(uint64_t state, const unsigned char *data, size_t length) /
     return state;
 }
 
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static void sleep_until(double moment)
+{
+    struct timespec time = {.tv_sec = (time_t)moment, .tv_nsec = (long)((moment - (time_t)moment) * 1e9)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
+        ;
+}
+
 static void *read_slice(void *argument)
 {
     struct slice *slice = argument;
@@ -50,7 +67,11 @@ static void *read_slice(void *argument)
         fail("memory");
     memset(buffer, 1, BUFFER_BYTES); /* so that no page of it is touched for the first time below */
     pthread_barrier_wait(&ready);
+    double begin = now();
     for (size_t i = slice->begin; i < slice->end; i++) {
+        if (pace && begin + slice->bytes / pace > now() + 2e-4) /* less is not worth a sleep */
+            sleep_until(begin + slice->bytes / pace);
+        double start = with_waits ? now() : 0;
         int fd = openat(root, paths[i], O_RDONLY | O_CLOEXEC);
         if (fd < 0)
             fail(paths[i]);
@@ -64,6 +85,12 @@ static void *read_slice(void *argument)
         if (got < 0)
             fail(paths[i]);
         close(fd);
+        if (with_waits) {
+            double took = now() - start;
+            slice->waits += took > 1e-3;
+            if (took > slice->longest)
+                slice->longest = took;
+        }
         slice->checksum += with_checksum ? state : 0; /* a sum: the same however the list is cut */
     }
     free(buffer);
@@ -95,26 +122,23 @@ static size_t load_list(const char *name)
     return count;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
 int main(int argc, char **argv)
 {
     int threads = 1, option;
-    while ((option = getopt(argc, argv, "ct:")) != -1) {
+    while ((option = getopt(argc, argv, "cwr:t:")) != -1) {
         if (option == 'c')
             with_checksum = 1;
+        else if (option == 'w')
+            with_waits = 1;
+        else if (option == 'r')
+            pace = atof(optarg);
         else if (option == 't')
             threads = atoi(optarg);
         else
             return 2;
     }
     if (argc - optind != 2 || threads < 1 || threads > MAX_THREADS) {
-        fprintf(stderr, "usage: reader [-c] [-t THREADS] ROOT LIST\n");
+        fprintf(stderr, "usage: reader [-c] [-w] [-r BYTES_PER_S] [-t THREADS] ROOT LIST\n");
         return 2;
     }
     if ((root = open(argv[optind], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
@@ -130,13 +154,16 @@ int main(int argc, char **argv)
     }
     pthread_barrier_wait(&ready);
     double begin = now();
-    uint64_t bytes = 0, checksum = 0;
+    uint64_t bytes = 0, checksum = 0, waits = 0;
+    double longest = 0;
     for (int t = 0; t < threads; t++) {
         pthread_join(slices[t].thread, NULL);
         bytes += slices[t].bytes;
         checksum += slices[t].checksum;
+        waits += slices[t].waits;
+        longest = slices[t].longest > longest ? slices[t].longest : longest;
     }
-    printf("{\"seconds\": %.6f, \"files\": %zu, \"bytes\": %llu, \"checksum\": \"%016llx\"}\n",
-           now() - begin, files, (unsigned long long)bytes, (unsigned long long)checksum);
+    printf("{\"seconds\": %.6f, \"files\": %zu, \"bytes\": %llu, \"checksum\": \"%016llx\", \"waits\": %llu, \"longest\": %.6f}\n",
+           now() - begin, files, (unsigned long long)bytes, (unsigned long long)checksum, (unsigned long long)waits, longest);
     return 0;
 }

@@ -288,7 +288,6 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     options = _mount_options(invocation, request)
     check_mountable(options)
     with _opened(_choose(invocation, request), request) as snapshot:
-        _check_room(request, snapshot)
         store, folder = invocation.store(), snapshot.path.parent
         task = _task_folder(request, snapshot)
         memory_bytes = _memory_bytes(request, task)

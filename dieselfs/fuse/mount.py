@@ -46,6 +46,7 @@ from dieselfs.fuse.readiness import announce_ready
 from dieselfs.fuse.refresh import NewerSnapshot, Refresher
 from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
 from dieselfs.fuse.storing_ahead import StoringAhead
+from dieselfs.plan.requirement import require_room_for
 from dieselfs.shuffle import ShuffleParameters
 from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import ROOT, Snapshot
@@ -126,9 +127,11 @@ def run_mount(
 
     `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `on_ready` is called once
     the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
-    `MountError` if the mount can't be made.
+    `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
+    if options.shuffle is not None:
+        require_room_for(snapshot, options.shuffle, options.memory_bytes)
     mountpoint = resolve(options.mountpoint)
     parts = _assemble(snapshot, source, options, newer, mountpoint)
     trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)

@@ -1,0 +1,338 @@
+"""Does memory for a few percent of a dataset do the work of memory for all of it, over a slow disk, when the order is known?
+
+The disk is made up (`slow_store.SlowStore`): 150 MB/s, 8.3 ms a seek, one queue. So a chunk of 4 MiB takes 36.3 ms and chunks come at 115 MB/s, 28,200 files
+of 4 KiB or 1,025 of 110 KiB a second; read one by one in random order, as from a directory on such a disk, they come at 120 and 110 a second (235 and
+9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of the dataset, for node memory and page cache together. Both are
+measured by a control group that the daemon and the reader are in: the peak of what it is charged for files and shared memory, sampled 50 times a
+second. A chunk-wise shuffle is only worth something if it mixes: its *mix*, distinct class folders in 256 consecutive samples, is printed with every rate
+(100 folders: 92 for a full shuffle).
+
+    fast     the reader is faster than the disk: its rate over that of whole chunks from the disk
+    paced    the reader takes 80% of the disk's rate: its rate over that of the same reader with everything in the page cache; how many files it waits for
+    single   files read one by one in random order
+
+    python -m benchmarks.bench_plan [--only fast,paced,single] [--files 524288] [--large-files 19456] [--rounds 3] [--group N]      (as root)
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import mount_contenders as contenders
+from benchmarks.harness import dlcmd, make_tree, report, scratch, spread
+from benchmarks.slow_store import SlowStore
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.class_labels import class_folder_labels
+from dieselfs.shuffle_quality import report as quality
+from metadata.snapshot import Snapshot
+
+FOLDERS = 100
+SHARE = 0.02
+"""Of the dataset: the memory."""
+SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
+MIN_MIX = 60
+_GROUPS = Path("/sys/fs/cgroup/memory")
+_SAMPLED_S = 0.02
+_numbers = itertools.count()
+_LISTED_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Packed:
+    folder: Path
+    snapshot: Path
+    size_bytes: int
+    files: int
+    payload_bytes: int
+    chunks: int
+
+    @property
+    def chunk_rate(self) -> float:
+        """Bytes a second that the disk gives of whole chunks."""
+        whole = sum(path.stat().st_size for path in (self.folder / "store").rglob("chunks/*/*"))
+        return self.payload_bytes / (self.chunks * SEEK_S + whole / BYTES_PER_S)
+
+    def __str__(self) -> str:
+        return f"{self.files} files of {self.size_bytes >> 10} KiB, {self.chunks} chunks"
+
+
+@contextmanager
+def packed(files: int, size_bytes: int) -> Iterator[Packed]:
+    with scratch("plan") as folder:
+        contenders.say(f"making {files} files of {size_bytes} bytes")
+        make_tree(folder / "source", files, FOLDERS, size_bytes, processes=os.cpu_count() or 1)
+        dlcmd("put", "-q", f"{folder}/source/", "dl://bench", folder=folder)
+        dlcmd("snapshot", "create", "-q", "bench", folder=folder)
+        shutil.rmtree(folder / "source")
+        [path] = (folder / "data").rglob("*.snapshot")
+        with Snapshot.open(path) as snapshot:
+            payload, chunks = snapshot.total_bytes, snapshot.chunk_count
+        yield Packed(folder, path, size_bytes, files, payload, chunks)
+
+
+def choose_group(data: Packed, memory_bytes: int) -> tuple[int, float]:
+    """The largest group size that the memory holds, and its mix."""
+    with Snapshot.open(data.snapshot) as snapshot:
+        labels = class_folder_labels(snapshot)
+        found = quality(snapshot, [1], labels, seed=1, memory_bytes=memory_bytes).fitting
+    if found is None:
+        sys.exit(f"no group fits into {memory_bytes} bytes")
+    return found.group_size, found.order.mix.mean
+
+
+def mix_of(data: Packed, group: int) -> float:
+    with Snapshot.open(data.snapshot) as snapshot:
+        [found] = quality(snapshot, [group], class_folder_labels(snapshot), seed=1).groups
+    return found.order.mix.mean
+
+
+class ControlGroup:
+    """A memory control group (version 1) of this benchmark's own, and the peak of what it is charged for files and shared memory."""
+
+    def __init__(self) -> None:
+        self.folder = _GROUPS / f"dieselfs-bench-{os.getpid()}-{next(_numbers)}"
+        self.peak_bytes = 0
+        self._ended = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> ControlGroup:
+        self.folder.mkdir()
+        self._sampler.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._sampler.join()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                (self.folder / "memory.force_empty").write_text("0")
+                self.folder.rmdir()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def enter(self) -> None:
+        """Of a process that has just been forked."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def charged_bytes(self) -> int:
+        lines = (self.folder / "memory.stat").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("total_cache "))
+
+    def start_over(self) -> int:
+        self.peak_bytes = now = self.charged_bytes()
+        return now
+
+    def _sample(self) -> None:
+        while not self._ended.wait(_SAMPLED_S):
+            self.peak_bytes = max(self.peak_bytes, self.charged_bytes())
+
+
+@contextmanager
+def mounted(data: Packed, group: ControlGroup, *options: str) -> Iterator[Path]:
+    """Our mount over the slow disk, listed, its daemon in the control group."""
+    root = data.folder / "mnt"
+    root.mkdir(exist_ok=True)
+    # What it only reads is charged to this process, which touches it first.
+    data.snapshot.read_bytes()
+    daemon = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.slow_mount",
+            data.folder / "store",
+            data.snapshot,
+            root,
+            *options,
+        ],
+        preexec_fn=group.enter,  # nothing here has threads that hold locks it needs
+        stderr=(data.folder / "daemon.log").open("ab"),
+    )
+    try:
+        deadline = time.monotonic() + _LISTED_TIMEOUT_S
+        while not (root / ".dieselfs/dataset.json").exists():
+            if daemon.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"no mount: {(data.folder / 'daemon.log').read_text()}")
+            time.sleep(0.02)
+        yield root
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(timeout=30)
+
+
+def in_plan_order(data: Packed, root: Path, group: int) -> Path:
+    """The mount's own list. It lies outside of the control group's charge: this process reads it."""
+    return contenders.in_chunkwise_order(_Named(data.folder), root, group)
+
+
+@dataclass(frozen=True)
+class _Named:
+    folder: Path
+
+
+def read_in(
+    group: ControlGroup, reader: Path, root: Path, order: Path, *flags: str
+) -> dict[str, Any]:
+    done = subprocess.run(
+        [reader, "-w", *flags, root, order],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        preexec_fn=group.enter,
+    )
+    return dict(json.loads(done.stdout))
+
+
+def epochs(
+    data: Packed,
+    reader: Path,
+    rounds: int,
+    share: float,
+    group_size: int | None,
+    pace: float | None,
+) -> None:
+    """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
+    memory = int(share * data.payload_bytes)
+    group_size = group_size or choose_group(data, memory)[0]
+    mix = mix_of(data, group_size)
+    rate = data.chunk_rate
+    flags = [] if pace is None else ["-r", str(pace * rate)]
+    rates, cached, waits, peaks, reads, of_stored = [], [], [], [], [], []
+    longest = 0.0
+    for _ in range(rounds):
+        with ControlGroup() as charged:
+            options = [
+                "--memory",
+                str(memory),
+                "--group",
+                str(group_size),
+                "--requests",
+                str(data.folder / "requests"),
+            ]
+            with mounted(data, charged, *options) as root:
+                contenders.list_all(root)
+                order = in_plan_order(data, root, group_size)
+                begun = charged.start_over()
+                before = contenders.statistics(root)
+                epoch = read_in(charged, reader, root, order, *flags)
+                peaks.append((charged.peak_bytes - begun, charged.peak_bytes))
+                after = contenders.statistics(root)
+            rates.append(epoch["bytes"] / epoch["seconds"])
+            waits.append(epoch["waits"] / epoch["files"])
+            longest = max(longest, epoch["longest"])
+            reads.append(
+                (contenders.read_requests(after) - contenders.read_requests(before))
+                / epoch["files"]
+            )
+            of_stored.append(after["stored_ahead"]["reads_of_stored"])
+            contenders.say(f"  {epoch} {after['plan']}")
+            if pace is not None:
+                cached.append(_cached(data, reader, order, flags))
+    report(
+        f"{data}: one epoch through a mount over a slow disk, memory for {share:.0%}, "
+        + (
+            "reader as fast as it can"
+            if pace is None
+            else f"reader at {pace:.0%} of the disk's rate"
+        ),
+        mix=mix,
+        group=group_size,
+        over_disk=spread([each / rate for each in rates]),
+        **(
+            {}
+            if pace is None
+            else {
+                "over_cached": spread([own / base for own, base in zip(rates, cached, strict=True)])
+            }
+        ),
+        files_per_s=spread([each / data.size_bytes for each in rates]),
+        disk_files_per_s=rate / data.size_bytes,
+        waits_share=spread(waits),
+        longest_wait_s=longest,
+        read_requests_share=spread(reads),
+        reads_of_stored=of_stored,
+        memory_share=max(peak for peak, _ in peaks) / data.payload_bytes,
+        memory_share_with_what_was_there_before=max(peak for _, peak in peaks) / data.payload_bytes,
+    )
+
+
+def _cached(data: Packed, reader: Path, order: Path, flags: list[str]) -> float:
+    """The same reader, with every file in the page cache."""
+    with (
+        ControlGroup() as charged,
+        mounted(data, charged, "--memory", str(8 << 30), "--fast") as root,
+    ):
+        contenders.list_all(root)
+        read_in(charged, reader, root, order)
+        epoch = read_in(charged, reader, root, order, *flags)
+    return float(epoch["bytes"] / epoch["seconds"])
+
+
+def single(data: Packed, files: int = 500) -> None:
+    """What users have today: each file one read of the disk, in random order, one at a time."""
+    with Snapshot.open(data.snapshot) as snapshot:
+        reader = ChunkReader(
+            SlowStore(LocalDirectory(data.folder / "store"), SEEK_S, BYTES_PER_S), snapshot.dataset
+        )
+        chosen = random.Random(7).sample(range(snapshot.file_count), files)
+        begin = time.perf_counter()
+        for inode in chosen:
+            extent = snapshot.extent(inode)
+            reader.read(extent, 0, extent.length)
+        rate = files / (time.perf_counter() - begin)
+    report(
+        f"{data}: read one by one in random order from the slow disk",
+        files_per_s=rate,
+        whole_chunks_over_it=data.chunk_rate / data.size_bytes / rate,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="fast,paced,single")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", type=int, default=524_288, help="of 4 KiB; 0: none")
+    parser.add_argument("--large-files", type=int, default=19_456, help="of 110 KiB; 0: none")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the dataset: memory")
+    parser.add_argument("--group", type=int, help="chunks; the default is what the memory holds")
+    options = parser.parse_args()
+    if os.geteuid() != 0 or not _GROUPS.is_dir():
+        sys.exit("bench_plan needs root and a memory control group (version 1)")
+    sections: dict[str, Callable[[Packed, Path], None]] = {
+        "fast": lambda data, reader: epochs(
+            data, reader, options.rounds, options.share, options.group, None
+        ),
+        "paced": lambda data, reader: epochs(
+            data, reader, options.rounds, options.share, options.group, 0.8
+        ),
+        "single": lambda data, reader: single(data),
+    }
+    with contenders.reader() as compiled:
+        for files, size in ((options.files, 4 << 10), (options.large_files, 110 << 10)):
+            if files:
+                with packed(files, size) as data:
+                    for name in options.only.split(","):
+                        sections[name](data, compiled.program)
+
+
+if __name__ == "__main__":
+    main()
