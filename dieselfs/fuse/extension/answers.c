@@ -9,12 +9,20 @@
 #define CONTROL_NAME ".dieselfs" /* dieselfs/fuse/control_names.py */
 #define MAX_NAME_BYTES 255
 
-_Atomic uint64_t bytes_answered, reads_answered;
+_Atomic uint64_t answered[OPCODES], bytes_answered, reads_answered;
 
 static _Atomic bool kernel_skips_open, kernel_skips_opendir;
 
+/* Counted first: who has an answer finds it in the statistics. */
+static bool count(const struct fuse_in_header *request)
+{
+    atomic_fetch_add_explicit(&answered[request->opcode % OPCODES], 1, memory_order_relaxed);
+    return true;
+}
+
 static bool reply(const struct fuse_in_header *request, int error, const void *body, size_t length)
 {
+    count(request);
     struct fuse_out_header header = {
         .len = (uint32_t)(sizeof header + length), .error = -error, .unique = request->unique};
     struct iovec parts[] = {{&header, sizeof header}, {(void *)body, length}};
@@ -136,10 +144,10 @@ static bool read_file(const struct fuse_in_header *request, Epoch *epoch, uint64
     PinnedFile file;
     if (!begin_read(epoch, chunk, (uint32_t)node, arguments->offset == 0, &file))
         return false;
-    reply(request, 0, file.bytes + arguments->offset, wanted);
-    end_read(&file);
     atomic_fetch_add_explicit(&reads_answered, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&bytes_answered, wanted, memory_order_relaxed);
+    reply(request, 0, file.bytes + arguments->offset, wanted);
+    end_read(&file);
     return true;
 }
 
@@ -174,10 +182,10 @@ bool answer(struct fuse_in_header *request, size_t length, char *scratch)
         return false;
     }
     case FUSE_INTERRUPT: /* answers come soon, or the store decides */
-        return true;
+        return count(request);
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
-        return !forgets_control_file(request, body, body_length);
+        return !forgets_control_file(request, body, body_length) && count(request);
     case FUSE_OPEN:
         return kernel_skips_open && reply(request, ENOSYS, NULL, 0);
     case FUSE_OPENDIR:

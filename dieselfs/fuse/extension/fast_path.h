@@ -111,9 +111,6 @@ typedef struct {
 extern MountView mount_view;
 extern int fuse_fd;
 
-#define OPCODES 64
-extern _Atomic uint64_t answered[OPCODES];   /* without what was passed on */
-
 void channel_enable(void);
 bool channel_captured(void);
 int channel_start(int threads);              /* 0 or an errno */
@@ -126,6 +123,8 @@ void channel_stop(void);
 /* True if the request was answered, or needs no answer; false if Python has to. */
 bool answer(struct fuse_in_header *request, size_t length, char *scratch);
 
+#define OPCODES 64
+extern _Atomic uint64_t answered[OPCODES];   /* without what was passed on */
 extern _Atomic uint64_t bytes_answered, reads_answered;
 
 /* --- listings.c --------------------------------------------------------------------------------- */
