@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dieselfs.errors import UsageError
+from dieselfs.group_memory import group_memory
 from dieselfs.label_mix import LabelMix, distinct_numbers, label_mix
 from dieselfs.shuffle import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
@@ -28,8 +29,6 @@ CLOSE: Final = 0.02
 """An order is close to a full shuffle with a mix smaller by this part, and with this distance, at most …"""
 CLOSE_THROUGHOUT: Final = 0.1
 """… and if no tenth of the epoch has a mix smaller than the full shuffle's smallest by more than this part: a last group of few chunks."""
-CHUNKS_UNDER_WAY: Final = 2
-"""Beside the group that is read (docs/decisions/0007-plan.md)."""
 _SORTED_BELOW: Final = 0.5
 """A packing is class-sorted if its chunks hold fewer classes beside the first than this part of what evenly mixed ones would."""
 _LADDER: Final = 1.2
@@ -57,7 +56,7 @@ class GroupQuality:
     """Chunks."""
     order: OrderQuality
     memory_bytes: int
-    """Payload of the largest chunks that can meet in a group, in whatever epoch, and of two under way."""
+    """What it needs at most, in whatever epoch (`dieselfs.group_memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +85,7 @@ class ShuffleReport:
     """That are read."""
     classes: int
     chunks: int
+    """That hold a file that is read."""
     batch: int
     seed: int
     epoch: int
@@ -100,6 +100,8 @@ class ShuffleReport:
     """The smallest group size (on a ladder of factors of 1.2) that is close to a full shuffle."""
     fitting: GroupQuality | None
     """The largest group size that the memory given allows; None without one, or if no group fits."""
+    least_memory_bytes: int
+    """For groups of one chunk."""
 
     def is_close(self, order: OrderQuality) -> bool:
         """Whether an order mixes as well as a full shuffle does."""
@@ -130,14 +132,14 @@ def report(
     for size in group_sizes:
         ShuffleParameters(seed, epoch, size)  # checks it
     orders = _Orders(snapshot, np.asarray(labels), batch, seed, epoch)
-    chunks = snapshot.chunk_count
-    sizes = sorted({min(size, chunks) for size in group_sizes})
-    fitting = largest_group(snapshot, memory_bytes) if memory_bytes is not None else 0
+    memory = orders.memory
+    sizes = sorted({min(size, memory.chunks) for size in group_sizes})
+    fitting = memory.largest_group(memory_bytes) if memory_bytes is not None else 0
     return ShuffleReport(
         snapshot.id,
         orders.samples.files,
         len(orders.samples.class_files),
-        chunks,
+        memory.chunks,
         orders.full.mix.batch,
         seed,
         epoch,
@@ -147,6 +149,7 @@ def report(
         _chunk_classes(snapshot, orders.samples),
         orders.recommended(),
         orders.group(fitting) if fitting else None,
+        memory.of(1),
     )
 
 
@@ -154,22 +157,6 @@ def usual_group_sizes(chunks: int) -> list[int]:
     """1, 3, 10, 30, … below the number of chunks, and that number."""
     sizes = [digit * 10**power for power in range(10) for digit in (1, 3)]
     return [*(size for size in sizes if size < chunks), max(chunks, 1)]
-
-
-def memory_of_group(snapshot: Snapshot, group_size: int) -> int:
-    """Bytes: the largest chunks that can meet in a group, and two under way."""
-    return int(_largest_payloads(snapshot)[: group_size + CHUNKS_UNDER_WAY].sum())
-
-
-def largest_group(snapshot: Snapshot, memory_bytes: int) -> int:
-    """The largest group size that needs no more than this; 0 if none does. All chunks, if there is memory for them."""
-    needed = np.cumsum(_largest_payloads(snapshot))
-    fitting = int(np.searchsorted(needed, memory_bytes, "right"))
-    return fitting if fitting == len(needed) else max(0, fitting - CHUNKS_UNDER_WAY)
-
-
-def _largest_payloads(snapshot: Snapshot) -> npt.NDArray[np.int64]:
-    return np.sort(snapshot.columns.chunk_payload_bytes.astype(np.int64))[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,16 +209,20 @@ class _Orders:
         self._batch, self._seed, self._epoch = batch, seed, epoch
         self.samples = _samples(labels)
         self._groups: dict[int, GroupQuality] = {}
+        self.memory = group_memory(snapshot, self.samples.read)
+        self._read_alone = (
+            None if self.samples.read.all() else np.flatnonzero(self.samples.read).astype(np.uint32)
+        )
         by_class = self.samples.sorted_by_class()
         self._sorted_variation = label_mix(by_class, self.samples.class_files, batch).variation
-        self._full_variation = self._mix(self._shuffled(snapshot.chunk_count)).variation
-        self.full = self.group(snapshot.chunk_count).order
+        self._full_variation = self._mix(self._shuffled(self.memory.chunks)).variation
+        self.full = self.group(self.memory.chunks).order
 
     def group(self, size: int) -> GroupQuality:
         """Each size is measured once."""
         if size not in self._groups:
             order = self.measure(self._shuffled(size))
-            self._groups[size] = GroupQuality(size, order, memory_of_group(self._snapshot, size))
+            self._groups[size] = GroupQuality(size, order, self.memory.of(size))
         return self._groups[size]
 
     def measure(self, inodes: npt.NDArray[np.unsignedinteger]) -> OrderQuality:
@@ -243,7 +234,7 @@ class _Orders:
 
     def recommended(self) -> GroupQuality:
         """The first close one of a ladder, found by halving: a larger group is hardly worse, and all chunks are the full shuffle."""
-        sizes = _ladder(self._snapshot.chunk_count)
+        sizes = _ladder(self.memory.chunks)
         low, high = 0, len(sizes) - 1
         while low < high:
             middle = (low + high) // 2
@@ -255,7 +246,9 @@ class _Orders:
 
     def _shuffled(self, group_size: int) -> npt.NDArray[np.uint32]:
         bounds = self._snapshot.chunk_first_inode
-        return shuffle_order(bounds, self._seed, self._epoch, group_size).inodes
+        return shuffle_order(
+            bounds, self._seed, self._epoch, group_size, files=self._read_alone
+        ).inodes
 
     def _mix(self, inodes: npt.NDArray[np.unsignedinteger]) -> LabelMix:
         labels = self.samples.labels[self.samples.of(inodes)]

@@ -16,7 +16,6 @@ from dieselfs.shuffle_quality import (
     GroupQuality,
     OrderQuality,
     ShuffleReport,
-    memory_of_group,
     report,
     usual_group_sizes,
 )
@@ -69,7 +68,7 @@ def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> 
     output.line()
     output.table(_HEADINGS, rows(found))
     output.line()
-    for line in advice(found, snapshot, request.memory_bytes):
+    for line in advice(found, snapshot.dataset.name, request.memory_bytes):
         output.line(line)
 
 
@@ -99,7 +98,7 @@ def _row(name: str, order: OrderQuality, memory: str = "") -> tuple[str, ...]:
     )
 
 
-def advice(found: ShuffleReport, snapshot: Snapshot, memory_bytes: int | None) -> list[str]:
+def advice(found: ShuffleReport, dataset: str, memory_bytes: int | None) -> list[str]:
     """What follows from it."""
     if found.classes == 1:
         return [
@@ -116,12 +115,12 @@ def advice(found: ShuffleReport, snapshot: Snapshot, memory_bytes: int | None) -
             f"in {human_size(memory_bytes or 0)} fit groups of {counted(found.fitting.group_size, 'chunk')}: {how} a full shuffle"
         )
     elif memory_bytes is not None:
-        needed = human_size(memory_of_group(snapshot, 1))
+        needed = human_size(found.least_memory_bytes)
         lines.append(
             f"in {human_size(memory_bytes)} no group fits: one chunk and those under way need {needed}"
         )
     if found.chunk_classes.sorted_by_class:
-        lines += _warning(found, snapshot.dataset.name)
+        lines += _warning(found, dataset)
     return lines
 
 

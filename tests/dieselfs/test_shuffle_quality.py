@@ -16,14 +16,12 @@ from dieselfs.shuffle_quality import (
     ChunkClasses,
     OrderQuality,
     ShuffleReport,
-    largest_group,
-    memory_of_group,
     report,
     usual_group_sizes,
 )
 from metadata.snapshot import Snapshot
-from metadata.snapshot_builder import build_snapshot
-from tests.metadata.snapshot_trees import DATASET, File, Tree, build, chunk_id
+from tests.dieselfs.chunks_of import chunks_of
+from tests.metadata.snapshot_trees import File, Tree, build
 
 CLASSES = 20
 IN_CLASS = 200
@@ -124,6 +122,16 @@ def test_files_that_are_not_read_are_left_out(tmp_path: Path) -> None:
     assert (found.files, found.classes) == (10 * IN_CLASS, 10)
     assert found.groups[0].order.mix.batches == 10 * IN_CLASS // 50
     assert found.full.mix.mean == pytest.approx(10 * (1 - 0.9**50), abs=0.1)
+    assert found.chunks == CHUNKS
+
+
+def test_chunks_without_a_file_that_is_read_are_not_in_groups(tmp_path: Path) -> None:
+    with opened(SORTED, tmp_path) as snapshot:
+        labels = class_folder_labels(snapshot, under="c03")
+        found = report(snapshot, [1, 1000], labels, batch=IN_CHUNK)
+    assert found.chunks == IN_CLASS // IN_CHUNK
+    assert [quality.group_size for quality in found.groups] == [1, IN_CLASS // IN_CHUNK]
+    assert found.groups[0].order.chunks_in_batch == 1
 
 
 def test_the_end_of_an_epoch_shows_a_last_group_of_few_chunks(tmp_path: Path) -> None:
@@ -185,37 +193,15 @@ def test_the_same_seed_gives_the_same_report_and_another_another(tmp_path: Path)
         assert report(snapshot, [4], labels, seed=8).groups != first.groups
 
 
-@contextmanager
-def sized(payloads: list[int], folder: Path) -> Iterator[Snapshot]:
-    """One file in each chunk of these payloads."""
-    packed = Tree({b"c/%03d" % number: File(number, 0) for number in range(len(payloads))})
-    chunks = {
-        chunk_id(number): replace(packed.chunks[chunk_id(number)], payload_bytes=size)
-        for number, size in enumerate(payloads)
-    }
-    listings = packed.listings()
-    state = replace(packed.state, chunks=len(chunks))
-    with Snapshot.open(build_snapshot(DATASET, state, None, listings, chunks, folder)) as snapshot:
-        yield snapshot
-
-
-def test_memory_is_that_of_the_largest_chunks_and_two_under_way(tmp_path: Path) -> None:
-    with sized([10, 500, 30, 400, 20], tmp_path) as snapshot:
-        assert memory_of_group(snapshot, 1) == 500 + 400 + 30
-        assert memory_of_group(snapshot, 2) == 500 + 400 + 30 + 20
-        assert memory_of_group(snapshot, 5) == memory_of_group(snapshot, 99) == 960
-        assert [largest_group(snapshot, size) for size in (929, 930, 949, 950, 959, 960)] == [
-            *(0, 1, 1, 2, 2, 5)
-        ]
-
-
 def test_the_group_that_fits_is_reported(tmp_path: Path) -> None:
-    with sized([10, 500, 30, 400, 20], tmp_path) as snapshot:
+    with chunks_of([10, 500, 30, 400, 20], tmp_path) as snapshot:
         labels = class_folder_labels(snapshot)
-        assert report(snapshot, [1], labels, memory_bytes=100).fitting is None
-        fitting = report(snapshot, [1], labels, memory_bytes=955).fitting
+        none = report(snapshot, [1], labels, memory_bytes=100)
+        assert (none.fitting, none.least_memory_bytes) == (None, 960)
+    with chunks_of([100] * 20, tmp_path / "equal") as snapshot:
+        fitting = report(snapshot, [1], class_folder_labels(snapshot), memory_bytes=999).fitting
         assert fitting is not None
-        assert (fitting.group_size, fitting.memory_bytes) == (2, 950)
+        assert (fitting.group_size, fitting.memory_bytes) == (7, 900)
 
 
 @pytest.mark.parametrize(("labels", "message"), [(-1, "no file to measure"), (None, "labels for")])
