@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
-from chunkstore.chunk_source import ChunkRef
 from dieselfs.node_memory.chunk_files import map_piece
 from dieselfs.node_memory.messages import Mapped, Message, Unmapped, batches
 from dieselfs.node_memory.piece import Piece
@@ -29,6 +28,8 @@ class MappedPieces:
 
     def __init__(self) -> None:
         self._views: dict[_Key, memoryview] = {}
+        self.whole: Callable[[bytes], memoryview | None] = self._views.get
+        """The payload of a chunk of this id, if it is mapped. Not a method, which would cost a hit a tenth of its time."""
         self._changes: deque[tuple[int, str]] = deque()
         """(+1 for a map that was made, -1 for one that is gone, the piece's name), not yet counted."""
         self._maps: Counter[str] = Counter()
@@ -43,10 +44,6 @@ class MappedPieces:
     def on_dropped(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the name of each piece that is dropped from now on, in the thread that drops it."""
         self._listeners = (*self._listeners, listener)
-
-    def whole(self, chunk: ChunkRef) -> memoryview | None:
-        """The payload of a chunk, if it is mapped."""
-        return self._views.get(chunk.id.value)
 
     def get(self, piece: Piece) -> memoryview | None:
         return self._views.get(piece.chunk.id.value if piece.file is None else piece.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,8 +64,11 @@ class RemoteMaster:
         self._news.setblocking(True)
         self.pid, _ = packet_socket.peer(self._news)
 
-    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
-        self._ask(Fetch(piece, ahead))
+    def fetch(
+        self, piece: Piece, *, ahead: bool = False, on_news: Callable[[], None] | None = None
+    ) -> None:
+        """`on_news` is called while this waits and there is something to hear: the room that it waits for may be what this process maps."""
+        self._ask(Fetch(piece, ahead), on_news=on_news)
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         starts = range(0, len(pieces), MAX_PIECES)
@@ -117,19 +120,19 @@ class RemoteMaster:
 
         One thread at a time. Raises `MasterGone`.
         """
-        if wait:
-            waiting = select.poll()
-            waiting.register(self._news, select.POLLIN)
-            waiting.poll()
         items: list[tuple[bool, str]] = []
         try:
+            if wait:
+                waiting = select.poll()
+                waiting.register(self._news, select.POLLIN)
+                waiting.poll()
             while True:
                 heard = packet_socket.receive(self._news, socket.MSG_DONTWAIT)
                 if isinstance(heard, News):
                     items.extend(heard.items)
         except BlockingIOError:
             return items
-        except (OSError, BadMessage) as error:
+        except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
             raise self._lost(error) from None
 
     def close(self) -> None:
@@ -150,7 +153,12 @@ class RemoteMaster:
         for connection in tuple(self._open):
             connection.close()
 
-    def _ask(self, *requests: Message, timeout_s: float | None = None) -> Message:
+    def _ask(
+        self,
+        *requests: Message,
+        timeout_s: float | None = None,
+        on_news: Callable[[], None] | None = None,
+    ) -> Message:
         """The answer to the last of `requests`, made one after another on one connection."""
         answer: Message = Done()
         connection = None
@@ -158,10 +166,13 @@ class RemoteMaster:
             connection = self._taken()
             connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
-                answer = packet_socket.ask(connection, request)
+                packet_socket.send(connection, request)
+                if on_news is not None:
+                    self._wait(connection, on_news)
+                answer = packet_socket.receive(connection)
                 if isinstance(answer, Failed):
                     break
-        except (OSError, BadMessage) as error:
+        except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
             if connection is not None:
                 self._closed(connection)
             raise self._lost(error) from None
@@ -173,6 +184,18 @@ class RemoteMaster:
         if isinstance(answer, Failed):
             raise error_of(answer)
         return answer
+
+    def _wait(self, connection: socket.socket, on_news: Callable[[], None]) -> None:
+        """Until there is an answer, or none for too long."""
+        answer = connection.fileno()
+        waiting = select.poll()
+        waiting.register(answer, select.POLLIN)
+        waiting.register(self._news, select.POLLIN)
+        while True:
+            ready = waiting.poll(ANSWER_TIMEOUT_S * 1000)
+            if not ready or any(fd == answer for fd, _ in ready):
+                return
+            on_news()
 
     def _taken(self) -> socket.socket:
         try:

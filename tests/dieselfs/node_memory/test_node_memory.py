@@ -164,6 +164,23 @@ def test_an_evicted_piece_is_dropped_when_the_next_is_mapped_and_counts_while_a_
     wait_for(lambda: held(memory) == mapped + CHUNK_BYTES, "the evicted piece to be gone")
 
 
+def test_a_reader_that_waits_for_a_piece_lets_go_of_what_is_evicted_meanwhile(
+    folder: TaskFolder, memory: NodeMemory, source: LoggedSource, tmp_path: Path
+) -> None:
+    assert is_right(memory, 1)
+    source.gate = tmp_path / "gate"
+    right: list[bool] = []
+    reader = threading.Thread(target=lambda: right.append(is_right(memory, 2)))
+    reader.start()
+    wait_for(lambda: source.payloads == 2, "a reader that waits")
+    memory.discard(chunk(1).id)
+    wait_for(lambda: held(memory) == CHUNK_BYTES, "room for the second alone")
+    assert memory.statistics().mapped_pieces == 0
+    source.gate.touch()
+    reader.join()
+    assert right == [True]
+
+
 def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
     memory: NodeMemory, source: LoggedSource
 ) -> None:
