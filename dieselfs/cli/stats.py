@@ -30,11 +30,24 @@ _HEADINGS: Final = ("WHAT", "TOTAL", "PER SECOND")
 _COUNTERS: Final = {
     "node memory hits": ("hits", "node_memory"),
     "store reads": ("hits", "store"),
+    "waits over 1 ms": ("waits_over_1_ms",),
+    "chunks fetched": ("cache", "node", "fetches"),
+    "chunks fetched ahead": ("cache", "node", "prefetched"),
+    "of those used": ("cache", "node", "prefetched_used"),
+    "of those wasted": ("cache", "node", "prefetched_wasted"),
+    "chunks evicted": ("cache", "node", "evictions"),
+    "reads past node memory": ("cache", "fallbacks"),
+    "plan: chunks that came late": ("plan", "late"),
     "directories listed ahead": ("listed_ahead", "directories"),
     "files stored ahead": ("stored_ahead", "files"),
     "read without request, about": ("stored_ahead", "read_without_request"),
 }
-_RATED: Final = [("bytes_read",), ("stored_ahead", "bytes"), *_COUNTERS.values()]
+_RATED: Final = [
+    ("bytes_read",),
+    ("cache", "node", "fetched_bytes"),
+    ("stored_ahead", "bytes"),
+    *_COUNTERS.values(),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +189,12 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
     def volume(name: str, *path: str) -> tuple[str, str, str]:
         return name, size(look.number(*path)), f"{size(look.rate(earlier, *path))}/s"
 
-    def held(name: str, now: tuple[str, str], budget: tuple[str, str]) -> tuple[str, str, str]:
+    def held(name: str, now: tuple[str, ...], budget: tuple[str, ...]) -> tuple[str, str, str]:
         return name, f"{size(look.number(*now))} of {size(look.number(*budget))}", ""
 
-    node_memory = held("node memory", ("cache", "cached_bytes"), ("cache", "budget_bytes"))
+    node_memory = held(
+        "node memory", ("cache", "node", "held_bytes"), ("cache", "node", "budget_bytes")
+    )
     outstanding = held(
         "stored, not read yet",
         ("stored_ahead", "outstanding_bytes"),
@@ -191,10 +206,18 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         *(counter(f"request {kind}", "requests", kind) for kind in look.kinds()),
         volume("bytes read", "bytes_read"),
         *(counter(name, *path) for name, path in _COUNTERS.items()),
+        volume("bytes fetched", "cache", "node", "fetched_bytes"),
         volume("bytes stored ahead", "stored_ahead", "bytes"),
         outstanding,
         node_memory,
+        ("plan: position", _position(look), ""),
+        ("plan: window", size(look.number("plan", "window_bytes")), ""),
     ]
+
+
+def _position(look: Look) -> str:
+    files = look.number("plan", "files")
+    return f"{look.number('plan', 'position'):,.0f} of {files:,.0f}" if files else "no plan"
 
 
 def _fast_path(look: Look) -> str:
