@@ -26,6 +26,8 @@ from dieselfs.node_memory.task_folder import TaskFolder
 
 log = logging.getLogger(__name__)
 
+READER_PATIENCE_S: Final = 0.02
+"""A member that waits for a piece hears at once what it is to unmap; without this many reads go past a full memory under `lru`."""
 CLOSE_S: Final = 5.0
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
 LOOK_AGAIN_S: Final = 10.0
@@ -84,11 +86,11 @@ class Master:
         return member
 
     def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
-        """See `MasterPort`. Raises `NoRoom` before anything is fetched; one that is `ahead` waits up to `PATIENCE_S` for members to unmap.
+        """See `MasterPort`. Raises `NoRoom` before anything is fetched; if members are about to unmap, one waits for them, up to `PATIENCE_S` if `ahead`.
 
         The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
         """
-        patient_until = time.monotonic() + PATIENCE_S if ahead else 0.0
+        patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
         counted = ahead
         while True:
             with self._lock:
