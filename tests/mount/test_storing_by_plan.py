@@ -474,6 +474,25 @@ def test_a_process_that_hangs_does_not_hang_the_end(own: Planned) -> None:
     assert not is_alive(pid)
 
 
+def test_it_ends_with_the_process_that_started_it(own: Planned) -> None:
+    program = f"""
+from pathlib import Path
+from dieselfs.fuse.kernel_pages import KernelPages
+pages = KernelPages(Path({str(own.mount.path)!r}))
+print(pages.drop(b"all/000\\0"), flush=True)
+input()
+"""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"True\n"
+        pid = tender(own.mount)
+        starter.kill()
+    eventually(lambda: not is_alive(pid), "its end")
+
+
 def test_paths_without_an_end_are_refused(planned: Planned) -> None:
     with pytest.raises(ValueError, match="ended by a NUL"):
         planned.pages.drop(b"all/000")
