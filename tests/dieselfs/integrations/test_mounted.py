@@ -1,20 +1,25 @@
 """Stock ImageFolder and DataLoader over a real mount."""
 
 import io
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 from dieselfs.errors import UsageError
+from dieselfs.fuse.background import default_log_file
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.plan.announcement import mount_above
 from tests.dieselfs.integrations.conftest import MadeDataset, make
 from tests.dieselfs.integrations.imagefolder import ImageFolder
-from tests.mount.mounting import Mount, mounted, needs_fuse
+from tests.mount.mounting import Mount, eventually, mounted, needs_fuse
 from tests.mount.packing import PackedDataset
 
 pytestmark = needs_fuse
@@ -90,3 +95,51 @@ def test_files_outside_of_the_mount(mount: Mount, tmp_path: Path) -> None:
         ChunkShuffleSampler(paths)
     with pytest.raises(UsageError, match="does not lie in a mounted dataset"):
         ChunkShuffleSampler(paths[1:])
+
+
+@pytest.fixture
+def users_mount(
+    images: MadeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """Made by `dlcmd mount`, with node memory of its own."""
+    places = {
+        "DIESELFS_STORE": f"file://{images.folder}/store",
+        "DIESELFS_INDEX": f"lmdb://{tmp_path}/index",
+        "DIESELFS_MEMORY_FOLDER": str(tmp_path),
+        **{
+            f"XDG_{name}_HOME": f"{tmp_path}/{name}"
+            for name in ("DATA", "STATE", "CACHE", "CONFIG")
+        },
+    }
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    mountpoint = tmp_path / "mnt"
+    mountpoint.mkdir()
+    dlcmd("mount", "--memory", "64MiB", "pets", str(mountpoint))
+    yield mountpoint
+    dlcmd("umount", str(mountpoint))
+    default_log_file(mountpoint).unlink()
+
+
+def dlcmd(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "dieselfs.cli", *arguments], check=True, timeout=60)
+
+
+def test_a_users_mount_follows_the_plan(users_mount: Path) -> None:
+    folder = ImageFolder(f"{users_mount}/train", colour)
+    sampler = ChunkShuffleSampler(folder, seed=3, group_size=2)
+    loader = ChunkShuffleLoader(folder, 16, sampler=sampler, num_workers=2)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        assert sorted(read(loader)) == [(number, number % 7) for number in range(200)]
+
+    def statistics() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((users_mount / ".dieselfs" / "stats.json").read_text())
+        return found
+
+    eventually(lambda: statistics()["plan"], "a plan that is followed")
+    assert statistics()["plan"]["files"] == 200
+    eventually(lambda: statistics()["cache"]["node"]["prefetched"], "chunks fetched ahead")
+    plans = next(users_mount.parent.glob("dieselfs-*/*/plans"))
+    sampler.close()
+    assert list(plans.iterdir()) == []

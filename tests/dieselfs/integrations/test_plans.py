@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
 from dieselfs.plan import announcement
 from dieselfs.plan.plan_file import FOLDER, PlanFile, open_plan
 from tests.dieselfs.integrations.conftest import MadeDataset
-from tests.mount.mounting import eventually
 
 
 class MadeMount:
@@ -30,7 +30,7 @@ class MadeMount:
         self.paths = [f"{self.root}/{path}" for path in made.paths]
         self.say(snapshot_file=str(made.snapshot_file), node_memory=str(self.task_folder))
 
-    def say(self, **document: str) -> None:
+    def say(self, **document: str | None) -> None:
         (self.root / ".dieselfs" / "dataset.json").write_text(json.dumps(document))
 
     def plans(self) -> list[PlanFile]:
@@ -38,6 +38,14 @@ class MadeMount:
         folder = self.task_folder / FOLDER
         found = [open_plan(path) for path in folder.glob("[!.]*")]  # not those being written
         return sorted(found, key=lambda plan: plan.after in [other.id for other in found])
+
+    def published(self, sampler: ChunkShuffleSampler) -> list[PlanFile]:
+        """What there is when the sampler has nothing to publish any more: this epoch's and the next one's."""
+        publishing = sampler._publisher._publishing
+        assert publishing is not None
+        publishing.join(60)
+        assert not publishing.is_alive()
+        return self.plans()
 
     def sampler(self, **options: Any) -> ChunkShuffleSampler:
         return ChunkShuffleSampler(self.paths, **{"group_size": 3, "seed": 2, **options})
@@ -63,8 +71,7 @@ def test_this_epoch_and_the_next(pets: MadeDataset, mount: MadeMount) -> None:
     for epoch in range(3):
         sampler.set_epoch(epoch)
         order = [pets.paths[index] for index in sampler]
-        eventually(lambda: len(mount.plans()) == 2, "the next epoch's plan")
-        now, following = mount.plans()
+        now, following = mount.published(sampler)
         assert paths_of(pets, now) == order
         assert (now.plan.snapshot_id, now.plan.snapshot_path) == (
             pets.snapshot.id,
@@ -83,8 +90,10 @@ def test_an_epoch_that_was_not_expected(mount: MadeMount) -> None:
     for epoch in (0, 5, 5, 6):
         sampler.set_epoch(epoch)
         list(sampler)
-        eventually(lambda: len(mount.plans()) == 2, "the next epoch's plan")
-        assert mount.plans()[0].position == 0  # within what may be in flight
+        assert [plan.position for plan in mount.published(sampler)] == [
+            0,
+            0,
+        ]  # within what may be in flight
     del sampler
     gc.collect()
     assert mount.plans() == []
@@ -95,9 +104,9 @@ def test_position_as_indices_are_drawn(mount: MadeMount) -> None:
     sampler = mount.sampler(in_flight=50)
     drawn = iter(sampler)
     next(drawn)
-    assert mount.plans()[0].position == 0
+    assert [plan.position for plan in mount.published(sampler)] == [0]
     assert len(list(drawn)) == 549
-    assert mount.plans()[0].position == 500
+    assert [plan.position for plan in mount.published(sampler)] == [500, 0]
     sampler.close()
 
 
@@ -105,11 +114,11 @@ def test_position_as_a_loader_delivers(pets: MadeDataset, mount: MadeMount) -> N
     sampler = mount.sampler()
     sampler.load_state_dict(sampler.state_dict(samples_done=100))
     loader = ChunkShuffleLoader(range(550), 16, sampler=sampler, num_workers=2)  # type: ignore[arg-type]
-    positions = [mount.plans()[0].position for _ in loader]
+    positions = [mount.published(sampler)[0].position for _ in loader]
     assert positions == [*range(116, 550, 16), 550]
     assert mount.plans()[0].plan.inodes.size == 550  # the whole order, begun in the middle
     loader.set_epoch(1)
-    positions = [mount.plans()[0].position for _ in loader]
+    positions = [mount.published(sampler)[0].position for _ in loader]
     assert positions == [*range(16, 550, 16), 550]
     sampler.close()
 
@@ -118,31 +127,35 @@ def test_what_is_left_under_another_division_is_a_plan_of_its_own(mount: MadeMou
     sampler = mount.sampler()
     sampler.load_state_dict(mount.sampler(rank=0, world_size=2).state_dict(samples_done=100))
     assert len(list(sampler)) == 350
-    eventually(lambda: len(mount.plans()) == 2, "the next epoch's plan")
-    assert [len(plan.plan) for plan in mount.plans()] == [350, 550]
+    assert [len(plan.plan) for plan in mount.published(sampler)] == [350, 550]
     sampler.close()
+
+
+def read_without_plans(mount: MadeMount, sampler: ChunkShuffleSampler) -> None:
+    assert len(list(sampler)) == 550
+    assert mount.published(sampler) == []
 
 
 def test_a_refusal_is_told_once(mount: MadeMount) -> None:
     mount.answer = {"accepted": False, "error": "it needs 5 GB", "hint": "group size 7 would fit"}
     sampler = mount.sampler()
     with pytest.warns(RuntimeWarning, match=r"it needs 5 GB \(group size 7 would fit\)"):
-        assert len(list(sampler)) == 550
+        read_without_plans(mount, sampler)
     sampler.set_epoch(1)
-    assert len(list(sampler)) == 550  # a second warning would be an error
-    assert mount.plans() == []
+    with warnings.catch_warnings(record=True) as again:
+        read_without_plans(mount, sampler)
+    assert again == []
 
 
 def test_mounts_that_take_no_plans(pets: MadeDataset, mount: MadeMount) -> None:
+    sampler = mount.sampler()
     mount.answer = {}
-    assert len(list(mount.sampler())) == 550
-    assert mount.plans() == []
-    mount.say(snapshot_file=str(pets.snapshot_file))
-    assert len(list(mount.sampler())) == 550
-    assert not (mount.task_folder / "task").exists()
+    read_without_plans(mount, sampler)
+    mount.say(snapshot_file=str(pets.snapshot_file), node_memory=None)
+    read_without_plans(mount, sampler)
     mount.say(snapshot_file=str(pets.snapshot_file), node_memory=f"{mount.task_folder}/gone")
     with pytest.warns(RuntimeWarning, match="could not be written"):
-        assert len(list(mount.sampler())) == 550
+        read_without_plans(mount, sampler)
 
 
 def test_not_published_on_request(mount: MadeMount) -> None:
@@ -154,12 +167,12 @@ def test_a_forked_child_leaves_its_parents_plans_alone(mount: MadeMount) -> None
     """Neither when it ends, nor when it iterates and closes a sampler that it has inherited."""
     sampler = mount.sampler()
     list(sampler)
-    eventually(lambda: len(mount.plans()) == 2, "the next epoch's plan")
-    published = [plan.id for plan in mount.plans()]
+    published = [plan.id for plan in mount.published(sampler)]
+    assert len(published) == 2
 
     def train() -> None:
         assert sorted(sampler) == list(range(550))
-        assert len(mount.plans()) >= 3
+        assert len(mount.published(sampler)) == 4
         sampler.close()
 
     child = multiprocessing.get_context("fork").Process(target=train)
