@@ -26,7 +26,7 @@ from dieselfs.node_memory.task_folder import TaskFolder
 
 log = logging.getLogger(__name__)
 
-READER_PATIENCE_S: Final = 0.02
+READER_PATIENCE_S: Final = 0.005
 """A member that waits for a piece hears at once what it is to unmap; without this many reads go past a full memory under `lru`."""
 CLOSE_S: Final = 5.0
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
