@@ -473,10 +473,11 @@ class Client:
         assert self._snapshot is not None
         if not len(files) or not isinstance(files[0], str | bytes):
             return files  # type: ignore[return-value]
-        find = self._snapshot.paths.file
-        encoded = [_encoded(_as_path(file)) for file in files]
+        encoded = _all_encoded(files)
+        found = self._snapshot.paths.files(encoded)
         return [
-            self._file_inode(path) if (inode := find(path)) is None else inode for path in encoded
+            self._file_inode(path.strip(b"/")) if inode is None else inode
+            for path, inode in zip(encoded, found, strict=True)
         ]
 
     def _file_inode(self, path: bytes) -> int:
@@ -532,6 +533,16 @@ def _encoded(path: DatasetPath) -> bytes:
         path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)
     )  # os.fsencode, quicker
     return encoded.strip(b"/")
+
+
+def _all_encoded(files: Sequence[DatasetPath] | Inodes) -> list[bytes]:
+    """Slashes at the ends may be left."""
+    if _NAMES_ARE_UTF8:
+        try:
+            return [file.encode() for file in files]  # type: ignore[union-attr]
+        except (AttributeError, UnicodeEncodeError):
+            pass  # not all are text, or not all of it is UTF-8
+    return [_encoded(_as_path(file)) for file in files]
 
 
 def _bytes_of(data: Buffer | BinaryIO) -> Buffer:

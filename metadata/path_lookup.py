@@ -1,4 +1,4 @@
-"""From one path to its file or directory, in a snapshot's map.
+"""From a path to its file or directory, in a snapshot's map.
 
 The most frequent look-up of all, so it is written for speed: slots, one function without calls of our own, columns read through memoryviews
 (an int in 35 ns, where a numpy scalar takes 100). About 0.6 µs a file when the columns are in the processor's cache; half as much
@@ -8,16 +8,18 @@ again between reads that push them out.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import xxhash
 
 from metadata import path_index
-from metadata.snapshot_format import SnapshotHeader
+from metadata.path_guess import guess
+from metadata.snapshot_format import Columns, SnapshotHeader
 
 _DIRECTORIES_KEPT: Final = 4096
 """Paths of directories at hand as Python objects, which saves a tenth of a look-up; bounded, as all memory beside the map."""
+_GUESSED_FROM: Final = 32
 _digest = xxhash.xxh3_64_intdigest
 
 
@@ -25,6 +27,7 @@ class PathLookup:
     """Paths are bytes, relative to the root, without a slash at either end. Every candidate's name is compared: a damaged index finds nothing."""
 
     __slots__ = (
+        "_columns",
         "_directory_index",
         "_directory_path_at",
         "_directory_reach",
@@ -33,6 +36,7 @@ class PathLookup:
         "_file_index",
         "_file_reach",
         "_file_slots",
+        "_header",
         "_map",
         "_name_at",
         "_name_bytes",
@@ -42,9 +46,14 @@ class PathLookup:
     )
 
     def __init__(
-        self, header: SnapshotHeader, map_: mmap.mmap, numbers: Callable[[str], memoryview[int]]
+        self,
+        header: SnapshotHeader,
+        map_: mmap.mmap,
+        columns: Columns,
+        numbers: Callable[[str], memoryview[int]],
     ) -> None:
         """`numbers` gives a column by its name."""
+        self._header, self._columns = header, columns
         self._map = map_
         self._parent = numbers("parent")
         self._name_at = numbers("name_at")
@@ -80,6 +89,25 @@ class PathLookup:
                 break
             entry = table[at]
         return None
+
+    def files(self, paths: Sequence[bytes]) -> list[int | None]:
+        """`file` of each. Of some hundreds, about 0.6 µs each, wherever the columns are."""
+        if len(paths) < _GUESSED_FROM or not self._header.files:
+            return [self.file(path) for path in paths]
+        guesses = guess(self._header, self._columns, paths)
+        directory = {number: self.ended_path(number) for number in set(guesses.parent)}
+        view, file = self._map, self.file
+        return [
+            inode if directory[parent] + view[start:end] == path else file(path)
+            for path, inode, parent, start, end in zip(
+                paths,
+                guesses.inode,
+                guesses.parent,
+                guesses.name_start,
+                guesses.name_end,
+                strict=True,
+            )
+        ]
 
     def directory(self, path: bytes) -> int | None:
         """Its number; None where there is no directory of that path. The root's is b''."""

@@ -81,8 +81,8 @@ class Snapshot:
         self._directory_file_count = self.numbers("directory_file_count")
         self._directory_first_directory = self.numbers("directory_first_directory")
         self._directory_directory_count = self.numbers("directory_directory_count")
-        self.paths = PathLookup(header, map_, self.numbers)
-        """Single paths, without `resolve`'s comforts."""
+        self.paths = PathLookup(header, map_, self.columns, self.numbers)
+        """Paths of files as bytes, without `resolve`'s comforts."""
         self._chunk_refs: dict[int, ChunkRef] = {}
 
     @classmethod

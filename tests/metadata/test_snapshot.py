@@ -87,6 +87,8 @@ def test_equals_the_dictionary_it_was_made_of(tree: Tree, strangers: list[bytes]
         ]
         for path in strangers:
             assert (snapshot.resolve(path) is not None) == (path in known)
+        many = [path for path in asked if path] * 32
+        assert snapshot.paths.files(many) == [snapshot.paths.file(path) for path in many]
         text = snapshot.paths_text(np.arange(len(tree.files)), b"\0")
         assert sorted(text.split(b"\0")[:-1]) == sorted(tree.files)
 
