@@ -96,7 +96,7 @@ class Ledger:
         self._coming[name] = _Stored(name, length, unused_ahead=ahead)
         self.taken_bytes += length
         self.coming_bytes += length
-        return Reservation(True, [*evicted, *self._evict_early(name, length, ahead)])
+        return Reservation(True, evicted)
 
     def keep(self, name: str) -> None:
         """What was reserved is in its file."""
@@ -165,21 +165,6 @@ class Ledger:
     def progress(self, used: int) -> None:
         if self._plan is not None:
             self._plan.progress(used)
-
-    def _evict_early(self, newcomer: str, length: int, ahead: bool) -> Sequence[str]:
-        """Mapped pieces leave one fetch before their room is needed: members hear of it when they map, and a reader does not wait for room.
-
-        With a plan who fetches ahead can wait, and a sooner use is not given away.
-        """
-        wanted = self.taken_bytes + length - self.budget_bytes
-        wanted -= self._leaving_bytes(since=self._clock() - PATIENCE_S)
-        if ahead or wanted <= 0 or self._plan is not None:
-            return ()
-        chosen = self._policy.victims(newcomer, wanted, self._is_mapped, ahead=ahead)
-        early = [victim for victim in chosen if self._is_mapped(victim)]
-        for victim in early:
-            self._evict(self._held[victim])
-        return early
 
     def _policy_now(self) -> EvictionPolicy:
         return self._plan or self._policy

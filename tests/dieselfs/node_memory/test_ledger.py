@@ -76,27 +76,6 @@ def test_evicted_bytes_count_until_they_are_unmapped() -> None:
     assert "c" in ledger
 
 
-def test_the_next_to_leave_leaves_one_fetch_early_if_it_is_mapped() -> None:
-    ledger = ledger_of(4, "lru")
-    bring(ledger, "abc")
-    for name in "abc":
-        ledger.map(1, name)
-    assert bring(ledger, "d") == "a"
-    ledger.unmap(1, "a")
-    assert bring(ledger, "e") == "b"
-    assert "e" in ledger, "there was room at once"
-    ledger.unmap(1, "b")
-    ledger.unmap(1, "c")
-    assert bring(ledger, "f") == "", "c can leave when it must"
-    assert bring(ledger, "g", ahead=True) == "c"
-    ledger.expect(FarthestNextUse("hdefg"))
-    for name in "defg":
-        ledger.map(1, name)
-    ledger.evict("e")
-    ledger.unmap(1, "e")
-    assert bring(ledger, "h") == "", "a use is not given away"
-
-
 def test_who_does_not_unmap_in_time_is_not_waited_for() -> None:
     clock = Clock()
     ledger = ledger_of(2, "lru", clock)
