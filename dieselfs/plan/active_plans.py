@@ -105,8 +105,11 @@ class ActivePlans:
         return [plan for plan in before if plan not in self._current]
 
     def _successor(self, plan: PlanFile) -> PlanFile | None:
+        """The next plan of its reader. One that has been removed already was not read, or only between two looks."""
         successor = self._after.get(plan.id)
-        return successor if successor is not None and successor.is_read else None
+        while successor is not None and not successor.is_read:
+            successor = self._after.get(successor.id)
+        return successor
 
     def _begin(self, starts: dict[PlanFile, int]) -> None:
         self._current, self._start = list(starts), list(starts.values())
