@@ -64,7 +64,8 @@ def sample_files_of(
 ) -> SampleFiles:
     """The files of a dataset's samples, or of a list of paths.
 
-    The mount is found from the first path unless it is given, and the snapshot from the mount. `UsageError` says which sample is not in
+    The mount is found from the first path unless it is given, and the snapshot from the mount; with a snapshot, relative paths are
+    relative to the dataset's root. `UsageError` says which sample is not in
     it, or which two are the same file.
     """
     inodes = getattr(samples, "inodes", None)
@@ -77,7 +78,9 @@ def sample_files_of(
     paths = _paths_of(samples)
     if not paths:
         raise UsageError("there are no samples to put into an order", _HOW)
-    root = _mount_of(paths[0]) if mount is None and snapshot is None else mount
+    root = mount
+    if mount is None and (snapshot is None or os.path.isabs(paths[0])):
+        root = _mount_of(paths[0])
     opened = _opened(snapshot, root)
     return _columns(opened, _inodes_of(opened, paths, root), None if root is None else Path(root))
 

@@ -64,7 +64,7 @@ class ChunkShuffleSampler(Sampler[int]):
 
         `samples`: a dataset with `samples` as ImageFolder has them, a `Subset` of one, a `DieselDataset`, or the paths by index. They may be
         any of the dataset's files, each once.
-        `mount`, `snapshot`: found from the first path unless given.
+        `mount`, `snapshot`: found from the first path unless given. With a snapshot, relative paths are relative to the dataset's root.
         `seed`: 0, or a loaded state's. `group_size`: chunks that are shuffled together, and must be in memory together.
         `rank`, `world_size`: those of `torch.distributed` once it is initialised, else of the environment (`RANK`, `WORLD_SIZE`), else one.
         `drop_last`: leave out what does not come out even among ranks; else a rank that is one short reads one file twice.
@@ -91,7 +91,7 @@ class ChunkShuffleSampler(Sampler[int]):
         if publish and self._samples.mount_root is not None:
             listener = partial(announce, self._samples.mount_root)
         elif publish:
-            listener = getattr(samples, "announce", None)
+            listener = _listener(samples)
         self._publisher = PlanPublisher(listener)
         self._begin_epoch()
 
@@ -256,6 +256,14 @@ class ChunkShuffleSampler(Sampler[int]):
     def _plan(self, order: ShuffledOrder) -> ReadingPlan:
         snapshot = self._samples.snapshot
         return ReadingPlan(snapshot.id, order.inodes, order.group_start, os.fspath(snapshot.path))
+
+
+def _listener(samples: Any) -> Announce | None:
+    """A DieselDataset's own, also below a Subset."""
+    while not hasattr(samples, "announce") and hasattr(samples, "dataset"):
+        samples = samples.dataset
+    announce: Announce | None = getattr(samples, "announce", None)
+    return announce
 
 
 def distributed_rank() -> tuple[int, int]:

@@ -89,6 +89,16 @@ def test_resume_of_a_part_of_it(mount: Mount) -> None:
     after.sampler.close()
 
 
+def test_a_mount_that_is_told_another_snapshot_file(images: MadeDataset, mount: Mount) -> None:
+    folder = ImageFolder(f"{mount.path}/val", colour)
+    found = ChunkShuffleSampler(folder)
+    told = ChunkShuffleSampler(folder, mount=mount.path, snapshot=images.snapshot_file)
+    half_told = ChunkShuffleSampler(folder, snapshot=images.snapshot)
+    assert list(found) == list(told) == list(half_told)
+    relative = [path[len(str(mount.path)) + 1 :] for path, _ in folder.samples]
+    assert list(found) == list(ChunkShuffleSampler(relative, snapshot=images.snapshot_file))
+
+
 def test_files_outside_of_the_mount(mount: Mount, tmp_path: Path) -> None:
     paths = [f"{mount.path}/train/c0/000.png", str(tmp_path / "000.png")]
     with pytest.raises(UsageError, match="does not lie in"):

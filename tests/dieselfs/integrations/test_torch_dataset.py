@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.client import Client
@@ -156,7 +156,7 @@ def test_plans_are_followed_by_the_master_of_the_memory(
     followed: list[Path] = []
     monkeypatch.setattr(NodeMemory, "follow", lambda memory, plan: followed.append(plan))
     ours = dataset_of()
-    sampler = ChunkShuffleSampler(ours)
+    sampler = ChunkShuffleSampler(Subset(ours, range(500)))
     order = list(sampler)
     eventually(lambda: len(followed) == 2, "the next epoch's plan")
     plan = open_plan(followed[0])
