@@ -53,8 +53,8 @@ class Leader:
             leadership.release()
             raise
 
-    def end(self) -> None:
-        """Without the task's files if nobody is a member any more; else members elect another leader, who adopts them."""
-        deserted = self.server.close() == 0
+    def end(self, *, keep_for_members: bool = True) -> None:
+        """With the task's files, unless members are left who will elect another leader, who adopts them."""
+        remained = self.server.close()
         self.master.close()
-        self._leadership.release(remove_folder=deserted)
+        self._leadership.release(remove_folder=not (keep_for_members and remained))

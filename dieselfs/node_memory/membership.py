@@ -115,7 +115,8 @@ class Membership:
         if master is not None:
             master.close()
         if leader is not None:
-            leader.end()
+            # Of a private task no other process can be the leader.
+            leader.end(keep_for_members=self._leads or self._starts_helpers)
 
     def renew(self) -> None:
         """In a forked child: let go of what is the parent's. Locks may be held by threads that do not exist here."""

@@ -30,6 +30,7 @@ from dieselfs.node_memory.leader import MemorySettings
 from dieselfs.node_memory.mapped_pieces import MappedPieces
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.membership import Membership
+from dieselfs.node_memory.messages import Discard, Progress
 from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -203,7 +204,7 @@ class NodeMemory:
         """Have a whole chunk evicted, if it is there. Does not wait for it."""
         master = self._membership.current()
         if master is not None:
-            _try(lambda: master.discard(str(chunk)))
+            _try(lambda: master.tell(Discard(str(chunk)), wait=False))
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         """The chunks that will be used from now on, in order; one may occur again. Replaces what was expected before; [] ends it."""
@@ -216,7 +217,7 @@ class NodeMemory:
         self._wishes.used = used
         master = self._membership.current()
         if master is not None:
-            _try(lambda: master.progress(used))
+            _try(lambda: master.tell(Progress(used), wait=False))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Of the budgets that connected members wish for, the greatest counts."""
@@ -226,8 +227,8 @@ class NodeMemory:
 
     def follow(self, plan: Path) -> None:
         """Have the master fetch ahead of the readers of a plan file. Raises `PlanTooLarge`."""
-        self._wishes.plan = plan
         self._ask(lambda master: master.follow(plan))
+        self._wishes.plan = plan
 
     def observe(self, observer: CacheObserver) -> None:
         """Tell `observer` of whole chunks that are in the folder, come and go from now on, in a thread; once a `NodeMemory`."""
@@ -406,7 +407,7 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
     return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 
-def _try(notice: Callable[[], None]) -> None:
+def _try(notice: Callable[[], object]) -> None:
     """What needs no answer: another master is told anew."""
     try:
         notice()

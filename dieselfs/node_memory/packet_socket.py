@@ -14,6 +14,9 @@ _BACKLOG: Final = 128
 _CREDENTIALS: Final = struct.Struct("=iII")
 """struct ucred of unix(7): pid, uid, gid."""
 
+_TIMEVAL: Final = struct.Struct("@ll")
+"""struct timeval of socket(7): seconds, microseconds."""
+
 
 def listen(path: Path) -> socket.socket:
     """A non-blocking listening socket; what was at `path` before is gone. `OSError`."""
@@ -60,6 +63,13 @@ def receive(connection: socket.socket, flags: int = 0) -> Message:
     if not packet:
         raise ConnectionResetError("the other side has closed the connection")
     return decode(packet)
+
+
+def limit_sends(connection: socket.socket, timeout_s: float) -> None:
+    """Let a send that waits for longer fail with `BlockingIOError`; receiving waits as long as before."""
+    seconds, rest = divmod(timeout_s, 1)
+    limit = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def ask(connection: socket.socket, message: Message) -> Message:

@@ -62,6 +62,7 @@ class RemoteMaster:
         self.is_gone = False
         self._news = self._opened(JoinAsMember(self._member, budget_bytes))
         self._news.setblocking(True)
+        packet_socket.limit_sends(self._news, ANSWER_TIMEOUT_S)
         self.pid, _ = packet_socket.peer(self._news)
 
     def fetch(
@@ -106,10 +107,12 @@ class RemoteMaster:
         self.tell(Watch())
 
     def tell(self, notice: Message, *, wait: bool = True) -> bool:
-        """Send a notice; False if that would have to wait and may not. Raises `MasterGone`."""
+        """Send a notice; False if that would have to wait and may not. Raises `MasterGone`, also if it waits too long."""
         try:
             packet_socket.send(self._news, notice, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        except BlockingIOError as error:
+            if wait:
+                raise self._lost(error) from None
             return False
         except OSError as error:
             raise self._lost(error) from None

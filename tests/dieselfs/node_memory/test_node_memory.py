@@ -36,6 +36,7 @@ from tests.dieselfs.node_memory.processes import (
     open_and_read_together,
     opened,
     read_in_threads,
+    read_until,
     wait_for,
 )
 
@@ -335,6 +336,20 @@ def test_one_missing_chunk_is_one_fetch_for_all_threads_of_all_processes(
         reader.start()
     assert all_ended_well(readers)
     assert (source.payloads, source.ranges) == (2, 0)
+
+
+def test_a_private_folder_goes_with_its_process_though_children_are_left(
+    folder: TaskFolder, tmp_path: Path
+) -> None:
+    stop, rounds = tmp_path / "stop", tmp_path / "rounds"
+    with opened(folder, Unportable(tmp_path / "asked")) as memory:
+        private = memory._membership.folder
+        child = FORK.Process(target=read_until, args=(memory, [1, 2], stop, rounds))
+        child.start()
+        wait_for(lambda: rounds.exists() and rounds.stat().st_size, "a child that reads")
+    assert not private.path.exists()
+    stop.touch()
+    assert all_ended_well([child])
 
 
 class Unportable(LoggedSource):

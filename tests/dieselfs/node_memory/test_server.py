@@ -15,9 +15,16 @@ import pytest
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
 from dieselfs.errors import MasterGone, NoRoom, NotYetSupported
-from dieselfs.node_memory import packet_socket
+from dieselfs.node_memory import packet_socket, remote_master
 from dieselfs.node_memory.master import Master
-from dieselfs.node_memory.messages import MAX_NAMES, MEMBER_ID_BYTES, JoinAsMember, OpenRequests
+from dieselfs.node_memory.messages import (
+    MAX_NAMES,
+    MEMBER_ID_BYTES,
+    JoinAsMember,
+    Mapped,
+    OpenRequests,
+    encode,
+)
 from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.server import Server
@@ -176,6 +183,7 @@ def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
         with joined(folder) as other:
             member.mapped(piece(1).name)
             other.mapped(piece(2).name)
+            wait_for(lambda: all(each.mapped for each in server._members.values()), "both maps")
             for number in (1, 2):
                 member.discard(piece(number).name)
             wait_for(lambda: member.statistics().pieces == 0, "no piece")
@@ -235,6 +243,28 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
         assert heard(deaf, lambda news: len(news) >= count)
 
 
+def test_a_notice_that_a_hanging_master_does_not_take_is_not_waited_for_for_ever(
+    folder: TaskFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_master, "ANSWER_TIMEOUT_S", 0.1)
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def heed(*_: object) -> None:
+        hangs.set()
+        goes_on.wait(DEADLINE_S)
+
+    monkeypatch.setattr(server, "_heed", heed)
+    with joined(folder) as member:
+        notice = Mapped((piece(1).name,) * MAX_NAMES)
+        member.tell(notice)
+        assert hangs.wait(DEADLINE_S)
+        while member.tell(notice, wait=False):
+            pass
+        with pytest.raises(MasterGone):
+            member.tell(notice)
+        goes_on.set()
+
+
 def test_a_plan_of_any_length_can_be_expected(
     folder: TaskFolder, server: Server, source: LoggedSource
 ) -> None:
@@ -272,8 +302,8 @@ def test_who_speaks_otherwise_is_cut_off_and_others_are_served(
     with joined(folder) as member:
         says(b"\xc1")
         says(bytes(1 << 17))
-        says(packet_socket.encode(OpenRequests(bytes(MEMBER_ID_BYTES))))  # of no member
-        says(packet_socket.encode(JoinAsMember(bytes(MEMBER_ID_BYTES), None)), b"\xc1")
+        says(encode(OpenRequests(bytes(MEMBER_ID_BYTES))))  # of no member
+        says(encode(JoinAsMember(bytes(MEMBER_ID_BYTES), None)), b"\xc1")
         member.fetch(piece(1))
         wait_for(lambda: server.members == 1, "one member left")
 
