@@ -160,13 +160,16 @@ class Client:
         reader = self._reader
         if reader is None:
             return self._read_all(self._extent(_encoded(path)))
-        if not _NAMES_ARE_UTF8:
-            path = _encoded(path)
-        if self._position is None:
-            return reader.read_path(path)
-        inode = reader.inode_of(path)
+        position = self._position
+        if position is None:
+            return reader.read_path(path if _NAMES_ARE_UTF8 else _encoded(path))
+        if isinstance(path, str):
+            path = path.encode(_ENCODING, _ENCODING_ERRORS)
+        inode = position.expected
+        if not reader.is_path_of(inode, path):
+            inode = reader.inode_of(path)
         data = reader.read(inode)
-        self._position.passed(inode)
+        position.passed(inode)
         return data
 
     def get_many(self, files: Sequence[DatasetPath] | Inodes) -> list[bytes]:

@@ -20,45 +20,80 @@ _PUBLISHED_EVERY: Final = 64
 class ReadingPosition:
     """For one thread at a time. About 0.1 µs a file. Forked children move the same plan on; it never moves back."""
 
+    __slots__ = (
+        "_at",
+        "_first",
+        "_near",
+        "_order",
+        "_places",
+        "_published",
+        "_stop_at",
+        "expected",
+        "off_plan",
+        "on_plan",
+        "plan",
+    )
+
     def __init__(self, plan: PlanFile) -> None:
         self.plan = plan
         self.on_plan = 0
         """Files read that the plan has about here."""
         self.off_plan = 0
         """Other files read."""
+        self.expected = -1
+        """The file whose turn it is; -1 at the end."""
         self._order = plan.plan.inodes
-        self._next = self._published = plan.position
-        self._look_around()
+        self._published = plan.position
+        self._first = self._at = self._stop_at = 0
+        self._near: list[int] = []
+        """The order from place `_first` on; the expected file is its number `_at`."""
+        self._places: dict[int, int] | None = None
+        """Of the files in `_near`, in the whole order; made when somebody reads out of turn."""
+        self._look_around(plan.position)
 
     def passed(self, inode: int) -> None:
         """This file has been read."""
+        if inode != self.expected:
+            self._passed_out_of_turn(inode)
+            return
+        self.on_plan += 1
+        at = self._at = self._at + 1
+        if at < self._stop_at:
+            self.expected = self._near[at]
+        else:
+            self._move_to(self._first + at)
+
+    def _passed_out_of_turn(self, inode: int) -> None:
+        if self._places is None:
+            places = range(self._first + len(self._near) - 1, self._first - 1, -1)
+            # From the end, so that of a file that is here twice the first place stays.
+            self._places = dict(zip(reversed(self._near), places, strict=True))
         place = self._places.get(inode)
         if place is None:
             self.off_plan += 1
             return
         self.on_plan += 1
-        if place < self._next:
-            if not self._is_next(inode):  # a file that the plan has twice, by its later place
-                return
-            place = self._next
-        self._next = place + 1
-        if self._next >= self._published + _PUBLISHED_EVERY or self._next == len(self._order):
-            self._publish()
-        if self._next >= self._renewed_at:
-            self._look_around()
+        if place >= self._first + self._at:
+            self._move_to(place + 1)
 
-    def _is_next(self, inode: int) -> bool:
-        return self._next < len(self._order) and self._order[self._next] == inode
+    def _move_to(self, position: int) -> None:
+        if position >= self._published + _PUBLISHED_EVERY or position == len(self._order):
+            self._published = position
+            if self.plan.position < position:
+                self.plan.position = position
+        if position - self._first + _BEHIND >= len(self._near):
+            self._look_around(position)
+        else:
+            self._expect(position)
 
-    def _publish(self) -> None:
-        self._published = self._next
-        if self.plan.position < self._next:
-            self.plan.position = self._next
+    def _look_around(self, position: int) -> None:
+        self._first = max(0, position - _BEHIND)
+        self._near = self._order[self._first : position + _AHEAD].tolist()
+        self._places = None
+        self._expect(position)
 
-    def _look_around(self) -> None:
-        first = max(0, self._next - _BEHIND)
-        near = self._order[first : self._next + _AHEAD].tolist()
-        places = range(first + len(near) - 1, first - 1, -1)
-        # From the end, so that of a file that is here twice the first place stays.
-        self._places = dict(zip(reversed(near), places, strict=True))
-        self._renewed_at = self._next + _AHEAD - _BEHIND
+    def _expect(self, position: int) -> None:
+        at = self._at = position - self._first
+        self.expected = self._near[at] if at < len(self._near) else -1
+        # The list's end is not met by counting: it is renewed before, but for the plan's own end.
+        self._stop_at = min(self._published + _PUBLISHED_EVERY - self._first, len(self._near))

@@ -65,12 +65,14 @@ class SampleReader:
         "_memory",
         "_offset",
         "_snapshot",
+        "is_path_of",
     )
 
     def __init__(self, snapshot: Snapshot, memory: MappedMemory) -> None:
         self._snapshot = snapshot
         self._memory = memory
         self._find = snapshot.paths.file
+        self.is_path_of = snapshot.paths.is_path_of
         self._chunk = snapshot.numbers("chunk")
         self._offset = snapshot.numbers("offset")
         self._length = snapshot.numbers("length")
@@ -105,7 +107,7 @@ class SampleReader:
         except UnicodeEncodeError:
             inode = None
         if inode is None:
-            return self.read(self.inode_of(path))
+            inode = self._resolve(path)
         try:  # as `read` does; a call less
             start = self._offset[inode]
             length = self._length[inode]
@@ -128,7 +130,7 @@ class SampleReader:
         numbers = chunk.tolist()
         try:
             room = columns.chunk_payload_bytes[chunk].astype(np.int64)
-            if (length < 0).any() or (end > room).any():
+            if (length < 0).any() or (length > room - start).any():
                 raise IndexError
             return self._slices(numbers, start, end)
         except _NotMapped:
@@ -146,6 +148,14 @@ class SampleReader:
 
     def inode_of(self, path: str | bytes) -> int:
         """The inode of a file. `PathNotFound`, `PathConflict`; slashes at its ends do not matter."""
+        try:
+            inode = self._find(path.encode() if isinstance(path, str) else path)
+        except UnicodeEncodeError:
+            inode = None
+        return self._resolve(path) if inode is None else inode
+
+    def _resolve(self, path: str | bytes) -> int:
+        """A path that is not found as it is written."""
         stripped = path.strip("/") if isinstance(path, str) else path.strip(b"/")
         inode = self._snapshot.resolve(stripped)
         if inode is None:

@@ -170,7 +170,7 @@ def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
         assert plan.plan.snapshot_path == str(packed.snapshot)
         assert client.get_many(plan.plan.inodes) == [packed.files[path] for path in order]
         assert plan.position == len(order)
-        client.get(order[0])
+        client.get(order[-1])
         assert client.statistics().files_on_plan == len(order) + 1
 
         next_order = client.shuffle(seed=1, epoch=1, group_size=2)

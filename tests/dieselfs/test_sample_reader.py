@@ -189,7 +189,7 @@ def longest_first_file(packed: Packed) -> int:
     ("column", "value"),
     [
         ("offset", 8192), ("offset", (1 << 32) - 1),
-        ("length", 9000), ("length", (1 << 64) - 1),
+        ("length", 9000), ("length", (1 << 64) - 1), ("length", (1 << 63) - 1),
         ("chunk", 1 << 31),
     ],
 )  # fmt: skip
