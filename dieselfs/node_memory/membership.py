@@ -134,7 +134,8 @@ class Membership:
         self._master = self._leader = None
 
     def _elect(self) -> RemoteMaster:
-        deadline = time.monotonic() + PATIENCE_S
+        can_found = self._leads or self._starts_helpers
+        deadline = time.monotonic() + (PATIENCE_S if can_found else 0.0)
         pause_s = 0.005
         while True:
             try:
