@@ -1,8 +1,9 @@
 """A dataset of class folders in many small chunks; what is in a file begins with its path."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -78,3 +79,10 @@ def pets(tmp_path_factory: pytest.TempPathFactory) -> MadeDataset:
     with made.snapshot as snapshot:
         assert snapshot.chunk_count > 10  # or no test of chunk-wise order says anything
     return made
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    """For the folders of tasks: `tmp_path` may be too long for a socket's path."""
+    with TemporaryDirectory(prefix="dieselfs-test-") as folder:
+        yield Path(folder)

@@ -109,13 +109,13 @@ def test_files_outside_of_the_mount(mount: Mount, tmp_path: Path) -> None:
 
 @pytest.fixture
 def users_mount(
-    images: MadeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: MadeDataset, tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
     """Made by `dlcmd mount`, with node memory of its own."""
     places = {
         "DIESELFS_STORE": f"file://{images.folder}/store",
         "DIESELFS_INDEX": f"lmdb://{tmp_path}/index",
-        "DIESELFS_MEMORY_FOLDER": str(tmp_path),
+        "DIESELFS_MEMORY_FOLDER": str(memory_folder),
         **{
             f"XDG_{name}_HOME": f"{tmp_path}/{name}"
             for name in ("DATA", "STATE", "CACHE", "CONFIG")
@@ -135,7 +135,7 @@ def dlcmd(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "dieselfs.cli", *arguments], check=True, timeout=60)
 
 
-def test_a_users_mount_follows_the_plan(users_mount: Path) -> None:
+def test_a_users_mount_follows_the_plan(users_mount: Path, memory_folder: Path) -> None:
     folder = ImageFolder(f"{users_mount}/train", colour)
     sampler = ChunkShuffleSampler(folder, seed=3, group_size=2)
     loader = ChunkShuffleLoader(folder, 16, sampler=sampler, num_workers=2)
@@ -150,6 +150,6 @@ def test_a_users_mount_follows_the_plan(users_mount: Path) -> None:
     eventually(lambda: statistics()["plan"], "a plan that is followed")
     assert statistics()["plan"]["files"] == 200
     eventually(lambda: statistics()["cache"]["node"]["prefetched"], "chunks fetched ahead")
-    plans = next(users_mount.parent.glob("dieselfs-*/*/plans"))
+    plans = next(memory_folder.glob("dieselfs-*/*/plans"))
     sampler.close()
     assert list(plans.iterdir()) == []

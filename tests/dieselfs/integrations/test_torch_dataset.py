@@ -28,11 +28,11 @@ Make = Callable[..., DieselDataset]
 
 
 @pytest.fixture
-def dataset_of(pets: MadeDataset, tmp_path: Path) -> Iterator[Make]:
+def dataset_of(pets: MadeDataset, memory_folder: Path) -> Iterator[Make]:
     """Datasets that share a node's memory, kept by a helper process."""
     with pets.client() as client:
         reader = client.dataset.reader
-    folder = TaskFolder.at("pets", tmp_path)
+    folder = TaskFolder.at("pets", memory_folder)
     with NodeMemory.open(folder, reader, budget_bytes=64 << 20, linger_s=0.1) as memory:
 
         def make(under: str = "train", **options: Any) -> DieselDataset:
@@ -131,10 +131,10 @@ def test_pickled_into_another_process(dataset_of: Make) -> None:
 
 
 def test_a_client_that_has_loaded_no_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the memory of all who read the dataset, which of a store that can't be handed on is this process's own."""
-    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memory_folder))
     with Client.connect(
         "pets",
         store=MemoryObjectStore(),
