@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
+    from dieselfs.node_memory.eviction import PolicyName
     from dieselfs.node_memory.task_folder import TaskFolder
     from dieselfs.shuffle import ShuffleParameters
     from metadata.snapshot import Snapshot
@@ -52,6 +53,7 @@ class MountRequest:
     memory_bytes: int | None
     task: str | None
     shuffle: ShuffleParameters | None
+    eviction: PolicyName | None
     preload: bool
     store_ahead_bytes: int | None
     plain: bool
@@ -91,6 +93,11 @@ class MountRequest:
     "--shuffle",
     metavar="seed=N,group=N",
     help="The order that will be read (see `dlcmd shuffle`): its chunks are fetched ahead, epoch after epoch.",
+)
+@click.option(
+    "--eviction",
+    type=click.Choice(["uniform", "lru"]),
+    help="What leaves full memory while no order is known: nothing (default), or what was used least recently.",
 )
 @click.option(
     "--task",
@@ -162,10 +169,23 @@ def _request(
         memory_bytes=flags["memory"] or memory,
         task=flags["task"] or options.get("task"),
         shuffle=None if shuffle is None else _parameters(shuffle),
+        eviction=flags["eviction"] or _eviction(options),
         preload=flags["preload"] or "preload" in options,
         store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
         plain=flags["plain"] or "plain" in options,
     )
+
+
+def _eviction(options: dict[str, str]) -> PolicyName | None:
+    match options.get("eviction"):
+        case None:
+            return None
+        case "uniform":
+            return "uniform"
+        case "lru":
+            return "lru"
+        case other:
+            raise UsageError(f"-o eviction={other}", "write eviction=uniform or eviction=lru")
 
 
 def _parameters(text: str) -> ShuffleParameters:
@@ -298,7 +318,9 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             preload_bytes=memory_bytes if request.preload else 0,
         )
         reader = ChunkReader(store, snapshot.dataset)
-        memory = NodeMemory.open(task, reader, budget_bytes=memory_bytes, lead=True)
+        memory = NodeMemory.open(
+            task, reader, budget_bytes=memory_bytes, policy=request.eviction or "uniform", lead=True
+        )
         try:
             run_mount(
                 snapshot, memory, options, newer=lambda shown: find_newer(shown, folder, store)
@@ -426,6 +448,7 @@ def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Pat
         ("--gid", request.gid),
         ("--memory", request.memory_bytes),
         ("--task", request.task),
+        ("--eviction", request.eviction),
         ("--shuffle", request.shuffle),
         ("--store-ahead", request.store_ahead_bytes),
     ):

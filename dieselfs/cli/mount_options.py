@@ -10,7 +10,17 @@ from dieselfs.errors import UsageError
 
 FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index", "preload", "plain")
 VALUES: Final = (
-    *("uid", "gid", "snapshot", "memory", "cache_memory", "store_ahead", "shuffle", "task"),
+    *(
+        "uid",
+        "gid",
+        "snapshot",
+        "memory",
+        "cache_memory",
+        "store_ahead",
+        "shuffle",
+        "task",
+        "eviction",
+    ),
     *("store", "index", "profile"),
 )
 # A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.

@@ -7,19 +7,22 @@ corrupt, unavailable, missing, bug, short or stuck. On SIGUSR1 it takes the snap
 
 import argparse
 import logging
+import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.chunk_cache import CacheObserver, CacheStatistics, ChunkCache
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse.mount import MountOptions, run_mount
 from dieselfs.fuse.refresh import NewerSnapshot
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.shuffle import parse_parameters
 from metadata.snapshot import Snapshot
 from tests.mount import remote_fast_path
 
@@ -29,7 +32,7 @@ ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
 class FaultySource:
     """A `CachedSource` over another that fails on demand, also where the other has the bytes."""
 
-    def __init__(self, source: ChunkCache, faults: Path, remote: Path | None = None) -> None:
+    def __init__(self, source: NodeMemory, faults: Path, remote: Path | None = None) -> None:
         self._source = source
         self._faults = faults
         self._remote = remote
@@ -52,19 +55,13 @@ class FaultySource:
             return memoryview(bytes(length // 2))
         return self._source.read(file, start, length)
 
-    def payload(self, chunk):
-        return self._source.payload(chunk)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
-    def observe(self, observer: CacheObserver) -> None:
+    def observe(self, observer: Any) -> None:
         self._source.observe(observer)
         if self._remote is not None:
             remote_fast_path.serve(self._remote, observer, self._source)
-
-    def discard(self, chunk: ChunkId) -> None:
-        self._source.discard(chunk)
-
-    def statistics(self) -> CacheStatistics:
-        return self._source.statistics()
 
 
 def newer_in(file: Path | None) -> NewerSnapshot:
@@ -83,6 +80,9 @@ def main() -> int:
     parser.add_argument("--remote", type=Path)
     parser.add_argument("--next", type=Path)
     parser.add_argument("--cache-bytes", type=int, default=256 << 20)
+    parser.add_argument("--eviction", default="lru")
+    parser.add_argument("--task", default=f"test-{os.getpid()}", help="by default its own")
+    parser.add_argument("--shuffle", type=parse_parameters)
     parser.add_argument("--allow-other", action="store_true")
     parser.add_argument("--uid", type=int)
     parser.add_argument("--gid", type=int)
@@ -91,8 +91,12 @@ def main() -> int:
     parser.add_argument("--store-ahead-bytes", type=int)
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    task = TaskFolder.at(chosen.task)
     options = MountOptions(
         chosen.mountpoint,
+        task_folder=task.path,
+        memory_bytes=chosen.cache_bytes,
+        shuffle=chosen.shuffle,
         store_url=f"file://user:secret@host{chosen.store}",
         allow_other=chosen.allow_other,
         uid=chosen.uid,
@@ -104,10 +108,16 @@ def main() -> int:
     try:
         with Snapshot.open(chosen.snapshot) as snapshot:
             reader = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
-            source = ChunkCache(reader, chosen.cache_bytes)
+            memory = NodeMemory.open(
+                task, reader, budget_bytes=chosen.cache_bytes, policy=chosen.eviction, lead=True
+            )
+            source = memory
             if chosen.faults:
-                source = FaultySource(source, chosen.faults, chosen.remote)
-            run_mount(snapshot, source, options, newer=newer_in(chosen.next))
+                source = FaultySource(memory, chosen.faults, chosen.remote)
+            try:
+                run_mount(snapshot, source, options, newer=newer_in(chosen.next))
+            finally:
+                memory.close()
     except DieselFSError as error:
         print(f"dlcmd: {error}", file=sys.stderr)
         return 1
