@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +97,8 @@ class Client:
         self._reader: SampleReader | None = None
         self._position: ReadingPosition | None = None
         self._position_owner = os.getpid()
+        self._read_path: Callable[[DatasetPath], bytes] | None = None
+        """The reader's own, where `get` has nothing to add to it."""
 
     @classmethod
     def connect(
@@ -157,12 +159,13 @@ class Client:
 
         From node memory, if it is open and a snapshot is loaded: about 1.7 µs for 4 KiB.
         """
-        reader = self._reader
+        if self._read_path is not None:
+            return self._read_path(path)
+        reader, position = self._reader, self._position
         if reader is None:
             return self._read_all(self._extent(_encoded(path)))
-        position = self._position
         if position is None:
-            return reader.read_path(path if _NAMES_ARE_UTF8 else _encoded(path))
+            return reader.read_path(_encoded(path))
         if isinstance(path, str):
             path = path.encode(_ENCODING, _ENCODING_ERRORS)
         inode = position.expected
@@ -395,8 +398,8 @@ class Client:
                 self._writer.close()
         finally:
             self._writer = None
-            self._end_plan()
             self._reader = None
+            self._end_plan()
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None
@@ -445,6 +448,12 @@ class Client:
     def _make_reader(self) -> None:
         if self._memory is not None and self._snapshot is not None:
             self._reader = SampleReader(self._snapshot, self._memory)
+            self._choose_reading()
+
+    def _choose_reading(self) -> None:
+        self._read_path = None
+        if self._reader is not None and self._position is None and _NAMES_ARE_UTF8:
+            self._read_path = self._reader.read_path
 
     def _follow(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
         """Make `order` the plan; it stays as it was if the order is refused."""
@@ -464,12 +473,14 @@ class Client:
             raise
         self._end_plan()
         self._position, self._position_owner = ReadingPosition(file), os.getpid()
+        self._choose_reading()
 
     def _end_plan(self) -> None:
         """A forked child leaves its parent's plan alone."""
         position, self._position = self._position, None
         if position is not None and self._position_owner == os.getpid():
             position.plan.remove()
+        self._choose_reading()
 
     def _inodes(self, files: Sequence[DatasetPath] | Inodes) -> Inodes:
         """Of files given by paths or inodes; `PathNotFound`, `PathConflict`."""
