@@ -87,6 +87,8 @@ def train(arguments: argparse.Namespace) -> None:
     for epoch in range(order.epoch, arguments.epochs):
         loader.set_epoch(epoch)
         left = len(order)  # all images, unless the epoch was begun by an earlier run
+        if not left:
+            continue  # that run had just ended it
         seen = right = 0
         started = time.perf_counter()
         for step, (batch, labels) in enumerate(loader, 1):
@@ -104,7 +106,7 @@ def train(arguments: argparse.Namespace) -> None:
         seconds = time.perf_counter() - started
         assert seen == left, f"the epoch gave {seen} of {left} images"
         print(
-            f"epoch {epoch + 1}: {seen:,} images, accuracy {right / max(seen, 1):.1%}, "
+            f"epoch {epoch + 1}: {seen:,} images, accuracy {right / seen:.1%}, "
             f"{seen / seconds:,.0f} images/s"
         )
 
