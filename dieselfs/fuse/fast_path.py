@@ -21,8 +21,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:  # these import pyfuse3
     from collections.abc import Callable
 
-    from typing_extensions import Buffer
-
+    from chunkstore.stores.object_store import Buffer
     from dieselfs.fuse.attributes import Owner
     from dieselfs.fuse.epochs import Epochs
     from dieselfs.fuse.file_reader import CachedSource

@@ -10,6 +10,7 @@ from dieselfs.node_memory.eviction import PolicyName
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.server import Server
 from dieselfs.node_memory.task_folder import Leadership, TaskFolder, sweep
+from dieselfs.plan.client_plans import ClientPlans
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Leader:
     """End it; if the process is killed instead, the next leader adopts what is there."""
 
     master: Master
+    plans: ClientPlans
     server: Server
     _leadership: Leadership
 
@@ -43,9 +45,16 @@ class Leader:
             budget_bytes = settings.budget_bytes
             if budget_bytes is None:
                 budget_bytes = default_budget_bytes(settings.folder.path)
-            master = Master(settings.folder, source, budget_bytes, settings.policy)
+            master = Master(
+                settings.folder,
+                source,
+                budget_bytes,
+                settings.policy,
+                follow=lambda plan: plans.follow(plan),
+            )
+            plans = ClientPlans(master.member())
             try:
-                return cls(master, Server(settings.folder, master), leadership)
+                return cls(master, plans, Server(settings.folder, master), leadership)
             except BaseException:
                 master.close()
                 raise
