@@ -59,9 +59,9 @@ class FaultySource:
         return getattr(self._source, name)
 
     def observe(self, observer: Any) -> None:
-        self._source.observe(observer)
         if self._remote is not None:
-            remote_fast_path.serve(self._remote, observer, self._source)
+            observer = remote_fast_path.serve(self._remote, observer, self._source)
+        self._source.observe(observer)
 
 
 def newer_in(file: Path | None) -> NewerSnapshot:

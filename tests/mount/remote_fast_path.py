@@ -10,17 +10,52 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import Any
 
+from chunkstore.chunk_id import ChunkId
 from dieselfs.fuse.fast_path import FastPath
 
 
-def serve(address: Path, fast_path: FastPath, source: Any) -> None:
-    """In the background, one connection after the other, until the process ends."""
+class Held:
+    """A `CacheObserver` before the fast path, which can be waited for: what a source tells may come later."""
+
+    def __init__(self, fast_path: FastPath) -> None:
+        self._fast_path = fast_path
+        self._chunks: set[ChunkId] = set()
+        self._changed = threading.Condition()
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        with self._changed:
+            self._fast_path.hold(chunk, payload)
+            self._chunks.add(chunk)
+            self._changed.notify_all()
+
+    def release(self, chunk: ChunkId) -> None:
+        with self._changed:
+            self._fast_path.release(chunk)
+            self._chunks.discard(chunk)
+            self._changed.notify_all()
+
+    def was_used(self, chunk: ChunkId) -> bool:
+        return self._fast_path.was_used(chunk)
+
+    def wait(self, chunk: ChunkId, held: bool) -> None:
+        """At most a second: it may have been evicted, or fetched, by someone else at once."""
+        with self._changed:
+            self._changed.wait_for(lambda: (chunk in self._chunks) == held, 1)
+
+
+def serve(address: Path, fast_path: FastPath, source: Any) -> Held:
+    """In the background, one connection after the other, until the process ends. Returns who is to observe the source."""
+    held = Held(fast_path)
 
     def call(name: str, arguments: tuple[Any, ...]) -> Any:
         if name == "fetch":
-            return len(source.payload(*arguments))
+            [chunk] = arguments
+            source.payload(chunk)
+            return held.wait(chunk.id, True)
         if name == "discard":
-            return source.discard(*arguments)
+            [chunk_id] = arguments
+            source.discard(chunk_id)
+            return held.wait(chunk_id, False)
         if name == "has_news":
             return bool(select.select([fast_path.plan_fd()], [], [], *arguments)[0])
         return getattr(fast_path, name)(*arguments)
@@ -37,6 +72,7 @@ def serve(address: Path, fast_path: FastPath, source: Any) -> None:
                         connection.send(result)
 
     threading.Thread(target=answer_calls, daemon=True).start()
+    return held
 
 
 class RemoteFastPath:
