@@ -268,6 +268,8 @@ class Follower:
         self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
         for chunk in self._readers.released():
             self._release(chunk)
+        if self._readers.outside_bytes() and self._is_over_in_between():
+            self._is_told = False  # it has its bytes outside, and node memory is about to get less
         self._tell_memory(now)
         if now >= self._retry_at:
             self._ask_for_what_is_due(now)

@@ -40,7 +40,7 @@ class MadeSnapshot:
             np.frombuffer(ids, "V16"),
         )
         self.chunk_first_inode = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
-        self.file_count = sum(counts)
+        self.file_count, self.chunk_count = sum(counts), len(lengths)
         self.id = id
 
     @classmethod

@@ -153,8 +153,8 @@ def test_nothing_is_begun_that_does_not_fit(follow: Make) -> None:
     assert sorted(following.memory.begun) == [0, 1, 2, 3]
     following.readers.outside = CHUNK_BYTES
     following.memory.release(0, 1)
-    following.readers.at = 5
     following.wait_for_arrivals(0, 1)
+    following.readers.at = 5
     following.settle()
     assert sorted(following.memory.begun) == [0, 1, 2, 3], "what is outside of memory counts"
     following.readers.outside = 0
