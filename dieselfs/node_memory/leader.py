@@ -52,7 +52,7 @@ class Leader:
                 settings.policy,
                 follow=lambda plan: plans.follow(plan),
             )
-            plans = ClientPlans(master.member())
+            plans = ClientPlans(master)
             try:
                 return cls(master, plans, Server(settings.folder, master), leadership)
             except BaseException:
