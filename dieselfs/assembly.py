@@ -17,6 +17,7 @@ from dieselfs.errors import ConfigError, LocalFileError
 if TYPE_CHECKING:
     from chunkstore.stores.memory import MemoryObjectStore
     from chunkstore.stores.object_store import ObjectStore
+    from chunkstore.stores.resilient import ResilientStore
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.kv.memory import MemoryStore
 
@@ -30,7 +31,7 @@ _memory_indexes: dict[str, MemoryStore] = {}
 Place = TypeVar("Place")
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str) -> ResilientStore:
     """The object store at `url`, made resilient; `ConfigError` names the accepted forms."""
     from chunkstore.stores.resilient import ResilientStore
 
@@ -42,7 +43,7 @@ def open_index(url: str) -> KeyValueStore:
     return _open(url, _INDEXES, "an index", _INDEX_FORMS)
 
 
-def open_configured_store(config: Config) -> ObjectStore:
+def open_configured_store(config: Config) -> ResilientStore:
     """The configuration's store. The embedded default is made when it is first used."""
     if config.store.is_default:
         _make_private(_folder_of(config.store.value).parent)

@@ -18,6 +18,7 @@ from dieselfs.errors import ConfigError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
+    from chunkstore.stores.resilient import ResilientStore
     from dieselfs.address import Address
     from dieselfs.client import Client
     from metadata.kv.key_value_store import KeyValueStore
@@ -86,7 +87,7 @@ class Invocation:
         finally:
             index.close()
 
-    def store(self) -> ObjectStore:
+    def store(self) -> ResilientStore:
         """The store alone, for what needs no index."""
         from dieselfs.assembly import open_configured_store
 

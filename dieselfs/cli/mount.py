@@ -323,7 +323,11 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
         )
         try:
             run_mount(
-                snapshot, memory, options, newer=lambda shown: find_newer(shown, folder, store)
+                snapshot,
+                memory,
+                options,
+                newer=lambda shown: find_newer(shown, folder, store),
+                store_statistics=store.statistics,
             )
         finally:
             memory.close()

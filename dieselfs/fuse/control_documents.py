@@ -70,14 +70,14 @@ def statistics_document(
     uptime_s: float,
     fast_path: FastPathStatistics = _NO_FAST_PATH,
     plan: FollowerStatistics | None = None,
+    store: object = None,
 ) -> bytes:
     """`stats.json`: counters since the mount began.
 
-    `requests` (by kind) and `reader` are those of Python alone, `cache` is the statistics dataclass of what is read from. The document has the sums, so that it reads the same with and without a fast path.
+    `requests` (by kind) and `reader` are those of Python alone, `cache` and `store` are the statistics dataclasses of node memory and of the
+    store behind it. The document has the sums, so that it reads the same with and without a fast path.
     """
-    cached: dict[str, Any] = (
-        asdict(cache) if is_dataclass(cache) and not isinstance(cache, type) else {}
-    )
+    cached = _shown(cache)
     return _json(
         {
             "uptime_s": round(uptime_s, 3),
@@ -100,8 +100,15 @@ def statistics_document(
             "listed_ahead": {"directories": fast_path.listed_ahead},
             "cache": cached,
             "plan": None if plan is None else asdict(plan),
+            "store": _shown(store),
         }
     )
+
+
+def _shown(statistics: object) -> dict[str, Any]:
+    if is_dataclass(statistics) and not isinstance(statistics, type):
+        return asdict(statistics)
+    return {}
 
 
 def timestamp(time_ns: int) -> str:

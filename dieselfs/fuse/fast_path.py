@@ -146,7 +146,7 @@ class FastPath:
         counts = header.files, header.directories, header.chunks
         _extension.add_epoch(epoch, snapshot.columns.file, counts, dict(header.sections))
 
-    # What the chunk cache tells: `dieselfs.chunk_cache.CacheObserver`.
+    # What node memory tells: `dieselfs.node_memory.chunk_observer.ChunkObserver`.
 
     def hold(self, chunk: ChunkId, payload: memoryview) -> None:
         """Answer READs from this chunk, and store its files ahead if one of them was READ."""

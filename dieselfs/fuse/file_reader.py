@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkSource, FileExtent
 from chunkstore.errors import Corrupt
-from dieselfs.chunk_cache import CacheObserver
+from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.worker_threads import WorkerThreads
 
 WAIT_S: Final = 1e-3
@@ -26,7 +26,7 @@ class CachedSource(ChunkSource, Protocol):
         """What `read` would return if that is in memory, else None. Never blocks."""
         ...
 
-    def observe(self, observer: CacheObserver) -> None:
+    def observe(self, observer: ChunkObserver) -> None:
         """Tell `observer` of whole chunks that come into memory and leave it."""
         ...
 

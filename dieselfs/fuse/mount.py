@@ -122,18 +122,19 @@ def run_mount(
     *,
     newer: NewerSnapshot = lambda shown: None,
     on_ready: Callable[[], None] = lambda: None,
+    store_statistics: Callable[[], object] = lambda: None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
-    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `on_ready` is called once
-    the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics` gives
+    those of the store, for `stats.json`. `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
     `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
     if options.shuffle is not None:
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     mountpoint = resolve(options.mountpoint)
-    parts = _assemble(snapshot, source, options, newer, mountpoint)
+    parts = _assemble(snapshot, source, options, newer, mountpoint, store_statistics)
     trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
 
 
@@ -157,6 +158,7 @@ def _assemble(
     options: MountOptions,
     newer: NewerSnapshot,
     mountpoint: Path,
+    store_statistics: Callable[[], object],
 ) -> _Parts:
     threads = WorkerThreads(_READING_THREADS)
     reader = FileReader(source, threads)
@@ -186,6 +188,7 @@ def _assemble(
             time.monotonic() - started,
             fast_path.statistics(),
             None if plans is None else plans.statistics(),
+            store_statistics(),
         )
 
     def dataset() -> bytes:

@@ -23,8 +23,8 @@ from typing import Any, Final
 from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
-from dieselfs.chunk_cache import CacheObserver
 from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
+from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.node_memory.eviction import PolicyName
 from dieselfs.node_memory.leader import MemorySettings
 from dieselfs.node_memory.mapped_pieces import MappedPieces
@@ -76,7 +76,7 @@ class _Wishes:
 class _Watcher:
     """Who wants to know which whole chunks come and go, and the thread that tells him."""
 
-    observer: CacheObserver
+    observer: ChunkObserver
     ended: threading.Event = field(default_factory=threading.Event)
     held: set[str] = field(default_factory=set)
     thread: threading.Thread | None = None
@@ -230,7 +230,7 @@ class NodeMemory:
         self._ask(lambda master: master.follow(plan))
         self._wishes.plan = plan
 
-    def observe(self, observer: CacheObserver) -> None:
+    def observe(self, observer: ChunkObserver) -> None:
         """Tell `observer` of whole chunks that are in the folder, come and go from now on, in a thread; once a `NodeMemory`."""
         assert self._watcher is None, "there is one observer"
         watcher = self._watcher = _Watcher(observer)

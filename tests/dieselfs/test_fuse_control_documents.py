@@ -3,20 +3,13 @@
 import json
 from typing import Any
 
-from dieselfs.chunk_cache import CacheStatistics
 from dieselfs.fuse.control_documents import statistics_document
 from dieselfs.fuse.file_reader import ReaderStatistics
 from dieselfs.fuse.statistics import FastPathStatistics, StoredAhead
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.node_memory import NodeMemoryStatistics
 
-CACHE = CacheStatistics(
-    hits=7,
-    misses=2,
-    fetches=1,
-    fetched_bytes=4096,
-    evictions=0,
-    cached_bytes=4096,
-    budget_bytes=1 << 30,
-)
+CACHE = NodeMemoryStatistics(7, 2, 1, 3, 12288, 1, MemoryStatistics(fetched_bytes=4096))
 
 
 def document(*more: FastPathStatistics) -> dict[str, Any]:
@@ -36,7 +29,8 @@ def test_without_a_fast_path_python_has_answered_everything() -> None:
     assert isinstance(shown["fast_path"]["reason"], str)
     assert set(shown["stored_ahead"].values()) == {0}
     assert (shown["uptime_s"], shown["reads_through_threads"]) == (1.235, 2)
-    assert shown["cache"]["fetched_bytes"] == 4096
+    assert shown["cache"]["node"]["fetched_bytes"] == 4096
+    assert (shown["plan"], shown["store"]) == (None, {})
 
 
 def test_what_the_fast_path_answered_is_added() -> None:

@@ -15,7 +15,7 @@ from dieselfs.fuse.fast_path import FastPath
 
 
 class Held:
-    """A `CacheObserver` before the fast path, which can be waited for: what a source tells may come later."""
+    """A `ChunkObserver` before the fast path, which can be waited for: what a source tells may come later."""
 
     def __init__(self, fast_path: FastPath) -> None:
         self._fast_path = fast_path

@@ -214,7 +214,7 @@ def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: Logged
 
 
 class Watcher:
-    """Implements `CacheObserver`."""
+    """Implements `ChunkObserver`."""
 
     def __init__(self) -> None:
         self.held: dict[ChunkId, memoryview] = {}
