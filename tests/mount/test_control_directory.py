@@ -41,16 +41,17 @@ def test_the_root_does_not_list_it(sample_mount: Mount) -> None:
 def test_it_lists_its_files(sample_mount: Mount) -> None:
     assert os.listdir(control(sample_mount)) == [
         *("dataset.json", "refresh.json", "stats.json"),
-        "shuffle",
+        *("shuffle", "plan"),
     ]
-    assert os.listdir(control(sample_mount) / "shuffle") == ["README"]
+    for folder in ("shuffle", "plan"):
+        assert os.listdir(control(sample_mount) / folder) == ["README"]
     assert b"seed=1,epoch=0" in (control(sample_mount) / "shuffle" / "README").read_bytes()
 
 
 def test_its_entries_have_their_types(sample_mount: Mount) -> None:
     types = {entry.name: entry.is_dir() for entry in os.scandir(control(sample_mount))}
     documents = dict.fromkeys(["dataset.json", "refresh.json", "stats.json"], False)
-    assert types == {**documents, "shuffle": True}
+    assert types == {**documents, "shuffle": True, "plan": True}
     assert stat.S_IMODE((control(sample_mount) / "stats.json").stat().st_mode) == 0o444
 
 

@@ -64,9 +64,9 @@ def test_an_ordinary_user_mounts_and_unmounts(small: PackedDataset, open_folder:
     store, snapshot = open_folder / "store", open_folder / small.snapshot.name
     shutil.copytree(small.store, store)
     shutil.copy(small.snapshot, snapshot)
-    home, staging = open_folder / "home", open_folder / "staging"
-    home.mkdir()
-    staging.mkdir()
+    home, staging, memory = (open_folder / name for name in ("home", "staging", "memory"))
+    for folder in (home, staging, memory):
+        folder.mkdir()
     command = [
         sys.executable,
         "-m",
@@ -74,7 +74,7 @@ def test_an_ordinary_user_mounts_and_unmounts(small: PackedDataset, open_folder:
         *map(str, (snapshot, store, home)),
     ]
     if os.geteuid() == 0:
-        for path in (home, store, *store.rglob("*"), snapshot):
+        for path in (home, memory, store, *store.rglob("*"), snapshot):
             os.chown(path, NOBODY, NOBODY)
         command = as_nobody(staging, command)
     done = subprocess.run(
@@ -82,7 +82,12 @@ def test_an_ordinary_user_mounts_and_unmounts(small: PackedDataset, open_folder:
         cwd=ROOT_OF_CHECKOUT,
         capture_output=True,
         text=True,
-        env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "HOME": str(home),
+            "DIESELFS_MEMORY_FOLDER": str(memory),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed") == 6

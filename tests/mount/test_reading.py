@@ -151,4 +151,4 @@ def test_eight_processes_reading_at_once_all_get_the_right_bytes(sample_mount: M
 def test_they_do_also_while_chunks_are_evicted(sample: PackedDataset, tmp_path: Path) -> None:
     with mounted(sample, tmp_path, "--cache-bytes", str(8 << 20)) as mount:
         read_by_eight_processes(mount)
-        assert mount.statistics()["cache"]["evictions"] > 0
+        assert mount.statistics()["cache"]["node"]["evictions"] > 0
