@@ -466,8 +466,6 @@ class Client:
         file = write_plan(self._memory.folder.path, plan, after=before)
         try:
             self._memory.follow(file.path)
-        except NotYetSupported:  # by a master that follows no plans
-            self.samples.prefetch(order.chunks.tolist())
         except BaseException:
             file.remove()
             raise

@@ -27,9 +27,6 @@ def hold(chunk_id: Buffer, payload: Buffer) -> None:
 def release(chunk_id: Buffer) -> None:
     """Forget a chunk; nothing happens if it is not held. Its memory is let go of when no thread uses it any more."""
 
-def was_used(chunk_id: Buffer) -> bool:
-    """Whether a held chunk was used since this was last asked."""
-
 def consumed() -> list[bytes]:
     """Ids of chunks of which all files have been read, or lie in the page cache, since this was last asked."""
 

@@ -155,10 +155,6 @@ class FastPath:
     def release(self, chunk: ChunkId) -> None:
         _extension.release(chunk.value)
 
-    def was_used(self, chunk: ChunkId) -> bool:
-        """Whether READs were answered from it since this was last asked."""
-        return bool(_extension.was_used(chunk.value))
-
     def consumed(self) -> list[ChunkId]:
         """Chunks that need not be held any more: what is left of them is in the page cache."""
         return [ChunkId(value) for value in _extension.consumed()]

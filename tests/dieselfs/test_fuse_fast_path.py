@@ -158,25 +158,14 @@ def test_chunks_that_share_a_bucket_are_told_apart() -> None:
     assert not any(map(is_kept, payloads))
 
 
-def test_use_is_told_once() -> None:
-    chunk = new_id()
-    assert not extension.was_used(chunk.value)
-    extension.hold(chunk.value, b"payload")
-    assert extension.was_used(chunk.value), "it came since it is being read"
-    assert not extension.was_used(chunk.value)
-    extension.release(chunk.value)
-    assert not extension.was_used(chunk.value)
-
-
 @pytest.mark.parametrize("wrong", [b"", bytes(15), bytes(17)])
 def test_what_is_no_chunk_id_is_refused(wrong: bytes) -> None:
     payload = bytearray(10)
     with pytest.raises(ValueError, match="16 bytes"):
         extension.hold(wrong, payload)
     assert not is_kept(payload)
-    for call in (extension.release, extension.was_used):
-        with pytest.raises(ValueError, match="16 bytes"):
-            call(wrong)
+    with pytest.raises(ValueError, match="16 bytes"):
+        extension.release(wrong)
     with pytest.raises(TypeError):
         extension.hold("text", payload)
     assert not is_kept(payload)

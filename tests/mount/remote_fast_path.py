@@ -34,9 +34,6 @@ class Held:
             self._chunks.discard(chunk)
             self._changed.notify_all()
 
-    def was_used(self, chunk: ChunkId) -> bool:
-        return self._fast_path.was_used(chunk)
-
     def wait(self, chunk: ChunkId, held: bool) -> None:
         """At most a second: it may have been evicted, or fetched, by someone else at once."""
         with self._changed:

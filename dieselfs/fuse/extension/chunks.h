@@ -32,7 +32,7 @@ struct Resident {
     uint64_t length;
     void *owner;
     int pins;
-    bool held, used;
+    bool held;
     Resident *next;
 };
 

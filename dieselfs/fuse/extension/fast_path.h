@@ -148,7 +148,6 @@ void free_chunks_of(Epoch *);
 /* `bytes` stays valid until `resident_release` has said so through `given_back`. */
 bool resident_hold(const uint8_t id[16], const uint8_t *bytes, uint64_t length, void *owner);
 bool resident_release(const uint8_t id[16]);
-bool resident_was_used(const uint8_t id[16]); /* since it was last asked */
 void *resident_given_back(void);             /* an owner whose bytes nobody uses any more, or NULL */
 void residents_adopt(Epoch *);               /* let a new epoch find the chunks that it shares */
 

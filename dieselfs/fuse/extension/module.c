@@ -191,18 +191,6 @@ static PyObject *release(PyObject *self, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-static PyObject *was_used(PyObject *self, PyObject *arguments)
-{
-    Py_buffer id;
-    if (!PyArg_ParseTuple(arguments, "y*", &id))
-        return NULL;
-    bool used = chunk_id(&id) && resident_was_used(id.buf);
-    PyBuffer_Release(&id);
-    if (PyErr_Occurred())
-        return NULL;
-    return PyBool_FromLong(used);
-}
-
 static PyObject *consumed(PyObject *self, PyObject *unused)
 {
     let_go();
@@ -427,7 +415,6 @@ static PyMethodDef methods[] = {
     {"add_epoch", add_epoch, METH_VARARGS, NULL},
     {"hold", hold, METH_VARARGS, NULL},
     {"release", release, METH_VARARGS, NULL},
-    {"was_used", was_used, METH_VARARGS, NULL},
     {"consumed", consumed, METH_NOARGS, NULL},
     {"set_plan", set_plan, METH_VARARGS, NULL},
     {"clear_plan", clear_plan, METH_NOARGS, NULL},

@@ -68,7 +68,7 @@ bool resident_hold(const uint8_t id[16], const uint8_t *bytes, uint64_t length, 
         return false;
     memcpy(resident->id, id, 16);
     resident->bytes = bytes, resident->length = length, resident->owner = owner;
-    resident->held = resident->used = true;
+    resident->held = true;
     pthread_mutex_lock(&chunks_lock);
     Resident **bucket = bucket_of(id);
     resident->next = *bucket;
@@ -122,17 +122,6 @@ bool resident_release(const uint8_t id[16])
     return resident;
 }
 
-bool resident_was_used(const uint8_t id[16])
-{
-    pthread_mutex_lock(&chunks_lock);
-    Resident *resident = *link_of(id);
-    bool used = resident && resident->used;
-    if (resident)
-        resident->used = false;
-    pthread_mutex_unlock(&chunks_lock);
-    return used;
-}
-
 void *resident_given_back(void)
 {
     pthread_mutex_lock(&chunks_lock);
@@ -148,10 +137,8 @@ void *resident_given_back(void)
 Resident *pin(Chunk *chunk)
 {
     Resident *resident = chunk->resident ? chunk->resident : chunk->storing;
-    if (resident) {
+    if (resident)
         resident->pins++;
-        resident->used = true;
-    }
     return resident;
 }
 

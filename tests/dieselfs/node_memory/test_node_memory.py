@@ -227,9 +227,6 @@ class Watcher:
     def release(self, chunk: ChunkId) -> None:
         del self.held[chunk]
 
-    def was_used(self, chunk: ChunkId) -> bool:
-        return False
-
 
 def test_an_observer_is_told_of_whole_chunks_whoever_fetched_them(
     folder: TaskFolder, memory: NodeMemory, source: LoggedSource
