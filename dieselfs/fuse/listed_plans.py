@@ -60,8 +60,8 @@ class ListedPlans:
             except BaseException:
                 current.remove()
                 raise
-            self._readers[key] = _Reader(order, current, following)
-            self._follow(following.path)
+            reader = self._readers[key] = _Reader(order, current, following)
+            self._follow_next(reader)
 
     def over(self, plans: Sequence[PlanFile]) -> None:
         """Readers have gone on from these without saying so. Returns at once; what comes next is planned by a thread."""
@@ -69,25 +69,35 @@ class ListedPlans:
         if any(reader.current.id in over for reader in list(self._readers.values())):
             threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
 
-    def close(self) -> None:
+    def end_all(self) -> Sequence[ShuffledOrder]:
+        """End the plans; what their readers read."""
         with self._lock:
+            orders = [reader.order for reader in self._readers.values()]
             for key in list(self._readers):
                 self._end(key)
+            return orders
 
     def _all_go_on(self, over: set[str]) -> None:
         with self._lock:
             for reader in self._readers.values():
                 if reader.current.id in over:
-                    try:
-                        self._go_on(reader)
-                    except (DieselFSError, OSError) as error:
-                        log.warning("epochs after the next are not planned: %s", error)
+                    self._go_on(reader)
 
     def _go_on(self, reader: _Reader) -> None:
         reader.current.remove()
         reader.order, reader.current = _next(reader.order), reader.following
-        reader.following = self._written(_next(reader.order), after=reader.current.id)
-        self._follow(reader.following.path)
+        try:
+            reader.following = self._written(_next(reader.order), after=reader.current.id)
+        except OSError as error:
+            log.warning("the epoch after %s is not planned: %s", reader.order.parameters, error)
+        else:
+            self._follow_next(reader)
+
+    def _follow_next(self, reader: _Reader) -> None:
+        try:
+            self._follow(reader.following.path)
+        except DieselFSError as error:
+            log.warning("the epoch after %s is not planned: %s", reader.order.parameters, error)
 
     def _end(self, key: ShuffledOrder) -> None:
         reader = self._readers.pop(key)

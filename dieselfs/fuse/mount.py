@@ -276,7 +276,7 @@ async def _serve(
             nursery.start_soon(parts.storing_ahead.run)
             nursery.start_soon(Lister(parts.fast_path, parts.epochs).run, mountpoint)
         nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
-        nursery.start_soon(_refresh_on_signal, refreshes, parts.refresher)
+        nursery.start_soon(_refresh_on_signal, refreshes, parts)
         if options.shuffle is not None and parts.plans is not None:
             order = ShuffledOrder(parts.epochs.current.snapshot, options.shuffle)
             await parts.threads.run(parts.plans.begin, order)
@@ -329,9 +329,12 @@ async def _end_on_signal(signals: Any, scope: trio.CancelScope) -> None:
         pyfuse3.terminate()
 
 
-async def _refresh_on_signal(signals: Any, refresher: Refresher) -> None:
+async def _refresh_on_signal(signals: Any, parts: _Parts) -> None:
     async for _ in signals:
-        await refresher.refresh()
+        before = parts.refresher.shown
+        await parts.refresher.refresh()
+        if parts.plans is not None and parts.refresher.shown is not before:
+            await parts.threads.run(parts.plans.go_over, parts.refresher.shown)
 
 
 async def _tell_when_ready(

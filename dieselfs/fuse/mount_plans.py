@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dieselfs.errors import DieselFSError, UsageError
@@ -16,6 +17,7 @@ from dieselfs.fuse.mount_readers import MountReaders
 from dieselfs.fuse.request_readers import RequestReaders
 from dieselfs.fuse.shuffle_lists import ShuffledOrder
 from dieselfs.plan.follower import FollowerStatistics, PlannedMemory, Readers
+from dieselfs.plan.plan_file import open_plan
 from dieselfs.plan.plan_following import PlanFollowing
 from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import Snapshot
@@ -78,30 +80,38 @@ class MountPlans:
         try:
             if not _PLAN_ID.fullmatch(name):
                 raise UsageError(f"{name!r} is not the name of a plan")
-            self._following.follow(self.task_folder / "plans" / name)
+            path = self.task_folder / "plans" / name
+            self._require_current(open_plan(path).plan)
+            self._following.follow(path)
         except (DieselFSError, OSError) as error:
             log.warning("plan %s is not followed: %s", name, error)
             return _document(accepted=False, error=str(error), hint=getattr(error, "hint", None))
         return _document(accepted=True)
 
     def begin(self, order: ShuffledOrder) -> None:
-        """A reader begins to read in this order, as far as one can see. Raises `PlanTooLarge`."""
-        self._listed.begin(order)
-
-    def note_list(self, order: ShuffledOrder) -> None:
-        """A list is read: its order is followed if the memory allows it, and else the log says why not. Returns at once."""
-        threading.Thread(target=self._follow_list, args=[order], daemon=True).start()
-
-    def _follow_list(self, order: ShuffledOrder) -> None:
+        """A reader begins to read in this order, as far as one can see: it is followed, or the log says why not."""
         try:
-            self.begin(order)
+            self._listed.begin(order)
         except (DieselFSError, OSError) as error:
             log.warning(
                 "%s is not read ahead: %s; %s", order.parameters, error, getattr(error, "hint", "")
             )
 
+    def note_list(self, order: ShuffledOrder) -> None:
+        """A list is read. Returns at once."""
+        threading.Thread(target=self.begin, args=[order], daemon=True).start()
+
+    def go_over(self, snapshot: Snapshot) -> None:
+        """The mount shows this snapshot from now on, in which paths lead to other files: plans of the one before end.
+
+        Orders of lists begin anew in it, at the epoch that was read. Whoever announces his plans does so with his next one.
+        """
+        self._following.stop()
+        for order in self._listed.end_all():
+            self.begin(replace(order, snapshot=snapshot))
+
     def note_read(self, inode: int) -> None:
-        """Python answers a READ of a file, by its number in the snapshot shown."""
+        """Python answers a READ of a file, by the kernel's number."""
         if self._requests is not None:
             self._requests.note_read(inode)
 
@@ -110,10 +120,18 @@ class MountPlans:
 
     def close(self) -> None:
         self._following.close()
-        self._listed.close()
+        self._listed.end_all()
         if self._readers is not None:
             self._readers.close()
         self._pages.close()
+
+    def _require_current(self, plan: ReadingPlan) -> None:
+        current = self._epochs.current.snapshot
+        if plan.snapshot_id != str(current.id):
+            raise UsageError(
+                f"the plan is of snapshot {plan.snapshot_id}, and {current.id} is mounted",
+                "begin anew, with the snapshot that is mounted",
+            )
 
     def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
         return self._epochs.shown(plan.snapshot_id).snapshot
@@ -125,14 +143,15 @@ class MountPlans:
         if self._readers is not None:
             self._readers.close()
         self._readers = self._requests = None
+        epoch = self._epochs.shown(str(snapshot.id)).epoch
         if not (self._fast_path.is_active and self._stores_ahead):
-            self._requests = RequestReaders(snapshot.file_count, self._following.tick)
+            self._requests = RequestReaders(epoch, snapshot.file_count, self._following.tick)
             return self._requests
         self._readers = MountReaders(
             self._fast_path,
             self._pages,
             snapshot,
-            self._epochs.shown(str(snapshot.id)).epoch,
+            epoch,
             budget_bytes=lambda: self._budget_bytes,
             set_node_memory=self._memory.set_budget,
             tick=self._following.tick,

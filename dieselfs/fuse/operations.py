@@ -19,7 +19,7 @@ from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import CONTROL_NAME
 from dieselfs.fuse.epochs import Epochs
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.inodes import CONTROL_INODE, ROOT_INODE, is_control, snapshot_inode
+from dieselfs.fuse.inodes import CONTROL_INODE, ROOT_INODE, is_control
 from dieselfs.fuse.mount_plans import MountPlans
 from dieselfs.fuse.requests import request
 
@@ -118,7 +118,7 @@ class MountOperations(pyfuse3.Operations):
         if is_control(fh):
             return await self._control.read(fh, off, size)
         if self._plans is not None:
-            self._plans.note_read(snapshot_inode(fh))
+            self._plans.note_read(fh)
         return await self._reader.read(self._epochs.tree_of(fh).extent(fh), off, size)
 
     @request

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dieselfs.fuse.inodes import epoch_of, snapshot_inode
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.client_readers import ClientReaders
 
@@ -19,16 +20,19 @@ _NOT_PLANNED = 0xFFFFFFFF
 class RequestReaders:
     """Implements `follower.Readers`."""
 
-    def __init__(self, files: int, tick: Callable[[int], None]) -> None:
-        """`files` of the snapshot; `tick` is told the position at each look."""
+    def __init__(self, epoch: int, files: int, tick: Callable[[int], None]) -> None:
+        """Of the mount's epoch that shows the snapshot, which has so many `files`; `tick` is told the position at each look."""
+        self._epoch = epoch
         self._position_of: npt.NDArray[np.uint32] = np.full(files, _NOT_PLANNED, np.uint32)
         self._foremost = 0
         self._tick = tick
         self._readers = ClientReaders(lambda: self._foremost)
 
     def note_read(self, inode: int) -> None:
-        """A file of the snapshot is READ. From any thread."""
-        position = int(self._position_of[inode])
+        """A file of the mount is READ, by the kernel's number. From any thread."""
+        if epoch_of(inode) != self._epoch:
+            return
+        position = int(self._position_of[snapshot_inode(inode)])
         if position != _NOT_PLANNED and position >= self._foremost:
             self._foremost = position + 1
 

@@ -70,6 +70,13 @@ class PlanFollowing:
         follower = self._follower
         return FollowerStatistics() if follower is None else follower.statistics()
 
+    def stop(self) -> None:
+        """End what is followed. Plans can be followed again. Does not wait."""
+        with self._lock:
+            self._plans, self._next = ActivePlans(), ()
+            if self._follower is not None:
+                self._follower.stop()
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
