@@ -266,8 +266,11 @@ class Follower:
         files = self._orders[0].uses.files
         self._foremost = min(max(self._readers.foremost(), self._position), files)
         self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
-        for chunk in self._readers.released():
+        released = self._readers.released()
+        for chunk in released:
             self._release(chunk)
+        if released:
+            self._wake()  # readers may have memory of their own to divide when node memory has heard of it
         if self._readers.outside_bytes() and self._is_over_in_between():
             self._is_told = False  # it has its bytes outside, and node memory is about to get less
         self._tell_memory(now)
