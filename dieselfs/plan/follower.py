@@ -271,7 +271,7 @@ class Follower:
             self._release(chunk)
         if released:
             self._wake()  # readers may have memory of their own to divide when node memory has heard of it
-        if self._readers.outside_bytes() and self._is_over_in_between():
+        if self._is_told and self._readers.outside_bytes() and self._is_over_in_between():
             self._is_told = False  # it has its bytes outside, and node memory is about to get less
         self._tell_memory(now)
         if now >= self._retry_at:
@@ -346,7 +346,7 @@ class Follower:
         return int(left[0]) if len(left) else len(self._told) - self._told_used
 
     def _is_over_in_between(self) -> bool:
-        """Whether uses are over that node memory still expects, since one before them is not."""
+        """Whether uses are over that node memory still expects, since one before them is not. Only of what it was told."""
         return bool((self._state[self._told[self._told_used :]] == _RELEASED).any())
 
     def _lose_master(self, error: Exception, now: float) -> None:
