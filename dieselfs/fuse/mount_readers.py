@@ -1,7 +1,7 @@
 """Readers of a plan through a mount: a chunk that has arrived is stored into the page cache, and is dropped from it behind them.
 
-How far they are says the fast path's clock (docs/decisions/0007-plan.md): most reads make no request, so a few files, the sentinels, spaced
-evenly in the reading order, are left unstored, and their READs are what moves it. Between two sentinels nothing is known, and two readers may be
+How far they are says the fast path's clock (docs/decisions/0007-plan.md): most reads make no request, so a few files, the sentinels, one
+in each stretch of the reading order, are left unstored, and their READs are what moves it. Between two sentinels nothing is known, and two readers may be
 on both sides of one; so what is dropped stays a sentinel behind the clock, and as far as readers were seen apart: several read batches side by
 side, and the last files of a batch, behind its last sentinel, may be read long after the clock has passed them.
 """

@@ -27,8 +27,6 @@ class ChunkUses:
     last: npt.NDArray[np.int64]
     payload_bytes: npt.NDArray[np.int64]
     """What the chunk takes in node memory."""
-    planned_bytes: npt.NDArray[np.int64]
-    """Of that, the files in the order."""
     read_bytes: npt.NDArray[np.int64]
     """One more than there are files: bytes of the files before a position, without those in large chunks."""
 
@@ -45,13 +43,11 @@ class ChunkUses:
         first[number[::-1]] = positions[::-1]  # of equal indices the last assignment stays
         used = np.flatnonzero((last >= 0) & (payload <= MAX_WHOLE_BYTES) & (payload > 0))
         used = used[np.argsort(first[used])]
-        planned = np.bincount(number, length, len(payload)).astype(np.int64)
         return cls(
             used,
             first[used],
             last[used],
             payload[used],
-            planned[used],
             np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
         )
 
