@@ -69,6 +69,8 @@ class ClientPlans:
                     raise SnapshotRefused(
                         f"{plan.snapshot_path} is not snapshot {plan.snapshot_id}, which a plan is of"
                     )
-                self._snapshot = found  # one that was open before may be in use: its map goes with it
+                self._snapshot = (
+                    found  # one that was open before may be in use: its map goes with it
+                )
                 return found
             return known
