@@ -1,6 +1,6 @@
-"""The C extension of the mount. Everything else is in pyproject.toml.
+"""The C extensions: the mount's fast path, and look-ups of paths. Everything else is in pyproject.toml.
 
-It is optional: where there is no compiler or no libfuse3 to build against, the package installs without it and the mount is slower.
+They are optional: where there is no compiler, or no libfuse3 to build against, the package installs without and is slower.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCES = Path("dieselfs/fuse/extension")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter")
 
 
 def fuse_flags(which: str) -> list[str]:
@@ -20,19 +20,27 @@ def fuse_flags(which: str) -> list[str]:
     return shlex.split(found.stdout)
 
 
+def extension(name: str, folder: str, compile_args: list[str], link_args: list[str]) -> Extension:
+    """All of a folder's sources are one module."""
+    return Extension(
+        name,
+        sorted(str(path) for path in Path(folder).glob("*.c")),
+        depends=sorted(str(path) for path in Path(folder).glob("*.h")),
+        extra_compile_args=[*FLAGS, *compile_args],
+        extra_link_args=link_args,
+        optional=True,
+    )
+
+
 setup(
     ext_modules=[
-        Extension(
+        extension(
             "dieselfs.fuse._fast_path",
-            sorted(str(path) for path in SOURCES.glob("*.c")),
-            depends=sorted(str(path) for path in SOURCES.glob("*.h")),
-            extra_compile_args=[
-                *("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-parameter"),
-                *fuse_flags("--cflags"),
-            ],
+            "dieselfs/fuse/extension",
+            fuse_flags("--cflags"),
             # Linked even where no symbol of it is used: dlsym(RTLD_NEXT) looks for libfuse behind this module.
-            extra_link_args=["-pthread", "-Wl,--no-as-needed", *fuse_flags("--libs")],
-            optional=True,
-        )
+            ["-pthread", "-Wl,--no-as-needed", *fuse_flags("--libs")],
+        ),
+        extension("metadata._path_lookup", "metadata/extension", [], []),
     ]
 )

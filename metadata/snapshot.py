@@ -26,7 +26,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata import snapshot_bulk, snapshot_verification
 from metadata.errors import SnapshotRefused
-from metadata.path_lookup import PathLookup
+from metadata.path_lookup import PathLookup, path_lookup
 from metadata.snapshot_format import (
     DIRECTORY_BASE,
     MAX_HEADER_BYTES,
@@ -81,7 +81,7 @@ class Snapshot:
         self._directory_file_count = self.numbers("directory_file_count")
         self._directory_first_directory = self.numbers("directory_first_directory")
         self._directory_directory_count = self.numbers("directory_directory_count")
-        self.paths = PathLookup(header, map_, self.columns, self.numbers)
+        self.paths = path_lookup(header, map_, self.numbers)
         """Paths of files as bytes, without `resolve`'s comforts."""
         self._chunk_refs: dict[int, ChunkRef] = {}
 

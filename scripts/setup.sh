@@ -27,7 +27,7 @@ missing_to_run() {
     have rsync || echo rsync
 }
 
-missing_to_build() {  # pyfuse3 and the mount's extension are compiled on the spot
+missing_to_build() {  # pyfuse3 and the C extensions are compiled on the spot
     have cc || printf '%s\n' gcc libc6-dev
     have pkg-config || echo pkg-config
     have pkg-config && pkg-config --exists fuse3 || echo libfuse3-dev
@@ -101,16 +101,20 @@ create_venv() {
     stamp_of .stamp >"$VENV/.stamp"
 }
 
-# The mount's C extension, in place: pip builds it first, this follows changes of its sources.
-extension_is_built() {
-    local built=(dieselfs/fuse/_fast_path.*.so)
-    [[ -f ${built[0]} && ! $(find dieselfs/fuse/extension -newer "${built[0]}") ]]
+# The C extensions, in place: pip builds them first, this follows changes of their sources.
+is_built() {  # is_built <module's path, without its suffix> <folder of its sources>
+    local built=("$1".*.so)
+    [[ -f ${built[0]} && ! $(find "$2" -newer "${built[0]}") ]]
 }
 
-build_extension() {
-    say "building the mount's extension"
+extensions_are_built() {
+    is_built dieselfs/fuse/_fast_path dieselfs/fuse/extension && is_built metadata/_path_lookup metadata/extension
+}
+
+build_extensions() {
+    say "building the C extensions"
     "$VENV/bin/python" setup.py --quiet build_ext --inplace
-    extension_is_built || die "the extension was not built; mounts would work, but slowly"
+    extensions_are_built || die "an extension was not built; mounts or look-ups would work, but slowly"
 }
 
 install_torch() {
@@ -131,12 +135,12 @@ torch) stamp=.stamp-torch ;;
 *) die "usage: scripts/setup.sh [torch]" ;;
 esac
 
-if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extension_is_built; then
+if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extensions_are_built; then
     exit
 fi
 exec 9<"$script"
 flock 9  # one set-up at a time in a checkout; whoever waited finds it done
 install_missing
 is_done .stamp || create_venv
-extension_is_built || build_extension
+extensions_are_built || build_extensions
 is_done $stamp || install_torch

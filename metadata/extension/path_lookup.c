@@ -1,0 +1,265 @@
+/* From a path to its file, in the memory map of a snapshot: what metadata/path_lookup.py does, without Python between two
+ * waits for memory. metadata/_path_lookup.pyi says what the calls mean, docs/snapshot-format.md what the sections hold.
+ *
+ * Numbers that come from the map are checked where they are used as an index: a damaged file finds nothing, never another path.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define AT_ONCE 64 /* paths whose memory is asked for together: some times what a core has under way, and a page of stack */
+
+enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, SECTIONS };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *digest;             /* xxhash.xxh3_64_intdigest */
+    Py_buffer sections[SECTIONS]; /* keep the map */
+    const uint32_t *index;
+    uint64_t index_entries, slots, reach;
+    uint64_t files;
+    const uint32_t *parent;
+    const void *name_at;
+    bool wide_name_at;
+    const uint8_t *name_bytes;
+    const char *names;
+    uint64_t names_bytes;
+    uint64_t directories;
+    const uint64_t *path_at;
+    const char *paths;
+    uint64_t paths_bytes;
+} FileLookup;
+
+static uint64_t name_at(const FileLookup *self, uint64_t inode)
+{
+    return self->wide_name_at ? ((const uint64_t *)self->name_at)[inode] : ((const uint32_t *)self->name_at)[inode];
+}
+
+/* --- one path ----------------------------------------------------------------------------------- */
+
+static bool is_path(PyObject *path)
+{
+    if (PyBytes_Check(path))
+        return true;
+    PyErr_Format(PyExc_TypeError, "a path must be bytes, not %.100s", Py_TYPE(path)->tp_name);
+    return false;
+}
+
+/* Where the path is looked for first: metadata/path_index.py. False with an error set. */
+static bool find_home(const FileLookup *self, PyObject *path, uint64_t *home)
+{
+    if (!is_path(path))
+        return false;
+    PyObject *digest = PyObject_CallOneArg(self->digest, path);
+    if (!digest)
+        return false;
+    uint64_t hash = PyLong_AsUnsignedLongLong(digest);
+    Py_DECREF(digest);
+    *home = (hash >> 32) * self->slots >> 32;
+    return !PyErr_Occurred();
+}
+
+static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
+{
+    const char *bytes = PyBytes_AS_STRING(path);
+    uint64_t directory = self->parent[inode], name = name_at(self, inode), name_bytes = self->name_bytes[inode];
+    if (directory >= self->directories || name > self->names_bytes || name_bytes > self->names_bytes - name)
+        return false;
+    uint64_t above = self->path_at[directory], above_bytes = self->path_at[directory + 1] - above; /* huge if they are not in order */
+    return above <= self->paths_bytes && above_bytes <= self->paths_bytes - above &&
+           above_bytes + name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
+           !memcmp(bytes + above_bytes, self->names + name, name_bytes) && !memcmp(bytes, self->paths + above, above_bytes);
+}
+
+/* The inode, or None; a new reference. */
+static PyObject *find(const FileLookup *self, uint64_t home, PyObject *path)
+{
+    uint64_t end = home + self->reach < self->index_entries ? home + self->reach : self->index_entries;
+    for (uint64_t at = home; at < end && self->index[at]; at++) {
+        uint64_t inode = self->index[at] - 1;
+        if (inode < self->files && has_path(self, inode, path))
+            return PyLong_FromUnsignedLongLong(inode);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *file(FileLookup *self, PyObject *path)
+{
+    uint64_t home;
+    return find_home(self, path, &home) ? find(self, home, path) : NULL;
+}
+
+static PyObject *is_path_of(FileLookup *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "is_path_of takes an inode and a path");
+        return NULL;
+    }
+    long long inode = PyLong_AsLongLong(arguments[0]);
+    if (PyErr_Occurred() || !is_path(arguments[1]))
+        return NULL;
+    if (inode >= 0 && (uint64_t)inode >= self->files) {
+        PyErr_Format(PyExc_IndexError, "inode %lld is not a file of this snapshot", inode);
+        return NULL;
+    }
+    return PyBool_FromLong(inode >= 0 && has_path(self, inode, arguments[1]));
+}
+
+/* --- many paths --------------------------------------------------------------------------------- */
+
+/* Ask for the memory of all of them, one step of `find` after the other, before any is waited for. */
+static void prefetch(const FileLookup *self, const uint64_t *home, Py_ssize_t count)
+{
+    uint64_t inodes[2 * AT_ONCE], directories[2 * AT_ONCE];
+    size_t candidates = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        for (uint64_t at = home[i]; at < home[i] + 2 && at < self->index_entries && self->index[at]; at++) {
+            uint64_t inode = self->index[at] - 1; /* 5 in 6 paths are at one of these two */
+            if (inode >= self->files)
+                continue;
+            __builtin_prefetch(self->parent + inode);
+            __builtin_prefetch((const char *)self->name_at + inode * (self->wide_name_at ? 8 : 4));
+            __builtin_prefetch(self->name_bytes + inode);
+            inodes[candidates++] = inode;
+        }
+    for (size_t i = 0; i < candidates; i++) {
+        uint64_t name = name_at(self, inodes[i]), directory = self->parent[inodes[i]];
+        directories[i] = directory < self->directories ? directory : 0;
+        __builtin_prefetch(self->path_at + directories[i]);
+        if (name < self->names_bytes)
+            __builtin_prefetch(self->names + name);
+    }
+    for (size_t i = 0; i < candidates; i++) {
+        uint64_t above = self->path_at[directories[i]];
+        if (above < self->paths_bytes)
+            __builtin_prefetch(self->paths + above);
+    }
+}
+
+static bool find_block(const FileLookup *self, PyObject *paths, PyObject *found, Py_ssize_t first, Py_ssize_t count)
+{
+    uint64_t home[AT_ONCE];
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!find_home(self, PyTuple_GET_ITEM(paths, first + i), &home[i]))
+            return false;
+        if (home[i] < self->index_entries)
+            __builtin_prefetch(self->index + home[i]);
+    }
+    prefetch(self, home, count);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *inode = find(self, home[i], PyTuple_GET_ITEM(paths, first + i));
+        if (!inode)
+            return false;
+        PyList_SET_ITEM(found, first + i, inode);
+    }
+    return true;
+}
+
+static PyObject *files(FileLookup *self, PyObject *sequence)
+{
+    PyObject *paths = PySequence_Tuple(sequence); /* nobody changes it while the digest, which is Python's, is taken */
+    if (!paths)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(paths);
+    PyObject *found = PyList_New(count);
+    for (Py_ssize_t first = 0; found && first < count; first += AT_ONCE)
+        if (!find_block(self, paths, found, first, count - first < AT_ONCE ? count - first : AT_ONCE))
+            Py_CLEAR(found);
+    Py_DECREF(paths);
+    return found;
+}
+
+/* --- the type ----------------------------------------------------------------------------------- */
+
+static void deallocate(FileLookup *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    for (int i = 0; i < SECTIONS; i++)
+        if (self->sections[i].obj)
+            PyBuffer_Release(&self->sections[i]);
+    Py_XDECREF(self->digest);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static bool take_sections(FileLookup *self)
+{
+    uint64_t bytes[SECTIONS];
+    for (int i = 0; i < SECTIONS; i++)
+        bytes[i] = self->sections[i].len;
+    self->index = self->sections[FILE_INDEX].buf, self->index_entries = bytes[FILE_INDEX] / 4;
+    self->parent = self->sections[PARENT].buf, self->files = bytes[PARENT] / 4;
+    self->slots = self->files ? 2 * self->files : 1; /* metadata/path_index.py */
+    self->name_at = self->sections[NAME_AT].buf, self->wide_name_at = self->files && bytes[NAME_AT] == self->files * 8;
+    self->name_bytes = self->sections[NAME_BYTES].buf;
+    self->names = self->sections[NAMES].buf, self->names_bytes = bytes[NAMES];
+    self->path_at = self->sections[DIRECTORY_PATH_AT].buf, self->directories = bytes[DIRECTORY_PATH_AT] / 8 - 1;
+    self->paths = self->sections[DIRECTORY_PATHS].buf, self->paths_bytes = bytes[DIRECTORY_PATHS];
+    return self->files <= INT32_MAX && bytes[NAME_BYTES] == self->files && bytes[DIRECTORY_PATH_AT] >= 16 &&
+           (bytes[NAME_AT] == self->files * 4 || bytes[NAME_AT] == self->files * 8);
+}
+
+static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    FileLookup *self = (FileLookup *)type->tp_alloc(type, 0);
+    if (!self)
+        return NULL;
+    Py_buffer *section = self->sections;
+    unsigned int reach;
+    if (PyArg_ParseTuple(arguments, "y*y*y*y*y*y*y*IO", &section[FILE_INDEX], &section[PARENT], &section[NAME_AT],
+                          &section[NAME_BYTES], &section[NAMES], &section[DIRECTORY_PATH_AT], &section[DIRECTORY_PATHS],
+                          &reach, &self->digest)) {
+        Py_INCREF(self->digest);
+        self->reach = reach;
+        if (take_sections(self))
+            return (PyObject *)self;
+        PyErr_SetString(PyExc_ValueError, "the sections' lengths do not fit each other");
+    }
+    Py_DECREF(self);
+    return NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"file", (PyCFunction)file, METH_O, NULL},
+    {"files", (PyCFunction)files, METH_O, NULL},
+    {"is_path_of", (PyCFunction)(void (*)(void))is_path_of, METH_FASTCALL, NULL},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, make},
+    {Py_tp_dealloc, deallocate},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec specification = {
+    .name = "metadata._path_lookup.FileLookup",
+    .basicsize = sizeof(FileLookup),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+static int fill(PyObject *module)
+{
+    PyObject *type = PyType_FromSpec(&specification);
+    int failed = !type || PyModule_AddObjectRef(module, "FileLookup", type);
+    Py_XDECREF(type);
+    return failed ? -1 : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, fill}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_path_lookup",
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC PyInit__path_lookup(void)
+{
+    return PyModuleDef_Init(&module);
+}
