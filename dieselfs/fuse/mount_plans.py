@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PLANS_AT_A_TIME: Final = 2
+_END_TIMEOUT_S: Final = 0.5
+"""For fetches under way when the mount ends, which nobody needs any more."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -119,7 +121,7 @@ class MountPlans:
         return self._following.statistics()
 
     def close(self) -> None:
-        self._following.close()
+        self._following.close(_END_TIMEOUT_S)
         self._listed.end_all()
         if self._readers is not None:
             self._readers.close()

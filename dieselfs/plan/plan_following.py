@@ -77,13 +77,14 @@ class PlanFollowing:
             if self._follower is not None:
                 self._follower.stop()
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 2.0) -> None:
+        """A fetch that takes longer than `timeout_s` is left to itself."""
         with self._lock:
             self._closed = True
             follower, self._follower = self._follower, None
             self._plans, self._next = ActivePlans(), ()
         if follower is not None:
-            follower.close()
+            follower.close(timeout_s)
 
     def tick(self, position: int) -> None:
         """Look whether the readers have gone on to their next plans, or have ended. For `Readers.position`."""

@@ -1,7 +1,7 @@
 """A mount's daemon for tests: `python -m tests.mount.daemon SNAPSHOT STORE MOUNTPOINT [options]`.
 
 Its source fails as the file given by --faults says at the time of each read: empty for no fault, else
-corrupt, unavailable, missing, bug, short or stuck. On SIGUSR1 it takes the snapshot whose path is in the file given by
+corrupt, unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck. On SIGUSR1 it takes the snapshot whose path is in the file given by
 --next, if there is one. Its fast path can be driven over the socket given by --remote (`tests.mount.remote_fast_path`).
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkstore.chunk_reader import ChunkReader
-from chunkstore.chunk_source import FileExtent
+from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.errors import DieselFSError
@@ -27,6 +27,26 @@ from metadata.snapshot import Snapshot
 from tests.mount import remote_fast_path
 
 ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
+
+
+class HangingSource:
+    """A `ChunkSource` over another that does not answer when told so."""
+
+    def __init__(self, source: ChunkSource, faults: Path) -> None:
+        self._source = source
+        self._faults = faults
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        self._hang()
+        return self._source.payload(chunk)
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        self._hang()
+        return self._source.read(file, start, length)
+
+    def _hang(self) -> None:
+        if self._faults.read_text() == "store-stuck":
+            threading.Event().wait()
 
 
 class FaultySource:
@@ -107,7 +127,9 @@ def main() -> int:
     )
     try:
         with Snapshot.open(chosen.snapshot) as snapshot:
-            reader = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
+            reader: ChunkSource = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
+            if chosen.faults:
+                reader = HangingSource(reader, chosen.faults)
             memory = NodeMemory.open(
                 task, reader, budget_bytes=chosen.cache_bytes, policy=chosen.eviction, lead=True
             )
