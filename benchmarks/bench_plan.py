@@ -46,7 +46,6 @@ FOLDERS = 100
 SHARE = 0.02
 """Of the dataset: the memory."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
-MIN_MIX = 60
 _GROUPS = Path("/sys/fs/cgroup/memory")
 _SAMPLED_S = 0.02
 _numbers = itertools.count()
@@ -86,14 +85,9 @@ def packed(files: int, size_bytes: int) -> Iterator[Packed]:
         yield Packed(folder, path, size_bytes, files, payload, chunks)
 
 
-def choose_group(data: Packed, memory_bytes: int) -> tuple[int, float]:
-    """The largest group size that the memory holds, and its mix."""
-    with Snapshot.open(data.snapshot) as snapshot:
-        labels = class_folder_labels(snapshot)
-        found = quality(snapshot, [1], labels, seed=1, memory_bytes=memory_bytes).fitting
-    if found is None:
-        sys.exit(f"no group fits into {memory_bytes} bytes")
-    return found.group_size, found.order.mix.mean
+def choose_group(data: Packed, memory_bytes: int) -> int:
+    """Half of the chunks that the memory holds beside two that are under way: the next group comes while one is read."""
+    return max((memory_bytes // (data.payload_bytes // data.chunks) - 2) // 2, 1)
 
 
 def mix_of(data: Packed, group: int) -> float:
@@ -210,7 +204,7 @@ def epochs(
 ) -> None:
     """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
     memory = int(share * data.payload_bytes)
-    group_size = group_size or choose_group(data, memory)[0]
+    group_size = group_size or choose_group(data, memory)
     mix = mix_of(data, group_size)
     rate = data.chunk_rate
     flags = [] if pace is None else ["-r", str(pace * rate)]
@@ -313,7 +307,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=524_288, help="of 4 KiB; 0: none")
     parser.add_argument("--large-files", type=int, default=19_456, help="of 110 KiB; 0: none")
     parser.add_argument("--share", type=float, default=SHARE, help="of the dataset: memory")
-    parser.add_argument("--group", type=int, help="chunks; the default is what the memory holds")
+    parser.add_argument("--group", type=int, help="chunks; the default is half of what the memory holds")
     options = parser.parse_args()
     if os.geteuid() != 0 or not _GROUPS.is_dir():
         sys.exit("bench_plan needs root and a memory control group (version 1)")

@@ -42,6 +42,8 @@ class Pace:
         if total_bytes > self._seen:
             self.burst = max(float(total_bytes - self._seen), _BURST_FORGETTING * self.burst)
             self._seen = total_bytes
+        if not self._consumed:  # what was before the first read is no time in which readers read
+            self._consumed_at, self._consumed = now, total_bytes
         elapsed = now - self._consumed_at
         if elapsed < _INTERVAL_S or total_bytes <= self._consumed:
             return

@@ -109,12 +109,21 @@ def test_before_anything_was_measured_all_is_due() -> None:
     pace = Pace(0.0)
     far, size = np.array([10**12]), np.array([1])
     assert pace.is_due(far, size)
+    pace.consumed(1, 0.5)
     pace.consumed(10**6, 1.0)
     assert pace.is_due(far, size)
     pace.begun(1.0)
     pace.arrived(10**6, 0.1, 1.1, still_under_way=False)
     assert not pace.is_due(far, size)
     assert pace.is_due(np.array([10**12, 10**3]), np.array([1, 10**6])), "any of the coming ones"
+
+
+def test_a_wait_for_the_first_read_is_no_slow_reading() -> None:
+    pace = Pace(0.0)
+    pace.consumed(10**6, 60.0)
+    assert pace.consumption == 0
+    pace.consumed(3 * 10**6, 61.0)
+    assert pace.consumption == pytest.approx(2e6)
 
 
 def test_rates_are_those_of_the_times_in_which_something_was_done() -> None:
