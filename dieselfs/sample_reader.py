@@ -102,10 +102,7 @@ class SampleReader:
 
         `PathNotFound`, or `PathConflict` for a directory.
         """
-        try:
-            inode = self._find(path.encode() if isinstance(path, str) else path)
-        except UnicodeEncodeError:
-            inode = None
+        inode = self._find(path)
         if inode is None:
             inode = self._resolve(path)
         try:  # as `read` does; a call less
@@ -148,10 +145,7 @@ class SampleReader:
 
     def inode_of(self, path: str | bytes) -> int:
         """The inode of a file. `PathNotFound`, `PathConflict`; slashes at its ends do not matter."""
-        try:
-            inode = self._find(path.encode() if isinstance(path, str) else path)
-        except UnicodeEncodeError:
-            inode = None
+        inode = self._find(path)
         return self._resolve(path) if inode is None else inode
 
     def _resolve(self, path: str | bytes) -> int:

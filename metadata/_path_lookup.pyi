@@ -13,19 +13,14 @@ class FileLookup:
 
     def __new__(
         cls,
-        file_index: Buffer,
-        parent: Buffer,
-        name_at: Buffer,
-        name_bytes: Buffer,
-        names: Buffer,
-        directory_path_at: Buffer,
-        directory_paths: Buffer,
         reach: int,
         digest: Callable[[bytes], int],
-        /,
+        *sections: Buffer,
     ) -> FileLookup:
-        """`digest` is the xxh3_64 of a path. `ValueError` if the sections' lengths do not fit each other."""
+        """`reach` and `sections` are as `metadata.path_lookup` passes them, `digest` is the xxh3_64 of a path. The last three sections are not read:
+        what a file's reader asks for next is put on its way to the processor. `ValueError` if the sections' lengths do not fit each other.
+        """
 
-    def file(self, path: bytes, /) -> int | None: ...
-    def files(self, paths: Sequence[bytes], /) -> list[int | None]: ...
-    def is_path_of(self, inode: int, path: bytes, /) -> bool: ...
+    def file(self, path: str | bytes, /) -> int | None: ...
+    def files(self, paths: Sequence[str | bytes], /) -> list[int | None]: ...
+    def is_path_of(self, inode: int, path: str | bytes, /) -> bool: ...

@@ -26,7 +26,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata import snapshot_bulk, snapshot_verification
 from metadata.errors import SnapshotRefused
-from metadata.path_lookup import PathLookup, path_lookup
+from metadata.path_lookup import PathLookup, encoded, path_lookup
 from metadata.snapshot_format import (
     DIRECTORY_BASE,
     MAX_HEADER_BYTES,
@@ -188,7 +188,7 @@ class Snapshot:
         A `str` means its UTF-8 bytes, with undecodable ones escaped as `os.fsencode` does, on any locale.
         """
         if isinstance(path, str):
-            path = _encoded(path)
+            path = encoded(path)
         inode = self.paths.file(path)
         if inode is not None:
             return inode
@@ -364,10 +364,3 @@ class Snapshot:
     def chunk_first_inode(self) -> npt.NDArray[np.uint32]:
         """One more than there are chunks: chunk c holds inodes [c] to [c + 1]."""
         return self.columns.chunk_first_inode
-
-
-def _encoded(path: str) -> bytes:
-    try:
-        return path.encode()  # 70 ns less than with an error handler named
-    except UnicodeEncodeError:
-        return path.encode("utf-8", "surrogateescape")

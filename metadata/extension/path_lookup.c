@@ -10,9 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#define LINE_BYTES 64
 #define AT_ONCE 64 /* paths whose memory is asked for together: some times what a core has under way, and a page of stack */
 
-enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, SECTIONS };
+enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, CHUNK, OFFSET, LENGTH, SECTIONS };
 
 typedef struct {
     PyObject_HEAD
@@ -31,6 +32,7 @@ typedef struct {
     const uint64_t *path_at;
     const char *paths;
     uint64_t paths_bytes;
+    uint64_t extent_width[3];     /* of chunk, offset and length, which are only prefetched */
 } FileLookup;
 
 static uint64_t name_at(const FileLookup *self, uint64_t inode)
@@ -40,19 +42,19 @@ static uint64_t name_at(const FileLookup *self, uint64_t inode)
 
 /* --- one path ----------------------------------------------------------------------------------- */
 
-static bool is_path(PyObject *path)
+/* A path's bytes, a new reference: of a str its UTF-8. */
+static PyObject *encode(PyObject *path)
 {
+    if (PyUnicode_Check(path))
+        return PyUnicode_AsEncodedString(path, "utf-8", "surrogateescape");
     if (PyBytes_Check(path))
-        return true;
-    PyErr_Format(PyExc_TypeError, "a path must be bytes, not %.100s", Py_TYPE(path)->tp_name);
-    return false;
+        return Py_NewRef(path);
+    return PyErr_Format(PyExc_TypeError, "a path is str or bytes, not %.100s", Py_TYPE(path)->tp_name);
 }
 
-/* Where the path is looked for first: metadata/path_index.py. False with an error set. */
+/* Where an encoded path is looked for first: metadata/path_index.py. False with an error set. */
 static bool find_home(const FileLookup *self, PyObject *path, uint64_t *home)
 {
-    if (!is_path(path))
-        return false;
     PyObject *digest = PyObject_CallOneArg(self->digest, path);
     if (!digest)
         return false;
@@ -74,22 +76,35 @@ static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
            !memcmp(bytes + above_bytes, self->names + name, name_bytes) && !memcmp(bytes, self->paths + above, above_bytes);
 }
 
+/* Whoever opens a file asks for its extent next, one Python instruction after the other: 0.2 µs less if it is on its way. */
+static void prefetch_extent(const FileLookup *self, uint64_t inode)
+{
+    for (int i = CHUNK; i <= LENGTH; i++)
+        __builtin_prefetch((const char *)self->sections[i].buf + inode * self->extent_width[i - CHUNK]);
+}
+
 /* The inode, or None; a new reference. */
 static PyObject *find(const FileLookup *self, uint64_t home, PyObject *path)
 {
     uint64_t end = home + self->reach < self->index_entries ? home + self->reach : self->index_entries;
     for (uint64_t at = home; at < end && self->index[at]; at++) {
         uint64_t inode = self->index[at] - 1;
-        if (inode < self->files && has_path(self, inode, path))
+        if (inode >= self->files)
+            continue;
+        prefetch_extent(self, inode);
+        if (has_path(self, inode, path))
             return PyLong_FromUnsignedLongLong(inode);
     }
     Py_RETURN_NONE;
 }
 
-static PyObject *file(FileLookup *self, PyObject *path)
+static PyObject *file(FileLookup *self, PyObject *argument)
 {
     uint64_t home;
-    return find_home(self, path, &home) ? find(self, home, path) : NULL;
+    PyObject *path = encode(argument);
+    PyObject *found = path && find_home(self, path, &home) ? find(self, home, path) : NULL;
+    Py_XDECREF(path);
+    return found;
 }
 
 static PyObject *is_path_of(FileLookup *self, PyObject *const *arguments, Py_ssize_t count)
@@ -99,13 +114,14 @@ static PyObject *is_path_of(FileLookup *self, PyObject *const *arguments, Py_ssi
         return NULL;
     }
     long long inode = PyLong_AsLongLong(arguments[0]);
-    if (PyErr_Occurred() || !is_path(arguments[1]))
+    if (PyErr_Occurred())
         return NULL;
-    if (inode >= 0 && (uint64_t)inode >= self->files) {
-        PyErr_Format(PyExc_IndexError, "inode %lld is not a file of this snapshot", inode);
-        return NULL;
-    }
-    return PyBool_FromLong(inode >= 0 && has_path(self, inode, arguments[1]));
+    if (inode >= 0 && (uint64_t)inode >= self->files)
+        return PyErr_Format(PyExc_IndexError, "inode %lld is not a file of this snapshot", inode);
+    PyObject *path = encode(arguments[1]);
+    PyObject *found = path ? PyBool_FromLong(inode >= 0 && has_path(self, inode, path)) : NULL;
+    Py_XDECREF(path);
+    return found;
 }
 
 /* --- many paths --------------------------------------------------------------------------------- */
@@ -139,23 +155,35 @@ static void prefetch(const FileLookup *self, const uint64_t *home, Py_ssize_t co
     }
 }
 
-static bool find_block(const FileLookup *self, PyObject *paths, PyObject *found, Py_ssize_t first, Py_ssize_t count)
+/* `paths` of at most AT_ONCE, to `found` from `first` on. False with an error set. */
+static bool find_block(const FileLookup *self, PyObject *const *paths, Py_ssize_t count, PyObject *found, Py_ssize_t first)
 {
+    PyObject *encoded[AT_ONCE];
     uint64_t home[AT_ONCE];
+    Py_ssize_t known = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!find_home(self, PyTuple_GET_ITEM(paths, first + i), &home[i]))
-            return false;
-        if (home[i] < self->index_entries)
-            __builtin_prefetch(self->index + home[i]);
+        __builtin_prefetch(paths[i]);
+        __builtin_prefetch((const char *)paths[i] + LINE_BYTES);
     }
-    prefetch(self, home, count);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *inode = find(self, home[i], PyTuple_GET_ITEM(paths, first + i));
-        if (!inode)
-            return false;
-        PyList_SET_ITEM(found, first + i, inode);
+    for (; known < count && (encoded[known] = encode(paths[known])); known++) {
+        if (!find_home(self, encoded[known], &home[known])) {
+            Py_DECREF(encoded[known]);
+            break;
+        }
+        if (home[known] < self->index_entries)
+            __builtin_prefetch(self->index + home[known]);
     }
-    return true;
+    bool complete = known == count;
+    if (complete)
+        prefetch(self, home, count);
+    for (Py_ssize_t i = 0; i < known; i++) {
+        PyObject *inode = complete ? find(self, home[i], encoded[i]) : NULL;
+        Py_DECREF(encoded[i]);
+        complete = inode;
+        if (inode)
+            PyList_SET_ITEM(found, first + i, inode);
+    }
+    return complete;
 }
 
 static PyObject *files(FileLookup *self, PyObject *sequence)
@@ -166,7 +194,7 @@ static PyObject *files(FileLookup *self, PyObject *sequence)
     Py_ssize_t count = PyTuple_GET_SIZE(paths);
     PyObject *found = PyList_New(count);
     for (Py_ssize_t first = 0; found && first < count; first += AT_ONCE)
-        if (!find_block(self, paths, found, first, count - first < AT_ONCE ? count - first : AT_ONCE))
+        if (!find_block(self, &PyTuple_GET_ITEM(paths, first), count - first < AT_ONCE ? count - first : AT_ONCE, found, first))
             Py_CLEAR(found);
     Py_DECREF(paths);
     return found;
@@ -198,6 +226,8 @@ static bool take_sections(FileLookup *self)
     self->names = self->sections[NAMES].buf, self->names_bytes = bytes[NAMES];
     self->path_at = self->sections[DIRECTORY_PATH_AT].buf, self->directories = bytes[DIRECTORY_PATH_AT] / 8 - 1;
     self->paths = self->sections[DIRECTORY_PATHS].buf, self->paths_bytes = bytes[DIRECTORY_PATHS];
+    for (int i = CHUNK; i <= LENGTH; i++)
+        self->extent_width[i - CHUNK] = self->files ? bytes[i] / self->files : 0;
     return self->files <= INT32_MAX && bytes[NAME_BYTES] == self->files && bytes[DIRECTORY_PATH_AT] >= 16 &&
            (bytes[NAME_AT] == self->files * 4 || bytes[NAME_AT] == self->files * 8);
 }
@@ -209,10 +239,11 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keyword
         return NULL;
     Py_buffer *section = self->sections;
     unsigned int reach;
-    if (PyArg_ParseTuple(arguments, "y*y*y*y*y*y*y*IO", &section[FILE_INDEX], &section[PARENT], &section[NAME_AT],
-                          &section[NAME_BYTES], &section[NAMES], &section[DIRECTORY_PATH_AT], &section[DIRECTORY_PATHS],
-                          &reach, &self->digest)) {
-        Py_INCREF(self->digest);
+    PyObject *digest;
+    if (PyArg_ParseTuple(arguments, "IOy*y*y*y*y*y*y*y*y*y*", &reach, &digest, &section[FILE_INDEX], &section[PARENT],
+                         &section[NAME_AT], &section[NAME_BYTES], &section[NAMES], &section[DIRECTORY_PATH_AT],
+                         &section[DIRECTORY_PATHS], &section[CHUNK], &section[OFFSET], &section[LENGTH])) {
+        self->digest = Py_NewRef(digest);
         self->reach = reach;
         if (take_sections(self))
             return (PyObject *)self;
