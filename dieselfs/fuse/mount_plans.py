@@ -71,6 +71,7 @@ class MountPlans:
             lambda: budget_bytes,
             readers=self._make_readers,
             over=self._listed_over,
+            idle=lambda: memory.set_budget(budget_bytes),
         )
         self._listed = ListedPlans(task_folder, self._following.follow)
 

@@ -152,6 +152,7 @@ class Follower:
         self._coming: deque[Order] = deque()
         self._results: deque[_Result] = deque()
         self._go_on = self._closing = self._stopped = False
+        self._then: Callable[[], None] = lambda: None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.Lock()
         # If a fetch hangs, its thread keeps this object, and the last of them closes the descriptor.
@@ -183,8 +184,9 @@ class Follower:
             with self._wake_lock:
                 self._close_wake()
 
-    def stop(self) -> None:
-        """End, without waiting for it. Node memory expects nothing any more then."""
+    def stop(self, then: Callable[[], None] = lambda: None) -> None:
+        """End, without waiting for it. Node memory expects nothing any more then, and `then` is called."""
+        self._then = then
         self._stopped = self._closing = True
         self._wake()
 
@@ -250,6 +252,7 @@ class Follower:
                 self._memory.expect([])
             except MasterGone as error:
                 log.debug("nobody is left who expects something: %s", error)
+            self._then()
 
     def _step(self) -> None:
         now = self._clock()

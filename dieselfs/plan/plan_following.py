@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dieselfs.errors import UsageError
@@ -33,11 +34,13 @@ class PlanFollowing:
         *,
         readers: Callable[[Snapshot], Readers] | None = None,
         over: Callable[[Sequence[PlanFile]], None] = lambda plans: None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
         """`readers` makes those of a snapshot, if they are no clients; they are closed when they are not followed any more.
-        `over` is told of plans that readers have left behind, with no lock held, by the thread that follows them."""
+        `over` is told of plans that readers have left behind, and `idle` that none is followed any more, with no lock held, by the thread
+        that follows them."""
         self._memory, self._snapshot_of, self._budget_bytes = memory, snapshot_of, budget_bytes
-        self._make_readers, self._over = readers, over
+        self._make_readers, self._over, self._idle = readers, over, idle
         self._plans = ActivePlans()
         self._next: tuple[PlanFile, ...] = ()
         """Those that the follower knows to come after the current ones."""
@@ -68,14 +71,19 @@ class PlanFollowing:
 
     def statistics(self) -> FollowerStatistics:
         follower = self._follower
-        return FollowerStatistics() if follower is None else follower.statistics()
+        if follower is None:
+            return FollowerStatistics()
+        found = follower.statistics()
+        if follower.is_running:
+            return found
+        return replace(found, files=0, position=0, window_bytes=0, under_way=0)
 
     def stop(self) -> None:
         """End what is followed. Plans can be followed again. Does not wait."""
         with self._lock:
             self._plans, self._next = ActivePlans(), ()
             if self._follower is not None:
-                self._follower.stop()
+                self._follower.stop(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """A fetch that takes longer than `timeout_s` is left to itself."""
@@ -114,7 +122,7 @@ class PlanFollowing:
             return over
         if self._plans.have_ended():
             self._plans, self._next = ActivePlans(), ()
-            follower.stop()
+            follower.stop(self._idle)
         else:
             self._tell_what_follows(follower)  # a reader without a next plan may have ended
         return ()

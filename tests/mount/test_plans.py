@@ -343,6 +343,8 @@ def test_an_announced_plan_is_followed_from_its_position_on(
         read_by_steps(mount, next_order[: FILES // 8])
         eventually(lambda: plan_of(mount)["position"] > FILES // 16, "a position")
         file_after.remove()
+        eventually(lambda: not is_planned(mount), "the end of the plan")
+        eventually(lambda: memory_of(mount)["budget_bytes"] == BUDGET, "all memory for chunks")
         assert "Traceback" not in mount.log
 
 
