@@ -485,11 +485,18 @@ class Client:
         assert self._snapshot is not None
         if not len(files) or not isinstance(files[0], str | bytes):
             return files  # type: ignore[return-value]
-        encoded = _all_encoded(files)
-        found = self._snapshot.paths.files(encoded)
+        paths = files if _NAMES_ARE_UTF8 else [_encoded(_as_path(file)) for file in files]
+        try:
+            found = self._snapshot.paths.files(paths)  # type: ignore[arg-type]
+        except TypeError:
+            for file in files:
+                _as_path(file)  # says what is wrong with it
+            raise
+        if None not in found:
+            return found  # type: ignore[return-value]
         return [
-            self._file_inode(path.strip(b"/")) if inode is None else inode
-            for path, inode in zip(encoded, found, strict=True)
+            self._file_inode(_encoded(_as_path(file))) if inode is None else inode
+            for file, inode in zip(files, found, strict=True)
         ]
 
     def _file_inode(self, path: bytes) -> int:
@@ -545,16 +552,6 @@ def _encoded(path: DatasetPath) -> bytes:
         path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)
     )  # os.fsencode, quicker
     return encoded.strip(b"/")
-
-
-def _all_encoded(files: Sequence[DatasetPath] | Inodes) -> list[bytes]:
-    """Slashes at the ends may be left."""
-    if _NAMES_ARE_UTF8:
-        try:
-            return [file.encode() for file in files]  # type: ignore[union-attr]
-        except (AttributeError, UnicodeEncodeError):
-            pass  # not all are text, or not all of it is UTF-8
-    return [_encoded(_as_path(file)) for file in files]
 
 
 def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
