@@ -148,7 +148,9 @@ class MountPlans:
         self._readers = self._requests = None
         epoch = self._epochs.shown(str(snapshot.id)).epoch
         if not (self._fast_path.is_active and self._stores_ahead):
-            self._requests = RequestReaders(epoch, snapshot.file_count, self._following.tick)
+            self._requests = RequestReaders(
+                epoch, snapshot.file_count, self._budget_bytes, self._following.tick
+            )
             return self._requests
         self._readers = MountReaders(
             self._fast_path,

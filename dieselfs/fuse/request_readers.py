@@ -1,11 +1,13 @@
 """Readers of a plan through a mount whose READs Python answers: without the fast path, or with nothing stored ahead.
 
-Each file's first READ is seen, since its pages are not in the cache; the foremost says how far the readers are.
+Each file's first READ is seen, since its pages are not in the cache; the foremost says how far the readers are. A READ far ahead of it is somebody
+else's, unless the next one is there too: the kernel may have had the pages of all files in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +22,39 @@ _NOT_PLANNED = 0xFFFFFFFF
 class RequestReaders:
     """Implements `follower.Readers`."""
 
-    def __init__(self, epoch: int, files: int, tick: Callable[[int], None]) -> None:
-        """Of the mount's epoch that shows the snapshot, which has so many `files`; `tick` is told the position at each look."""
-        self._epoch = epoch
-        self._position_of: npt.NDArray[np.uint32] = np.full(files, _NOT_PLANNED, np.uint32)
+    def __init__(
+        self, epoch: int, files: int, budget_bytes: int, tick: Callable[[int], None]
+    ) -> None:
+        """Of the mount's epoch that shows the snapshot, which has so many `files`. What is more than `budget_bytes` ahead is far ahead.
+        `tick` is told the position at each look."""
+        self._epoch, self._budget_bytes, self._tick = epoch, budget_bytes, tick
+        self._files = files
+        self._columns: _Columns | None = None
         self._foremost = 0
-        self._tick = tick
+        self._far_ahead: int | None = None
+        """Where the last READ was, if that was far ahead."""
         self._readers = ClientReaders(lambda: self._foremost)
 
     def note_read(self, inode: int) -> None:
-        """A file of the mount is READ, by the kernel's number. From any thread."""
-        if epoch_of(inode) != self._epoch:
+        """A file of the mount is READ, by the kernel's number. Of one thread, that of the requests."""
+        columns = self._columns
+        if columns is None or epoch_of(inode) != self._epoch:
             return
-        position = int(self._position_of[snapshot_inode(inode)])
-        if position != _NOT_PLANNED and position >= self._foremost:
-            self._foremost = position + 1
+        position = int(columns.position_of[snapshot_inode(inode)])
+        if position == _NOT_PLANNED or position < self._foremost:
+            return
+        at = columns.read_bytes[position]
+        near = [other for other in (self._foremost, self._far_ahead) if other is not None]
+        if any(abs(at - columns.bytes_before(other)) <= self._budget_bytes for other in near):
+            self._foremost, self._far_ahead = position + 1, None
+        else:
+            self._far_ahead = position
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
-        position_of = np.full(len(self._position_of), _NOT_PLANNED, np.uint32)
+        position_of = np.full(self._files, _NOT_PLANNED, np.uint32)
         position_of[order] = np.arange(len(order), dtype=np.uint32)
-        self._position_of, self._foremost = position_of, 0
+        self._foremost, self._far_ahead = 0, None
+        self._columns = _Columns(position_of, uses.read_bytes)
         self._readers.begin(order, uses)
 
     def arrived(self, chunk: int) -> None:
@@ -64,3 +79,16 @@ class RequestReaders:
 
     def close(self) -> None:
         """Nothing is theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Of one order: other threads see all of it or nothing."""
+
+    position_of: npt.NDArray[np.uint32]
+    """By file."""
+    read_bytes: npt.NDArray[np.int64]
+
+    def bytes_before(self, position: int) -> int:
+        """Also of a position that was noted for another order just now."""
+        return int(self.read_bytes[min(position, len(self.read_bytes) - 1)])
