@@ -7,56 +7,30 @@ Where the dataset is mounted already, --refresh lets that mount take the snapsho
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import parse_address
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.mount_helper import is_mount_helper
-from dieselfs.cli.mount_options import as_number, parse_mount_options
+from dieselfs.cli.mount_options import parse_mount_options
+from dieselfs.cli.mount_request import MountRequest, daemon_command, mount_request
 from dieselfs.cli.output import counted
-from dieselfs.cli.sizes import parse_size
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound, UsageError
+from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
-    from dieselfs.node_memory.eviction import PolicyName
     from dieselfs.node_memory.task_folder import TaskFolder
-    from dieselfs.shuffle import ShuffleParameters
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class MountRequest:
-    """What the flags and the -o options ask for together."""
-
-    address: Address
-    mountpoint: Path
-    allow_other: bool
-    nonempty: bool
-    uid: int | None
-    gid: int | None
-    snapshot: str | None
-    refresh: bool
-    no_index: bool
-    memory_bytes: int | None
-    task: str | None
-    shuffle: ShuffleParameters | None
-    eviction: PolicyName | None
-    preload: bool
-    store_ahead_bytes: int | None
-    plain: bool
 
 
 @verb(
@@ -141,61 +115,8 @@ def mount(
     """
     chosen = parse_mount_options(options)
     invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
-    request = _request(parse_address(address), Path(mountpoint), chosen, flags)
+    request = mount_request(parse_address(address), Path(mountpoint), chosen, flags)
     (_serve if foreground else _start)(invocation, request)
-
-
-def _request(
-    address: Address, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
-) -> MountRequest:
-    if address.path:
-        raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
-    if address.snapshot and flags["snapshot"]:
-        raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
-    memory_option = options.get("memory") or options.get("cache_memory")
-    memory = None if memory_option is None else parse_size(memory_option)
-    shuffle = flags["shuffle"] or options.get("shuffle")
-    store_ahead = parse_size(options["store_ahead"]) if "store_ahead" in options else None
-    return MountRequest(
-        address=address,
-        mountpoint=mountpoint,
-        allow_other=flags["allow_other"] or "allow_other" in options,
-        nonempty=flags["nonempty"] or "nonempty" in options,
-        uid=as_number(options, "uid") if flags["uid"] is None else flags["uid"],
-        gid=as_number(options, "gid") if flags["gid"] is None else flags["gid"],
-        snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
-        refresh=flags["refresh"] or "refresh" in options,
-        no_index=flags["no_index"] or "no_index" in options,
-        memory_bytes=flags["memory"] or memory,
-        task=flags["task"] or options.get("task"),
-        shuffle=None if shuffle is None else _parameters(shuffle),
-        eviction=flags["eviction"] or _eviction(options),
-        preload=flags["preload"] or "preload" in options,
-        store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
-        plain=flags["plain"] or "plain" in options,
-    )
-
-
-def _eviction(options: dict[str, str]) -> PolicyName | None:
-    match options.get("eviction"):
-        case None:
-            return None
-        case "uniform":
-            return "uniform"
-        case "lru":
-            return "lru"
-        case other:
-            raise UsageError(f"-o eviction={other}", "write eviction=uniform or eviction=lru")
-
-
-def _parameters(text: str) -> ShuffleParameters:
-    from dieselfs.shuffle import parse_parameters
-
-    try:
-        # A comma would end a -o option.
-        return parse_parameters(text.replace(":", ","))
-    except ValueError as error:
-        raise UsageError(f"--shuffle {error}") from error
 
 
 def _start(invocation: Invocation, request: MountRequest) -> None:
@@ -217,7 +138,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     mountpoint = resolve(request.mountpoint)
     log_file = default_log_file(mountpoint)
     pid = start_in_background(
-        _daemon_command(invocation, request, path), mountpoint, log_file=log_file
+        daemon_command(invocation, request, path), mountpoint, log_file=log_file
     )
     if invocation.output.json:
         invocation.output.record(
@@ -425,49 +346,6 @@ def _mount_options(invocation: Invocation, request: MountRequest) -> MountOption
         shuffle=request.shuffle,
         store_ahead_bytes=request.store_ahead_bytes,
     )
-
-
-def _daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
-    """The daemon gets the same environment, so that only what came from flags needs to be said again."""
-    command = [
-        *_this_program(),
-        "mount",
-        "--foreground",
-        "--no-index",
-        "--snapshot",
-        os.fspath(snapshot.absolute()),
-    ]
-    command += (
-        ["--store", invocation.config.store.value]
-        if invocation.config.store.origin == "--store"
-        else []
-    )
-    command += ["--profile", invocation.profile] if invocation.profile else []
-    command += ["--allow-other"] if request.allow_other else []
-    command += ["--nonempty"] if request.nonempty else []
-    command += ["--preload"] if request.preload else []
-    command += ["--plain"] if request.plain else []
-    for flag, value in (
-        ("--uid", request.uid),
-        ("--gid", request.gid),
-        ("--memory", request.memory_bytes),
-        ("--task", request.task),
-        ("--eviction", request.eviction),
-        ("--shuffle", request.shuffle),
-        ("--store-ahead", request.store_ahead_bytes),
-    ):
-        command += [] if value is None else [flag, str(value)]
-    return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
-
-
-def _this_program() -> list[str]:
-    """How to start `dlcmd` again, from wherever it was started."""
-    script = os.path.abspath(sys.argv[0])
-    if is_mount_helper(script):
-        script = os.path.realpath(script)
-    if os.path.basename(script).startswith("dlcmd") and os.path.isfile(script):
-        return [sys.executable, script]
-    return [sys.executable, "-m", "dieselfs.cli"]
 
 
 def _log_to_stderr() -> None:

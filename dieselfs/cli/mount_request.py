@@ -1,0 +1,139 @@
+"""What is asked of `dlcmd mount`, by flags and by the options of an fstab line; and the command line that asks a daemon for the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dieselfs.address import Address
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_helper import is_mount_helper
+from dieselfs.cli.mount_options import as_number
+from dieselfs.cli.sizes import parse_size
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.node_memory.eviction import PolicyName
+    from dieselfs.shuffle import ShuffleParameters
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest:
+    """What the flags and the -o options ask for together."""
+
+    address: Address
+    mountpoint: Path
+    allow_other: bool
+    nonempty: bool
+    uid: int | None
+    gid: int | None
+    snapshot: str | None
+    refresh: bool
+    no_index: bool
+    memory_bytes: int | None
+    task: str | None
+    shuffle: ShuffleParameters | None
+    eviction: PolicyName | None
+    preload: bool
+    store_ahead_bytes: int | None
+    plain: bool
+
+
+def mount_request(
+    address: Address, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
+) -> MountRequest:
+    """Flags go before options; `UsageError` for what makes no sense."""
+    if address.path:
+        raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
+    if address.snapshot and flags["snapshot"]:
+        raise UsageError(f"{address} and --snapshot {flags['snapshot']}", "name one snapshot")
+    memory_option = options.get("memory") or options.get("cache_memory")
+    memory = None if memory_option is None else parse_size(memory_option)
+    shuffle = flags["shuffle"] or options.get("shuffle")
+    store_ahead = parse_size(options["store_ahead"]) if "store_ahead" in options else None
+    return MountRequest(
+        address=address,
+        mountpoint=mountpoint,
+        allow_other=flags["allow_other"] or "allow_other" in options,
+        nonempty=flags["nonempty"] or "nonempty" in options,
+        uid=as_number(options, "uid") if flags["uid"] is None else flags["uid"],
+        gid=as_number(options, "gid") if flags["gid"] is None else flags["gid"],
+        snapshot=flags["snapshot"] or options.get("snapshot") or address.snapshot,
+        refresh=flags["refresh"] or "refresh" in options,
+        no_index=flags["no_index"] or "no_index" in options,
+        memory_bytes=flags["memory"] or memory,
+        task=flags["task"] or options.get("task"),
+        shuffle=None if shuffle is None else _parameters(shuffle),
+        eviction=flags["eviction"] or _eviction(options),
+        preload=flags["preload"] or "preload" in options,
+        store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
+        plain=flags["plain"] or "plain" in options,
+    )
+
+
+def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
+    """The daemon gets the same environment, so that only what came from flags needs to be said again."""
+    command = [
+        *_this_program(),
+        "mount",
+        "--foreground",
+        "--no-index",
+        "--snapshot",
+        os.fspath(snapshot.absolute()),
+    ]
+    command += (
+        ["--store", invocation.config.store.value]
+        if invocation.config.store.origin == "--store"
+        else []
+    )
+    command += ["--profile", invocation.profile] if invocation.profile else []
+    command += ["--allow-other"] if request.allow_other else []
+    command += ["--nonempty"] if request.nonempty else []
+    command += ["--preload"] if request.preload else []
+    command += ["--plain"] if request.plain else []
+    for flag, value in (
+        ("--uid", request.uid),
+        ("--gid", request.gid),
+        ("--memory", request.memory_bytes),
+        ("--task", request.task),
+        ("--eviction", request.eviction),
+        ("--shuffle", request.shuffle),
+        ("--store-ahead", request.store_ahead_bytes),
+    ):
+        command += [] if value is None else [flag, str(value)]
+    return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
+
+
+def _this_program() -> list[str]:
+    """How to start `dlcmd` again, from wherever it was started."""
+    script = os.path.abspath(sys.argv[0])
+    if is_mount_helper(script):
+        script = os.path.realpath(script)
+    if os.path.basename(script).startswith("dlcmd") and os.path.isfile(script):
+        return [sys.executable, script]
+    return [sys.executable, "-m", "dieselfs.cli"]
+
+
+def _eviction(options: dict[str, str]) -> PolicyName | None:
+    match options.get("eviction"):
+        case None:
+            return None
+        case "uniform":
+            return "uniform"
+        case "lru":
+            return "lru"
+        case other:
+            raise UsageError(f"-o eviction={other}", "write eviction=uniform or eviction=lru")
+
+
+def _parameters(text: str) -> ShuffleParameters:
+    from dieselfs.shuffle import parse_parameters
+
+    try:
+        # A comma would end a -o option.
+        return parse_parameters(text.replace(":", ","))
+    except ValueError as error:
+        raise UsageError(f"--shuffle {error}") from error
