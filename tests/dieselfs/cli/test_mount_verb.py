@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,74 @@ def test_preloading_and_storing_ahead_reach_the_daemon(
     assert statistics()["stored_ahead"]["budget_bytes"] == 0
     assert node_memory()["budget_bytes"] == 64 << 20
     assert dlcmd("umount", mountpoint).code == 0
+
+
+def put_large(dlcmd: Dlcmd, source: Path) -> None:
+    (source / "large").write_bytes(bytes(3 << 20))
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [["--shuffle", "seed=1,group=1"], ["-o", "shuffle=seed=1:group=1"], ["--foreground"]],
+    ids=lambda how: how[0],
+)
+def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
+    dlcmd: Dlcmd,
+    dataset: Path,
+    mountpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: list[str],
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", f"/dev/shm/dieselfs-test-refused-{os.getpid()}")
+    memory = Path(os.environ["DIESELFS_MEMORY_FOLDER"])
+    memory.mkdir()
+    try:
+        put_large(dlcmd, dataset)
+        order = [] if "shuffle" in " ".join(how) else ["--shuffle", "group=1"]
+        result = dlcmd("mount", "pets", mountpoint, "--refresh", "--memory", "1MiB", *how, *order)
+        assert result.code == 1
+        assert "needs 4 MiB of memory" in result.err
+        assert "there are 1 MiB" in result.err
+        assert "give it 4 MiB" in result.err
+        assert not mountpoint.is_mount()
+        options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
+        assert dlcmd("mount", "pets", mountpoint, *options).code == 0
+        assert len((mountpoint / "large").read_bytes()) == 3 << 20
+        plan = json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]
+        assert plan["files"] == 2
+        assert dlcmd("umount", mountpoint).code == 0
+        eventually(lambda: not list(memory.glob("*/*")), "the end of the task's folder")
+    finally:
+        shutil.rmtree(memory)
+
+
+@pytest.mark.parametrize("how", ["seed=x", "group=0", "rank=2,world=2", "other=1"])
+def test_an_order_that_is_none_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: str
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint, "--shuffle", how)
+    assert (result.code, "--shuffle" in result.err) == (2, True)
+    assert not mountpoint.is_mount()
+
+
+@pytest.mark.parametrize(
+    "how", [["--task", "mine", "--eviction", "lru"], ["-o", "task=mine,eviction=lru"]]
+)
+def test_two_mounts_of_a_named_task_share_their_memory(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path, how: list[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for place in (mountpoint, other):
+        assert dlcmd("mount", "pets", place, "--memory", "64MiB", *how).code == 0
+        folder = json.loads((place / ".dieselfs/dataset.json").read_text())["node_memory"]
+        assert Path(folder).name == "mine"
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    [record] = dlcmd("stats", "--json", other).records
+    assert (record["cache"]["node"]["fetches"], record["cache"]["node"]["members"]) == (1, 2)
+    for place in (mountpoint, other):
+        assert dlcmd("umount", place).code == 0
 
 
 @pytest.mark.parametrize("how", [["--plain"], ["-o", "plain"]])

@@ -57,6 +57,34 @@ def test_rates_are_since_the_last_look() -> None:
     assert look.rate(Look(), "requests", "read") == pytest.approx(1100 / 12)
 
 
+def test_node_memory_and_the_plan_are_shown() -> None:
+    look = Look(
+        {
+            "uptime_s": 2.0,
+            "waits_over_1_ms": 3,
+            "cache": {
+                "fallbacks": 7,
+                "node": {
+                    "held_bytes": 1 << 20,
+                    "budget_bytes": 4 << 20,
+                    "prefetched": 50,
+                    "prefetched_used": 40,
+                    "prefetched_wasted": 2,
+                },
+            },
+            "plan": {"files": 6000, "position": 1500, "window_bytes": 2 << 20, "late": 5},
+        }
+    )
+    shown = {what: total for what, total, _ in rows(look, Look(), human=True)}
+    assert shown["node memory"] == "1.0 MiB of 4.0 MiB"
+    assert shown["chunks fetched ahead"] == "50"
+    assert (shown["of those used"], shown["of those wasted"]) == ("40", "2")
+    assert (shown["reads past node memory"], shown["waits over 1 ms"]) == ("7", "3")
+    assert (shown["plan: position"], shown["plan: window"]) == ("1,500 of 6,000", "2.0 MiB")
+    assert shown["plan: chunks that came late"] == "5"
+    assert ("plan: position", "no plan", "") in rows(Look(), Look(), human=False)
+
+
 @pytest.mark.parametrize(
     "document",
     [{}, {"requests": 7, "fast_path": [], "hits": {"store": "many"}}, {"uptime_s": None}],
