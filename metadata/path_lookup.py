@@ -24,7 +24,7 @@ except ImportError:
 
 _DIRECTORIES_KEPT: Final = 4096
 """Paths of directories at hand as Python objects, which saves a tenth of a look-up; bounded, as all memory beside the map."""
-_SECTIONS: Final = (
+EXTENSION_SECTIONS: Final = (
     "file_index",
     "parent",
     "name_at",
@@ -36,6 +36,7 @@ _SECTIONS: Final = (
     "offset",
     "length",
 )
+"""What the extension is given, in this order."""
 _digest = xxhash.xxh3_64_intdigest
 
 
@@ -164,7 +165,7 @@ class CompiledPathLookup(PathLookup):
         numbers: Callable[[str], memoryview[int]],
     ) -> None:
         super().__init__(header, map_, numbers)
-        sections = map(numbers, _SECTIONS)
+        sections = map(numbers, EXTENSION_SECTIONS)
         found = extension.FileLookup(header.file_index_reach, _digest, *sections)
         self.file = found.file
         self.files = found.files

@@ -27,6 +27,8 @@ from tests.metadata.snapshot_trees import (
     trees,
 )
 
+pytestmark = pytest.mark.usefixtures("each_path_lookup")
+
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Iterator[Snapshot]:

@@ -97,6 +97,7 @@ def exercise(snapshot: Snapshot) -> None:
         attempt(lambda number=number: snapshot.files_in_chunk(number))  # type: ignore[misc]
 
 
+@pytest.mark.usefixtures("each_path_lookup")
 def test_damage_after_the_file_was_verified(tmp_path: Path, sound: bytes) -> None:
     generator = random.Random(1)
     start = header_bytes("pets")

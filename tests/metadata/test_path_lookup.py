@@ -1,0 +1,226 @@
+"""The look-up in C finds what the one in Python finds, whatever is asked, and never more than that in a damaged snapshot."""
+
+import mmap
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata import path_lookup
+from metadata._path_lookup import FileLookup
+from metadata.path_lookup import EXTENSION_SECTIONS, CompiledPathLookup, PathLookup
+from metadata.snapshot import Snapshot
+from tests.metadata.snapshot_trees import PETS, File, Tree, build, paths, trees
+
+Section = npt.NDArray[np.generic]
+
+MANY = Tree(
+    {
+        f"{number % 7}/{number % 3}/{number}.jpg".encode() * (1 + number % 2): File(0, number)
+        for number in range(600)
+    }
+)
+digest = xxhash.xxh3_64_intdigest
+
+
+@contextmanager
+def both(snapshot_path: Path) -> Iterator[tuple[CompiledPathLookup, PathLookup]]:
+    with Snapshot.open(snapshot_path) as snapshot:
+        assert isinstance(snapshot.paths, CompiledPathLookup)
+        with open(snapshot_path, "rb") as file:
+            map_ = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        yield snapshot.paths, PathLookup(snapshot.header, map_, snapshot.numbers)
+
+
+def lookup_of(sections: dict[str, Section], reach: int) -> FileLookup:
+    return FileLookup(reach, digest, *(sections[name] for name in EXTENSION_SECTIONS))
+
+
+def sections_of(snapshot: Snapshot) -> dict[str, Section]:
+    return {name: getattr(snapshot.columns, name).copy() for name in EXTENSION_SECTIONS}
+
+
+@given(tree=trees(), strangers=st.lists(st.one_of(paths, st.binary(max_size=300)), max_size=10))
+@settings(max_examples=100, deadline=None)
+def test_finds_what_python_finds(tree: Tree, strangers: list[bytes]) -> None:
+    asked = [*tree.files, *tree.directories, *strangers, b"", b"/"]
+    asked += [path + b"/" for path in asked] + [path[1:] for path in asked]
+    with tempfile.TemporaryDirectory() as folder, both(build(tree, Path(folder))) as (fast, plain):
+        expected = [plain.file(path) for path in asked]
+        assert [fast.file(path) for path in asked] == expected
+        assert fast.files(asked) == plain.files(asked) == expected
+        for path in tree.files:
+            assert plain.file(path) is not None
+        for path in asked:
+            for inode in range(-2, len(tree.files)):
+                assert fast.is_path_of(inode, path) is plain.is_path_of(inode, path)
+
+
+def test_batches_of_any_length(tmp_path: Path) -> None:
+    known = random.Random(1).choices(list(MANY.files), k=300)
+    with both(build(MANY, tmp_path)) as (fast, plain):
+        for length in (0, 1, 2, 63, 64, 65, 127, 128, 129, 300):
+            asked = known[:length]
+            if length > 2:
+                asked[length // 2] = b"absent"
+            assert fast.files(asked) == plain.files(asked)
+            assert fast.files(tuple(asked)) == plain.files(asked)
+
+
+@pytest.mark.parametrize("kind", ["compiled", "python"])
+def test_text_means_its_bytes(tmp_path: Path, kind: str) -> None:
+    with both(build(PETS, tmp_path)) as (fast, plain):
+        lookup = fast if kind == "compiled" else plain
+        for path in PETS.files:
+            text = path.decode("utf-8", "surrogateescape")
+            inode = lookup.file(path)
+            assert inode is not None
+            assert lookup.file(text) == inode
+            assert lookup.files([text, path]) == [inode, inode]
+            assert lookup.is_path_of(inode, text)
+        with pytest.raises(UnicodeEncodeError):
+            lookup.file("\ud800")
+        with pytest.raises(IndexError):
+            lookup.is_path_of(len(PETS.files), b"README")
+
+
+def test_wide_columns(tmp_path: Path) -> None:
+    """A heap of names beyond 4 GiB has 8 bytes a place."""
+    with Snapshot.open(build(MANY, tmp_path)) as snapshot:
+        sections = sections_of(snapshot)
+        assert sections["name_at"].itemsize == 4
+        sections["name_at"] = sections["name_at"].astype(np.uint64)
+        wide = lookup_of(sections, snapshot.header.file_index_reach)
+        asked = list(MANY.files)
+        assert wide.files(asked) == snapshot.paths.files(asked)
+        assert [wide.file(path) for path in asked] == wide.files(asked)
+
+
+def test_sections_that_do_not_fit_each_other(tmp_path: Path) -> None:
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        for name in ("parent", "name_at", "name_bytes"):
+            sections = sections_of(snapshot)
+            sections[name] = sections[name][:-1]
+            with pytest.raises(ValueError, match="do not fit"):
+                lookup_of(sections, 1)
+        sections = sections_of(snapshot)
+        sections["directory_path_at"] = sections["directory_path_at"][:0]
+        with pytest.raises(ValueError, match="do not fit"):
+            lookup_of(sections, 1)
+    with pytest.raises(TypeError):
+        FileLookup(1, digest, b"")
+    with pytest.raises(TypeError):
+        FileLookup(1, digest, *[b""] * (len(EXTENSION_SECTIONS) - 1), 5)  # type: ignore[arg-type]
+
+
+DAMAGE: list[tuple[str, Callable[[npt.NDArray[np.integer]], object]]] = [
+    (name, spoil)
+    for name in EXTENSION_SECTIONS
+    for spoil in (
+        lambda column: column.fill(np.iinfo(column.dtype).max),
+        lambda column: column.fill(np.iinfo(column.dtype).max // 2),
+        lambda column: column.fill(1),
+        lambda column: column.fill(0),
+        lambda column: column.sort(),
+        lambda column: np.copyto(column, column[::-1].copy()),
+    )
+]
+
+
+def test_damaged_columns_find_nothing_else(tmp_path: Path) -> None:
+    """One column at a time is spoilt in every place; then several in some."""
+    with Snapshot.open(build(MANY, tmp_path)) as snapshot:
+        sound = sections_of(snapshot)
+        inode_of = {path: snapshot.paths.file(path) for path in MANY.files}
+    asked = list(MANY.files)
+
+    def ask(sections: dict[str, Section], reach: int) -> None:
+        damaged = lookup_of(sections, reach)
+        found = damaged.files(asked)
+        assert [damaged.file(path) for path in asked] == found
+        same_paths = all(
+            (sections[name] == sound[name]).all()
+            for name in EXTENSION_SECTIONS
+            if name != "file_index"
+        )
+        for path, inode in zip(asked, found, strict=True):
+            assert inode is None or 0 <= inode < len(asked)
+            assert inode is None or damaged.is_path_of(inode, path)
+            assert not same_paths or inode in (None, inode_of[path])
+
+    for name, spoil in DAMAGE:
+        sections = sound | {name: sound[name].copy()}
+        spoil(sections[name])  # type: ignore[arg-type]
+        for reach in (0, 1, 0xFFFFFFFF):
+            ask(sections, reach)
+    generator = np.random.default_rng(1)
+    for _ in range(50):
+        sections = {name: column.copy() for name, column in sound.items()}
+        for column in sections.values():
+            raw = column.view(np.uint8)
+            raw[generator.integers(0, len(raw), 20)] = generator.integers(0, 256, 20)
+        ask(sections, 20)
+
+
+def test_an_index_that_is_too_short(tmp_path: Path) -> None:
+    with Snapshot.open(build(MANY, tmp_path)) as snapshot:
+        sections = sections_of(snapshot)
+        for length in (0, 1, 100):
+            sections["file_index"] = snapshot.columns.file_index[:length]
+            short = lookup_of(sections, 0xFFFFFFFF)
+            found = short.files(list(MANY.files))
+            assert len([inode for inode in found if inode is not None]) <= length
+
+
+def test_outlives_the_snapshot(tmp_path: Path) -> None:
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        file = snapshot.paths.file
+        expected = file(b"README")
+    assert file(b"README") == expected
+
+
+def test_keeps_nothing_of_what_it_is_asked(tmp_path: Path) -> None:
+    """Also where it is interrupted by an error: of a path, or of the digest."""
+    path, text, wrong = b"cat/" + b"1.jpg", "cat/\xe4" + "2.jpg", object()
+
+    def failing(path: bytes) -> int:
+        if path == b"fail":
+            raise RuntimeError("no digest")
+        return 1 << 64 if path == b"too large" else digest(path)
+
+    with Snapshot.open(build(PETS, tmp_path)) as snapshot:
+        sections = (snapshot.numbers(name) for name in EXTENSION_SECTIONS)
+        lookup = FileLookup(snapshot.header.file_index_reach, failing, *sections)
+    asked = [path, text] * 40
+    before = [sys.getrefcount(kept) for kept in (path, text, wrong, lookup)]
+    for _ in range(10):
+        lookup.file(path), lookup.file(text), lookup.files(asked), lookup.is_path_of(0, path)
+        for last, error in (
+            (wrong, TypeError),
+            (b"fail", RuntimeError),
+            (b"too large", OverflowError),
+        ):
+            with pytest.raises(error):
+                lookup.files([*asked, last])  # type: ignore[list-item]
+            with pytest.raises(error):
+                lookup.file(last)  # type: ignore[arg-type]
+    assert [sys.getrefcount(kept) for kept in (path, text, wrong, lookup)] == before
+
+
+def test_without_the_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build(PETS, tmp_path)
+    with Snapshot.open(path) as snapshot:
+        assert type(snapshot.paths) is CompiledPathLookup
+    monkeypatch.setattr(path_lookup, "extension", None)
+    with Snapshot.open(path) as snapshot:
+        assert type(snapshot.paths) is PathLookup
+        assert snapshot.paths.file(b"README") is not None
