@@ -157,7 +157,7 @@ class Client:
     def get(self, path: DatasetPath) -> bytes:
         """DL_get: the whole file, verified; `PathNotFound`, `PathConflict` for a directory.
 
-        From node memory, if it is open and a snapshot is loaded: about 1.7 µs for 4 KiB.
+        From node memory, if it is open and a snapshot is loaded: about 1.3 µs for 4 KiB.
         """
         if self._read_path is not None:
             return self._read_path(path)

@@ -3,7 +3,7 @@
 The most frequent look-up of all. A file is found by the C extension `metadata._path_lookup`, if it was built: what takes time is memory that is
 in no cache of the processor, and Python adds more of it. Without the extension the same is done here, with slots, one function without calls
 of our own, and columns read through memoryviews (an int in 35 ns, where a numpy scalar takes 100): 0.6 µs a file when the columns are
-in the processor's cache, 1.5 µs between reads that push them out.
+in the processor's cache.
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ def encoded(path: str) -> bytes:
 
 
 class CompiledPathLookup(PathLookup):
-    """The same, in C where a path is compared with a file's: of files whose columns are nowhere in a cache, 0.3 µs each; 0.1 µs of some hundreds."""
+    """The same, with files found in C: 0.1 µs each when the columns are in the processor's cache. Of 1.28 million files in random order 0.9 µs each, and
+    0.55 of some hundreds at once, where Python takes 2.7.
+    """
 
     __slots__ = ("file", "files", "is_path_of")
     file: Callable[[str | bytes], int | None]

@@ -183,7 +183,7 @@ class Snapshot:
     # Path → inode
 
     def resolve(self, path: str | bytes) -> int | None:
-        """The inode of a path relative to the root, None where there is none; '' and '/' are the root. About 1 µs.
+        """The inode of a path relative to the root, None where there is none; '' and '/' are the root. 0.2 to 1 µs.
 
         A `str` means its UTF-8 bytes, with undecodable ones escaped as `os.fsencode` does, on any locale.
         """
@@ -202,7 +202,7 @@ class Snapshot:
         return snapshot_bulk.resolve_many(self.header, self.columns, paths)
 
     def lookup(self, parent_inode: int, name: bytes) -> int | None:
-        """The inode of `name` in a directory, None if there is none. The mount's most frequent call: about 1 µs."""
+        """The inode of `name` in a directory, None if there is none. The mount's most frequent call: 0.3 to 1 µs."""
         parent = self._directory_number(parent_inode)
         path = self.paths.ended_path(parent) + name
         inode = self.paths.file(path)

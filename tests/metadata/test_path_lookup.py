@@ -130,6 +130,7 @@ DAMAGE: list[tuple[str, Callable[[npt.NDArray[np.integer]], object]]] = [
         lambda column: column.fill(np.iinfo(column.dtype).max // 2),
         lambda column: column.fill(1),
         lambda column: column.fill(0),
+        lambda column: np.add(column, np.iinfo(column.dtype).max // 3, out=column),
         lambda column: column.sort(),
         lambda column: np.copyto(column, column[::-1].copy()),
     )
