@@ -21,6 +21,7 @@ import pytest
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
 from dieselfs.fuse.mount_readers import SENTINEL_FILES
+from dieselfs.fuse.mountpoint import unmount
 from dieselfs.plan.announcement import announce
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
 from dieselfs.shuffle import shuffle_order
@@ -263,14 +264,14 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
 
 @pytest.mark.parametrize("kind", ["plain"], indirect=True)
 def test_without_the_fast_path_chunks_are_fetched_ahead_too(shuffled: Mount) -> None:
-    chunks, held = chunks_of(shuffled), []
-    order = order_of(shuffled, f"seed=1,group={GROUP}")
+    held: list[int] = []
+    order = order_of(shuffled, f"seed=1,group={GROUP}")[: FILES // 2]
     read_by_steps(shuffled, order, lambda: held.append(memory_of(shuffled)["held_bytes"]))
     assert max(held) <= BUDGET
-    found = shuffled.statistics()
-    assert 0.9 * chunks <= found["cache"]["node"]["prefetched"]
-    assert found["cache"]["node"]["fetches"] <= 1.1 * chunks + BUDGET // CHUNK_BYTES
-    assert found["plan"]["late"] < chunks / 3
+    found, half = shuffled.statistics(), chunks_of(shuffled) / 2
+    assert found["cache"]["node"]["prefetched"] >= 0.9 * half
+    assert found["cache"]["node"]["fetches"] <= 1.1 * half + BUDGET // CHUNK_BYTES
+    assert found["plan"]["late"] < half / 3
     assert "Traceback" not in shuffled.log
 
 
@@ -334,7 +335,7 @@ def test_an_announced_plan_is_followed_from_its_position_on(
         eventually(lambda: plan_of(mount)["fetched"] > GROUP, "chunks that come next")
         assert plan_of(mount)["files"] == FILES - start_at
         read_by_steps(mount, order[start_at:])
-        assert memory_of(mount)["fetches"] <= 1.1 * needed
+        assert memory_of(mount)["fetches"] <= 2 * needed < chunks_of(mount) / 2
         following, next_order = planned(large, GROUP, epoch=1)
         file_after = announce(mount.path, following, after=file.id)
         assert file_after is not None
@@ -529,7 +530,7 @@ def test_all_processes_end_with_the_mount(shuffled: Mount) -> None:
     processes = with_all_helpers(shuffled, order_of(shuffled, f"seed=1,group={GROUP}"))
     folder = task_folder(shuffled)
     began = time.monotonic()
-    terminated(shuffled)
+    unmount(shuffled.path)
     eventually(lambda: not any(map(is_alive, processes)), "the end of all processes")
     assert time.monotonic() - began < HELPERS_END_S
     assert not folder.exists()
