@@ -22,6 +22,7 @@ from urllib.parse import quote
 import pyfuse3
 import trio
 
+from chunkstore.chunk_id import ChunkId
 from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import dataset_document, statistics_document
@@ -275,6 +276,8 @@ async def _serve(
         if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
             nursery.start_soon(parts.storing_ahead.run)
             nursery.start_soon(Lister(parts.fast_path, parts.epochs).run, mountpoint)
+        else:
+            parts.source.observe(_Listening())
         nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
         nursery.start_soon(_refresh_on_signal, refreshes, parts)
         if options.shuffle is not None and parts.plans is not None:
@@ -286,6 +289,19 @@ async def _serve(
         nursery.start_soon(_tell_when_ready, mountpoint, options.plain, parts.threads, on_ready)
         await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
         nursery.cancel_scope.cancel()
+
+
+class _Listening:
+    """A `ChunkObserver` of a mount without the fast path.
+
+    Who observes lets go of what is evicted at once. Else a mount does so when it maps its next chunk, and what comes next has no room until then.
+    """
+
+    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
+        pass
+
+    def release(self, chunk: ChunkId) -> None:
+        pass
 
 
 def _make_mount(operations: MountOperations, mountpoint: Path, chosen: set[str]) -> None:

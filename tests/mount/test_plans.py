@@ -41,7 +41,7 @@ GROUP = 4
 LARGEST_FILE = 5000
 NOISE = random.Random(0).randbytes(1 << 20)
 STEP_FILES, STEP_S = 64, 0.02
-"""A reader that does something with what it reads, more slowly than a store on this machine sends it."""
+"""A reader that does something with what it reads, more slowly than a store on this machine sends it, however busy that is."""
 HELPERS_END_S = 5.0
 
 fast_only = pytest.mark.parametrize("kind", ["fast"], indirect=True)
@@ -120,6 +120,7 @@ def read_by_steps(
     for first in range(0, len(order), STEP_FILES):
         read(mount, order[first : first + STEP_FILES])
         time.sleep(STEP_S)
+        eventually(lambda: not plan_of(mount)["under_way"], "what is fetched ahead")
         after_each()
 
 
@@ -238,9 +239,9 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
         found = shuffled.statistics()
         sampled.append((found["plan"]["window_bytes"], found["cache"]["node"]["held_bytes"]))
 
-    assert 0.07 * sum(len(content(path)) for path in order) > BUDGET
-    made = reads_of_files(shuffled, lambda: read_by_steps(shuffled, order[:-10], look))
-    looks = len(sampled)
+    total_bytes = sum(len(content(path)) for path in order)
+    assert BUDGET / total_bytes < 0.07
+    read_by_steps(shuffled, order[:-10], look)
     eventually(lambda: plan_of(shuffled)["fetched"] > chunks, "chunks of the next epoch")
     read(shuffled, order[-10:])
     eventually(lambda: plan_of(shuffled)["position"] < FILES // 2, "the next epoch")
@@ -254,7 +255,7 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
     assert found["stored_ahead"]["plan_files_stored"] > 0.9 * FILES
     assert found["stored_ahead"]["reads_of_stored"] <= FILES // 100
     assert found["stored_ahead"]["failed"] == 0
-    assert made - looks < FILES // SENTINEL_FILES + FILES // 10
+    assert 0.9 / SENTINEL_FILES < found["bytes_read"] / total_bytes < 0.2
 
     read_by_steps(shuffled, order_of(shuffled, f"seed=1,group={GROUP},epoch=1")[: FILES // 4])
     assert plan_of(shuffled)["position"] > FILES // 8
