@@ -40,6 +40,7 @@ from dieselfs.node_memory.messages import (
 from dieselfs.node_memory.piece import Piece
 
 CONNECT_TIMEOUT_S: Final = 2.0
+_LOOK_MS: Final = 500
 ANSWER_TIMEOUT_S: Final = 30.0
 """A master that has died is noticed at once; this is for one that hangs. Longer than a store takes for 16 MiB."""
 STATISTICS_TIMEOUT_S: Final = 2.0
@@ -128,7 +129,9 @@ class RemoteMaster:
             if wait:
                 waiting = select.poll()
                 waiting.register(self._news, select.POLLIN)
-                waiting.poll()
+                # Who closes the descriptor meanwhile does not wake us, and its number may be somebody else's by then.
+                while not waiting.poll(_LOOK_MS) and not self.is_gone:
+                    pass
             while True:
                 heard = packet_socket.receive(self._news, socket.MSG_DONTWAIT)
                 if isinstance(heard, News):

@@ -24,6 +24,7 @@ import pytest
 
 from chunkstore.chunk_format import KIND_FILE
 from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.resilient import ResilientStore
 from dieselfs.cli import (
     put as put_verb,  # loaded before a child gives up root's powers, as all below
 )
@@ -40,7 +41,7 @@ from tests.services.redis_processes import free_port
 
 TIMEOUT_S = 60
 NOBODY = 65534
-LOADED = (put_verb, pack, multiprocessing.popen_fork)
+LOADED = (put_verb, pack, multiprocessing.popen_fork, ResilientStore)
 
 
 @dataclass(frozen=True)
