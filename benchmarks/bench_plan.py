@@ -2,8 +2,8 @@
 
 The disk is made up (`slow_store.SlowStore`): 150 MB/s, 8.3 ms a seek, one queue. So a chunk of 4 MiB takes 36.3 ms and chunks come at 115 MB/s, 28,200 files
 of 4 KiB or 1,025 of 110 KiB a second; read one by one in random order, as from a directory on such a disk, they come at 120 and 110 a second (235 and
-9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of the dataset, for node memory and page cache together. Both are
-measured by a control group that the daemon and the reader are in: the peak of what it is charged for files and shared memory, sampled 50 times a
+9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of the dataset. Node memory and page cache together are
+measured by a control group that the daemon and the reader are in: the peak of all that it is charged for files and shared memory, sampled 50 times a
 second. A chunk-wise shuffle is only worth something if it mixes: its *mix*, distinct class folders in 256 consecutive samples, is printed with every rate
 (100 folders: 92 for a full shuffle).
 
@@ -43,8 +43,9 @@ from dieselfs.shuffle_quality import report as quality
 from metadata.snapshot import Snapshot
 
 FOLDERS = 100
-SHARE = 0.02
-"""Of the dataset: the memory."""
+GIVEN = {4 << 10: 0.008, 110 << 10: 0.017}
+"""Of the dataset, by the size of its files: what the mount is told as --memory. The control group is charged for more: names in directories' pages (24 bytes a
+file), plans (8 bytes a file), and what the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to be 2%."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
 _GROUPS = Path("/sys/fs/cgroup/memory")
 _SAMPLED_S = 0.02
@@ -86,8 +87,8 @@ def packed(files: int, size_bytes: int) -> Iterator[Packed]:
 
 
 def choose_group(data: Packed, memory_bytes: int) -> int:
-    """Half of the chunks that the memory holds beside two that are under way: the next group comes while one is read."""
-    return max((memory_bytes // (data.payload_bytes // data.chunks) - 2) // 2, 1)
+    """Half of the chunks that the memory holds: two are under way, or the next group comes, while one is read."""
+    return max(memory_bytes // (data.payload_bytes // data.chunks) // 2, 1)
 
 
 def mix_of(data: Packed, group: int) -> float:
@@ -130,9 +131,8 @@ class ControlGroup:
         lines = (self.folder / "memory.stat").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("total_cache "))
 
-    def start_over(self) -> int:
-        self.peak_bytes = now = self.charged_bytes()
-        return now
+    def start_over(self) -> None:
+        self.peak_bytes = self.charged_bytes()
 
     def _sample(self) -> None:
         while not self._ended.wait(_SAMPLED_S):
@@ -198,12 +198,12 @@ def epochs(
     data: Packed,
     reader: Path,
     rounds: int,
-    share: float,
+    share: float | None,
     group_size: int | None,
     pace: float | None,
 ) -> None:
     """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
-    memory = int(share * data.payload_bytes)
+    memory = int((share or GIVEN[data.size_bytes]) * data.payload_bytes)
     group_size = group_size or choose_group(data, memory)
     mix = mix_of(data, group_size)
     rate = data.chunk_rate
@@ -223,10 +223,10 @@ def epochs(
             with mounted(data, charged, *options) as root:
                 contenders.list_all(root)
                 order = in_plan_order(data, root, group_size)
-                begun = charged.start_over()
+                charged.start_over()
                 before = contenders.statistics(root)
                 epoch = read_in(charged, reader, root, order, *flags)
-                peaks.append((charged.peak_bytes - begun, charged.peak_bytes))
+                peaks.append(charged.peak_bytes)
                 after = contenders.statistics(root)
             rates.append(epoch["bytes"] / epoch["seconds"])
             waits.append(epoch["waits"] / epoch["files"])
@@ -240,7 +240,7 @@ def epochs(
             if pace is not None:
                 cached.append(_cached(data, reader, order, flags))
     report(
-        f"{data}: one epoch through a mount over a slow disk, memory for {share:.0%}, "
+        f"{data}: one epoch through a mount over a slow disk, --memory {memory >> 20}MiB, "
         + (
             "reader as fast as it can"
             if pace is None
@@ -262,8 +262,7 @@ def epochs(
         longest_wait_s=longest,
         read_requests_share=spread(reads),
         reads_of_stored=of_stored,
-        memory_share=max(peak for peak, _ in peaks) / data.payload_bytes,
-        memory_share_with_what_was_there_before=max(peak for _, peak in peaks) / data.payload_bytes,
+        memory_share=max(peaks) / data.payload_bytes,
     )
 
 
@@ -306,8 +305,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--files", type=int, default=524_288, help="of 4 KiB; 0: none")
     parser.add_argument("--large-files", type=int, default=19_456, help="of 110 KiB; 0: none")
-    parser.add_argument("--share", type=float, default=SHARE, help="of the dataset: memory")
-    parser.add_argument("--group", type=int, help="chunks; the default is half of what the memory holds")
+    parser.add_argument("--share", type=float, help="of the dataset: what --memory is")
+    parser.add_argument(
+        "--group", type=int, help="chunks; the default is half of what the memory holds"
+    )
     options = parser.parse_args()
     if os.geteuid() != 0 or not _GROUPS.is_dir():
         sys.exit("bench_plan needs root and a memory control group (version 1)")

@@ -13,7 +13,12 @@ import sys
 from pathlib import Path
 
 QUICK = {
+    "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
+    "bench_plan": [
+        *("--files", "40960", "--large-files", "400", "--rounds", "1"),
+        *("--share", "0.4", "--group", "2"),
+    ],
     "bench_put": ["--files", "5000", "--rounds", "1"],
     "bench_pack": ["--files", "10000", "--rounds", "1"],
     "bench_memory": ["--files", "1000"],
