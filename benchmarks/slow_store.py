@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from chunkstore.after_fork import renew_now_and_after_fork
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,26 +20,7 @@ class DeviceStatistics:
     busy_s: float = 0.0
 
 
-class _PassesOn:
-    """Everything but reads goes to the wrapped store."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        self._store.create(key, parts)
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self._store.stat(key)
-
-
-class SlowStore(_PassesOn):
+class SlowStore(ReadWrapper):
     """A disk: one request at a time, first come, first served; each takes a seek and its bytes at a constant rate, also when it follows on
     the one before.
 
@@ -61,21 +43,15 @@ class SlowStore(_PassesOn):
         self._statistics = DeviceStatistics()
 
     def __reduce__(self) -> tuple[type[SlowStore], tuple[ObjectStore, float, float]]:
-        return type(self), (self._store, self._seek_s, self._bytes_per_s)
-
-    def get(self, key: str) -> bytes:
-        arrival = time.monotonic()
-        return self._served(self._store.get(key), arrival)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        arrival = time.monotonic()
-        return self._served(self._store.get_range(key, offset, length), arrival)
+        return type(self), (self._wrapped, self._seek_s, self._bytes_per_s)
 
     def statistics(self) -> DeviceStatistics:
         """Of the device: busy seconds are reckoned ones, up to the end of the last request that was accepted."""
         return self._statistics
 
-    def _served(self, data: bytes, arrival: float) -> bytes:
+    def _read(self, read: Read) -> bytes:
+        arrival = time.monotonic()
+        data = read.of(self._wrapped)
         service_s = self._seek_s + len(data) / self._bytes_per_s
         with self._lock:
             self._busy_until = end = max(arrival, self._busy_until) + service_s
@@ -87,7 +63,7 @@ class SlowStore(_PassesOn):
         return data
 
 
-class StragglingStore(_PassesOn):
+class StragglingStore(ReadWrapper):
     """Every read takes `read_s`, give or take `jitter` of it; a `share` of them, drawn at random, takes `factor` times as long. All at once if
     asked at once. Which reads straggle follows from the seed and the order in which they arrive."""
 
@@ -110,13 +86,9 @@ class StragglingStore(_PassesOn):
         self._random = random.Random(seed)
         self.reads = 0
 
-    def get(self, key: str) -> bytes:
+    def _read(self, read: Read) -> bytes:
         self._wait()
-        return self._store.get(key)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        self._wait()
-        return self._store.get_range(key, offset, length)
+        return read.of(self._wrapped)
 
     def _wait(self) -> None:
         begin = time.monotonic()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.aimd import Aimd, LimitPolicy
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
 from chunkstore.stores.time_left import time_left_s
 from chunkstore.stores.turns import Turns
 
@@ -36,7 +37,7 @@ class LimitStatistics:
     decreases: int = 0
 
 
-class LimitedStore:
+class LimitedStore(ReadWrapper):
     """Wraps a store; limits `get` and `get_range`, passes on what else there is."""
 
     def __init__(
@@ -46,7 +47,7 @@ class LimitedStore:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._policy = policy or LimitPolicy()
         self._clock = clock
         renew_now_and_after_fork(self)
@@ -57,25 +58,7 @@ class LimitedStore:
         self._turns = Turns(self._aimd.limit)
 
     def __reduce__(self) -> tuple[type[LimitedStore], tuple[ObjectStore, LimitPolicy]]:
-        return type(self), (self._store, self._policy)
-
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        self._store.create(key, parts)
-
-    def get(self, key: str) -> bytes:
-        return self._read(Read(key))
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._read(Read(key, offset, length))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self._store.stat(key)
+        return type(self), (self._wrapped, self._policy)
 
     def statistics(self) -> LimitStatistics:
         turns, aimd = self._turns, self._aimd
@@ -92,7 +75,7 @@ class LimitedStore:
         try:
             began = self._clock()
             try:
-                data = read.of(self._store)
+                data = read.of(self._wrapped)
             except Unavailable:
                 self._report(lambda now: self._aimd.failed(began, now))
                 raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -22,8 +22,8 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.hedge_budget import HedgeBudget
 from chunkstore.stores.latencies import Latencies
-from chunkstore.stores.object_store import Buffer, ObjectInfo
 from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class HedgeStatistics:
     """Late reads that were not sent again: the budget was spent."""
 
 
-class HedgingStore:
+class HedgingStore(ReadWrapper):
     """Wraps a `DeadlineStore`; hedges `get` and `get_range`, passes on what else there is."""
 
     def __init__(
@@ -63,6 +63,7 @@ class HedgingStore:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        super().__init__(store)
         self._store = store
         self._policy = policy or HedgePolicy()
         self._clock = clock
@@ -76,24 +77,6 @@ class HedgingStore:
 
     def __reduce__(self) -> tuple[type[HedgingStore], tuple[DeadlineStore, HedgePolicy]]:
         return type(self), (self._store, self._policy)
-
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        self._store.create(key, parts)
-
-    def get(self, key: str) -> bytes:
-        return self._read(Read(key))
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._read(Read(key, offset, length))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self._store.stat(key)
 
     def statistics(self) -> HedgeStatistics:
         with self._lock:
