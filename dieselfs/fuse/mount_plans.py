@@ -85,6 +85,7 @@ class MountPlans:
                 raise UsageError(f"{name!r} is not the name of a plan")
             path = self.task_folder / "plans" / name
             self._require_current(open_plan(path).plan)
+            self._listed.end_all()  # who announces plans says when they end; that of a list may have ended long ago
             self._following.follow(path)
         except (DieselFSError, OSError) as error:
             log.warning("plan %s is not followed: %s", name, error)
