@@ -12,7 +12,6 @@ chunks in the node's shared memory once `open_memory` or `shuffle` has opened it
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,14 @@ from dieselfs import snapshots
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import NotYetSupported, UsageError
+from dieselfs.file_stat import (
+    FileStat,
+    joined,
+    stat_in,
+    stat_of_row,
+    stats_of_listing,
+    walk_snapshot,
+)
 from dieselfs.node_memory.node_memory import NodeMemory, NodeMemoryStatistics
 from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.plan.plan_file import ReadingPlan, write_plan
@@ -39,7 +46,6 @@ from dieselfs.sample_reader import SampleReader
 from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
 from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
-from metadata.listing import DirectoryListing
 from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
@@ -63,25 +69,6 @@ class ClientStatistics:
     files_off_plan: int = 0
     memory: NodeMemoryStatistics | None = None
     """None: not opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileStat:
-    """What is known of a path. Of a directory, only kind, mode and mtime say anything."""
-
-    path: str
-    kind: str
-    """`file` or `directory`."""
-    size: int
-    mode: int
-    """st_mode with type bits."""
-    mtime_ns: int
-    chunk: str | None
-    offset: int
-    hash: int
-    """xxh3_64 of the content."""
-    generation: int
-    """The commit that gave the path this content; 0 when read from a snapshot."""
 
 
 class Client:
@@ -252,9 +239,9 @@ class Client:
         """DL_stat; `PathNotFound`."""
         encoded = _encoded(path)
         if self._snapshot is not None:
-            return _stat_in(self._snapshot, self._inode(encoded))
+            return stat_in(self._snapshot, self._inode(encoded))
         entry = self.dataset.namespace.stat(encoded)
-        return _stat_of(entry.path, entry.row)
+        return stat_of_row(entry.path, entry.row)
 
     def ls(self, path: DatasetPath = b"") -> list[FileStat]:
         """DL_ls: the children of a directory, directories first, each sorted by name; of a file, itself."""
@@ -262,12 +249,12 @@ class Client:
         if self._snapshot is not None:
             inode = self._inode(encoded)
             if not self._snapshot.is_directory(inode):
-                return [_stat_in(self._snapshot, inode)]
-            return [_stat_in(self._snapshot, child) for _, child in self._snapshot.children(inode)]
+                return [stat_in(self._snapshot, inode)]
+            return [stat_in(self._snapshot, child) for _, child in self._snapshot.children(inode)]
         found = self.stat(encoded)
         if found.kind == "file":
             return [found]
-        return list(_children(self.dataset.namespace.list(encoded)))
+        return list(stats_of_listing(self.dataset.namespace.list(encoded)))
 
     def walk(self, path: DatasetPath = b"") -> Iterator[FileStat]:
         """Everything below a directory, each directory before its content; of a file, itself. Streams."""
@@ -275,10 +262,10 @@ class Client:
         if self.stat(encoded).kind == "file":
             yield self.stat(encoded)
         elif self._snapshot is not None:
-            yield from _walk_snapshot(self._snapshot, self._inode(encoded))
+            yield from walk_snapshot(self._snapshot, self._inode(encoded))
         else:
             for listing in self.dataset.namespace.walk(encoded):
-                yield from _children(listing)
+                yield from stats_of_listing(listing)
 
     def delete(self, path: DatasetPath) -> None:
         """DL_delete: one file, or an empty directory. Acknowledged by `flush`, as a put is."""
@@ -310,9 +297,9 @@ class Client:
         count = 0
         for listing in self.dataset.namespace.walk(encoded):
             for name, row in zip(listing.file_names, listing.files, strict=True):
-                writer.delete(PathEntry(_join(listing.path, name), row))
+                writer.delete(PathEntry(joined(listing.path, name), row))
             for name, row in zip(listing.directory_names, listing.directories, strict=True):
-                writer.delete(PathEntry(_join(listing.path, name), row), applied)
+                writer.delete(PathEntry(joined(listing.path, name), row), applied)
             count += len(listing.file_names)
         if encoded:
             writer.delete(top, applied)
@@ -569,56 +556,3 @@ def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
 
 def _decoded(path: bytes) -> str:
     return os.fsdecode(path)
-
-
-def _join(directory: bytes, name: bytes) -> bytes:
-    return directory + b"/" + name if directory else name
-
-
-def _stat_of(path: bytes, row: np.void) -> FileStat:
-    directory = stat.S_ISDIR(int(row["mode"]))
-    return FileStat(
-        path=_decoded(path),
-        kind="directory" if directory else "file",
-        size=int(row["length"]),
-        mode=int(row["mode"]),
-        mtime_ns=int(row["mtime_ns"]),
-        chunk=None if directory else str(ChunkId(bytes(row["chunk"]))),
-        offset=int(row["offset"]),
-        hash=int(row["hash"]),
-        generation=int(row["version"]) >> 1,
-    )
-
-
-def _stat_in(snapshot: Snapshot, inode: int) -> FileStat:
-    directory = snapshot.is_directory(inode)
-    extent = None if directory else snapshot.extent(inode)
-    return FileStat(
-        path=_decoded(snapshot.path_of(inode)),
-        kind="directory" if directory else "file",
-        size=0 if extent is None else extent.length,
-        mode=snapshot.mode(inode),
-        mtime_ns=snapshot.mtime_ns(inode),
-        chunk=None if extent is None else str(extent.chunk.id),
-        offset=0 if extent is None else extent.offset,
-        hash=0 if extent is None else extent.hash,
-        generation=0,
-    )
-
-
-def _children(listing: DirectoryListing) -> Iterator[FileStat]:
-    for name, row in zip(listing.directory_names, listing.directories, strict=True):
-        yield _stat_of(_join(listing.path, name), row)
-    for name, row in zip(listing.file_names, listing.files, strict=True):
-        yield _stat_of(_join(listing.path, name), row)
-
-
-def _walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
-    pending = [top]
-    while pending:
-        directories = []
-        for _, child in snapshot.children(pending.pop()):
-            yield _stat_in(snapshot, child)
-            if snapshot.is_directory(child):
-                directories.append(child)
-        pending.extend(reversed(directories))

@@ -15,7 +15,7 @@ from dieselfs.cli.verb import filter_options, human_option, verb
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
-    from dieselfs.client import FileStat
+    from dieselfs.file_stat import FileStat
 
 
 @verb(examples=["dlcmd du imagenet", "dlcmd du -H -d 1 imagenet:train"])

@@ -11,7 +11,7 @@ from dieselfs.cli.exit_codes import ExitCode, explain
 from dieselfs.errors import DieselFSError
 
 if TYPE_CHECKING:
-    from dieselfs.client import FileStat
+    from dieselfs.file_stat import FileStat
 
 
 def entry_record(entry: FileStat) -> dict[str, Any]:

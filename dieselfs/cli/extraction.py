@@ -14,7 +14,8 @@ from dieselfs.cli.local_folder import LocalFolder
 from dieselfs.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from dieselfs.client import Client, FileStat
+    from dieselfs.client import Client
+    from dieselfs.file_stat import FileStat
 
 WINDOW_FILES: Final = 1 << 16
 """Files put in the order of their chunks at a time: bounds memory, about 40 MB."""

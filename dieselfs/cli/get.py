@@ -24,7 +24,8 @@ from dieselfs.errors import LocalFileError, UsageError
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
-    from dieselfs.client import Client, FileStat
+    from dieselfs.client import Client
+    from dieselfs.file_stat import FileStat
 
 
 @verb(

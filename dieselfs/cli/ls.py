@@ -18,7 +18,8 @@ from dieselfs.errors import DirectoryNotFound
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
-    from dieselfs.client import Client, FileStat
+    from dieselfs.client import Client
+    from dieselfs.file_stat import FileStat
 
 _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
     "name": lambda entry: entry.path,

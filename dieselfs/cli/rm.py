@@ -16,7 +16,8 @@ from dieselfs.cli.verb import dry_run_option, recursive_option, verb, yes_option
 from dieselfs.errors import Refused, UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.client import Client, FileStat
+    from dieselfs.client import Client
+    from dieselfs.file_stat import FileStat
 
 
 @verb(

@@ -13,7 +13,7 @@ from dieselfs.cli.output import Output
 from dieselfs.cli.verb import human_option, verb
 
 if TYPE_CHECKING:
-    from dieselfs.client import FileStat
+    from dieselfs.file_stat import FileStat
 
 
 @verb(

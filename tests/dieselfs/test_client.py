@@ -13,8 +13,9 @@ import pytest
 
 from chunkstore.errors import InvalidPath, StoreFull
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.client import Client, FileStat
+from dieselfs.client import Client
 from dieselfs.errors import NotYetSupported, UsageError
+from dieselfs.file_stat import FileStat
 from metadata.errors import (
     DatasetNotFound,
     PathConflict,

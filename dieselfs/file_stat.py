@@ -1,0 +1,91 @@
+"""What is known of a path in a dataset, as the index or a snapshot tells it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from chunkstore.chunk_id import ChunkId
+from metadata.listing import DirectoryListing
+from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What is known of a path. Of a directory, only kind, mode and mtime say anything."""
+
+    path: str
+    kind: str
+    """`file` or `directory`."""
+    size: int
+    mode: int
+    """st_mode with type bits."""
+    mtime_ns: int
+    chunk: str | None
+    offset: int
+    hash: int
+    """xxh3_64 of the content."""
+    generation: int
+    """The commit that gave the path this content; 0 when read from a snapshot."""
+
+
+def joined(directory: bytes, name: bytes) -> bytes:
+    """A path below a directory; the root's is empty."""
+    return directory + b"/" + name if directory else name
+
+
+def stat_of_row(path: bytes, row: np.void) -> FileStat:
+    """Of an entry of the index."""
+    directory = stat.S_ISDIR(int(row["mode"]))
+    return FileStat(
+        path=os.fsdecode(path),
+        kind="directory" if directory else "file",
+        size=int(row["length"]),
+        mode=int(row["mode"]),
+        mtime_ns=int(row["mtime_ns"]),
+        chunk=None if directory else str(ChunkId(bytes(row["chunk"]))),
+        offset=int(row["offset"]),
+        hash=int(row["hash"]),
+        generation=int(row["version"]) >> 1,
+    )
+
+
+def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
+    """Of an inode of a snapshot."""
+    directory = snapshot.is_directory(inode)
+    extent = None if directory else snapshot.extent(inode)
+    return FileStat(
+        path=os.fsdecode(snapshot.path_of(inode)),
+        kind="directory" if directory else "file",
+        size=0 if extent is None else extent.length,
+        mode=snapshot.mode(inode),
+        mtime_ns=snapshot.mtime_ns(inode),
+        chunk=None if extent is None else str(extent.chunk.id),
+        offset=0 if extent is None else extent.offset,
+        hash=0 if extent is None else extent.hash,
+        generation=0,
+    )
+
+
+def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
+    """A directory's children, sub-directories first."""
+    for name, row in zip(listing.directory_names, listing.directories, strict=True):
+        yield stat_of_row(joined(listing.path, name), row)
+    for name, row in zip(listing.file_names, listing.files, strict=True):
+        yield stat_of_row(joined(listing.path, name), row)
+
+
+def walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
+    """All below a directory, each directory before its content."""
+    pending = [top]
+    while pending:
+        directories = []
+        for _, child in snapshot.children(pending.pop()):
+            yield stat_in(snapshot, child)
+            if snapshot.is_directory(child):
+                directories.append(child)
+        pending.extend(reversed(directories))
