@@ -272,7 +272,9 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     following.follower.follow_on(order_of(SNAPSHOT, backwards))
     wait_until(lambda: len(following.memory.expected) == 2)
     assert following.memory.expected[-1] == [*range(20), *range(19, -1, -1)]
-    for position in range(0, 86, 5):  # a chunk that is passed before it has come does not arrive any more
+    for position in range(
+        0, 86, 5
+    ):  # a chunk that is passed before it has come does not arrive any more
         following.readers.at = position
         following.wait_for_arrivals(*range(min(position // 5 + 6, 20)))
     following.readers.at = 90
