@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -372,7 +373,13 @@ def test_the_readers_wake_it(follow: Make) -> None:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    """Of the kind that a follower opens; without what tests before have left to the garbage collector."""
+    gc.collect()
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += "eventfd" in os.readlink(f"/proc/self/fd/{fd}")
+    return found
 
 
 def test_it_ends_within_its_timeout_and_leaves_nothing() -> None:
@@ -387,7 +394,7 @@ def test_it_ends_within_its_timeout_and_leaves_nothing() -> None:
         assert not following.follower.is_running
         assert following.readers.closed >= 1
     assert threading.active_count() == threads
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_a_fetch_that_hangs_is_left_to_itself() -> None:
@@ -403,7 +410,7 @@ def test_a_fetch_that_hangs_is_left_to_itself() -> None:
     wait_until(lambda: threading.active_count() == threads)
     assert sorted(memory.begun) == [0, 1], "no further fetch after the end"
     del following
-    wait_until(lambda: gc.collect() >= 0 and descriptors() == before)
+    wait_until(lambda: descriptors() <= before)
 
 
 def test_one_that_was_never_started_can_be_closed() -> None:
@@ -413,7 +420,7 @@ def test_one_that_was_never_started_can_be_closed() -> None:
         ScriptedMemory(), readers, SNAPSHOT.chunk, lambda: 500, order_of(SNAPSHOT, ALL)
     )
     follower.close()
-    assert descriptors() == before
+    assert descriptors() <= before
     assert readers.closed == 1
 
 
