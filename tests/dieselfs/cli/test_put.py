@@ -432,7 +432,8 @@ def test_an_unreadable_file_or_folder() -> None:
             os.dup2(fd, 1)
             os.dup2(fd, 2)
             sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115
-            logging.getLogger().handlers.clear()  # another test's --debug logs to a stream that is closed
+            # Another test's --debug logs to a stream that is closed.
+            logging.getLogger().handlers[:] = [logging.NullHandler()]
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
