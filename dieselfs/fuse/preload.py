@@ -9,12 +9,14 @@ import trio
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import ChunkStoreError
+from dieselfs.errors import LocalFileError, MasterGone, NoRoom
 from dieselfs.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chunkstore.chunk_source import ChunkRef, ChunkSource
+    from chunkstore.chunk_source import ChunkRef
+    from dieselfs.plan.follower import PlannedMemory
     from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -23,16 +25,21 @@ FETCHES: Final = 4
 """At a time: enough to keep a local disk busy, few enough to let readers pass."""
 
 
-async def preload(snapshot: Snapshot, source: ChunkSource, budget_bytes: int) -> None:
-    """Fetch the chunks in their order until `budget_bytes` are in memory. A chunk that can't be fetched is left to its readers."""
+async def preload(snapshot: Snapshot, memory: PlannedMemory, budget_bytes: int) -> None:
+    """Fetch the chunks in their order until `budget_bytes` are in memory, or there is no more room, which others of the task may have taken.
+
+    A chunk that can't be fetched is left to its readers.
+    """
     threads = WorkerThreads(FETCHES)
     chunks = _that_fit(snapshot, budget_bytes)
 
     async def fetch_next() -> None:
         for chunk in chunks:
             try:
-                await threads.run_abandonable(source.payload, chunk)
-            except ChunkStoreError as error:
+                await threads.run_abandonable(memory.fetch, [chunk])
+            except NoRoom:
+                return
+            except (ChunkStoreError, MasterGone, LocalFileError) as error:
                 log.warning("chunk %s is not preloaded: %s", chunk.id, error)
 
     async with trio.open_nursery() as nursery:

@@ -51,6 +51,7 @@ class Leader:
                 budget_bytes,
                 settings.policy,
                 follow=lambda plan: plans.follow(plan),
+                planned=lambda: plans.statistics(),
             )
             plans = ClientPlans(master)
             try:

@@ -23,6 +23,7 @@ from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.piece_news import PieceNews
 from dieselfs.node_memory.prefetching import Prefetching
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.plan.follower import FollowerStatistics
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,13 @@ class Master:
         policy: PolicyName = "uniform",
         prefetchers: int = 4,
         follow: Callable[[Path], None] | None = None,
+        planned: Callable[[], FollowerStatistics] | None = None,
     ) -> None:
-        """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`."""
+        """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`; `planned`
+        are the statistics of what it does."""
         self._source = source
         self._files = ChunkFiles(folder.chunks)
-        self._follow = follow
+        self._follow, self._planned = follow, planned
         self._own_budget = budget_bytes
         self._room_found: int | None = None
         """Bytes that the file system turned out to have for us; None as long as it was never full."""
@@ -172,6 +175,7 @@ class Master:
         wait()
 
     def statistics(self) -> MemoryStatistics:
+        planned = None if self._planned is None else self._planned()
         with self._lock:
             ledger = self._ledger
             return MemoryStatistics(
@@ -190,6 +194,8 @@ class Master:
                 evicted_bytes=ledger.evicted_bytes,
                 not_kept=self._not_kept,
                 members=len(self._members),
+                window_bytes=0 if planned is None else planned.window_bytes,
+                late=0 if planned is None else planned.late,
             )
 
     def close(self) -> None:

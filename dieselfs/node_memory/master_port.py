@@ -40,6 +40,10 @@ class MemoryStatistics:
     """Fetches refused for want of room (`NoRoom`)."""
     members: int = 0
     """Connected. As of now."""
+    window_bytes: int = 0
+    """Of those held, what is under way or was fetched for the plans of clients and is not read yet. As of now. A mount counts its plans itself."""
+    late: int = 0
+    """Chunks of these plans that came when their reader was at their first file already."""
 
 
 class MasterPort(Protocol):

@@ -16,6 +16,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client, ClientStatistics
 from dieselfs.errors import PlanTooLarge, UsageError
+from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.plan.plan_file import open_plan
 from metadata.errors import PathConflict, PathNotFound
@@ -183,6 +184,29 @@ def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
         assert client.statistics().files_on_plan == 200
         folder = path.parent
     assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
+    with packed.with_snapshot() as client:
+        order = client.shuffle(seed=1, group_size=2, memory_bytes=6 * 8192, task="ahead")
+
+        def node() -> MemoryStatistics:
+            memory = client.statistics().memory
+            assert memory is not None
+            return memory.node or MemoryStatistics()
+
+        wait_for(lambda: node().prefetched > 2, "chunk before anybody reads")
+        assert 0 < node().window_bytes <= node().held_bytes <= 6 * 8192
+        assert [client.get(path) for path in order] == [packed.files[path] for path in order]
+        assert node().prefetched_used > 2
+
+
+def test_too_little_memory_for_a_plan_is_refused_with_what_fits(packed: Packed) -> None:
+    with packed.with_snapshot() as client:
+        with pytest.raises(PlanTooLarge, match="this order needs") as refused:
+            client.shuffle(seed=1, group_size=8, memory_bytes=6 * 8192, task="too-little")
+        assert "a group size of" in str(refused.value.hint)
+        assert plans_of(client) == []
 
 
 def test_a_child_that_closes_leaves_its_parents_plan(packed: Packed) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
@@ -12,6 +12,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
+from dieselfs.errors import NoRoom
 from dieselfs.fuse.preload import FETCHES, preload
 
 
@@ -34,7 +35,8 @@ class Source:
         self._during = during
         self._lock = threading.Lock()
 
-    def payload(self, chunk: ChunkRef) -> memoryview:
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        [chunk] = chunks
         number = int.from_bytes(chunk.id.value, "big")
         with self._lock:
             self.fetched.append(number)
@@ -45,7 +47,6 @@ class Source:
         finally:
             with self._lock:
                 self._at_once -= 1
-        return memoryview(b"")
 
 
 async def preloaded(sizes: list[int], budget_bytes: int, source: Source | None = None) -> list[int]:
@@ -90,6 +91,15 @@ async def test_one_that_fails_is_logged_and_left_to_its_readers(
     assert await preloaded([1] * 10, 100, Source(fail)) == list(range(10))
     [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
     assert warning.getMessage().endswith("is not preloaded: no store")
+
+
+async def test_it_ends_where_others_have_taken_the_room(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(number: int) -> None:
+        if number >= FETCHES:
+            raise NoRoom("others are there")
+
+    assert len(await preloaded([1] * 100, 1000, Source(fail))) == 2 * FETCHES
+    assert not caplog.records
 
 
 async def test_a_bug_is_not_swallowed() -> None:
