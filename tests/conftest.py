@@ -1,5 +1,6 @@
 """What holds for every test: nothing outlives the run, no mount and no process."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -38,6 +39,20 @@ def node_memory_of_the_tests() -> Iterator[Path]:
     yield folder
     del os.environ["DIESELFS_MEMORY_FOLDER"]
     shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def logging_of_each_test() -> Iterator[None]:
+    """A program that a test runs in this process sets up logging for good: its level and its handlers, whose streams end with the test, are nobody else's."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in handlers and isinstance(
+            handler, logging.StreamHandler | logging.NullHandler
+        ):
+            root.removeHandler(handler)
 
 
 def mounts_below(folder: Path) -> list[str]:
