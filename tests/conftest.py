@@ -49,8 +49,10 @@ def logging_of_each_test() -> Iterator[None]:
     yield
     root.setLevel(level)
     for handler in root.handlers[:]:
-        if handler not in handlers and isinstance(
-            handler, logging.StreamHandler | logging.NullHandler
+        # pytest's own handlers, which come and go with the phases of a test, are subclasses.
+        if handler not in handlers and type(handler) in (
+            logging.StreamHandler,
+            logging.NullHandler,
         ):
             root.removeHandler(handler)
 
