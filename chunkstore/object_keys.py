@@ -41,3 +41,25 @@ def snapshot_prefix(name: str) -> str:
 def snapshot_key(name: str, snapshot_id: str) -> str:
     """`snapshot_id` is `<generation>-<hash of the whole file>`."""
     return f"datasets/{name}/snapshots/{snapshot_id}"
+
+
+def tags_prefix(name: str) -> str:
+    return f"datasets/{name}/tags/"
+
+
+def tag_key(name: str, tag: str, number: int) -> str:
+    """`number` grows with each change of the tag; the greatest one says what it means."""
+    return f"datasets/{name}/tags/{tag}/{number:0{_GENERATION_DIGITS}d}"
+
+
+def leases_prefix(name: str) -> str:
+    return f"datasets/{name}/leases/"
+
+
+def lease_key(name: str, lease_id: str, number: int) -> str:
+    """`number` grows with each renewal."""
+    return f"datasets/{name}/leases/{lease_id}/{number:0{_GENERATION_DIGITS}d}"
+
+
+def chunk_prefix(name: str) -> str:
+    return f"datasets/{name}/chunks/"

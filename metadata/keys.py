@@ -16,6 +16,8 @@ DATASETS = b"{dieselfs}n"
 
 APPLIED = b"applied"
 TOTALS = b"totals"
+HELD = b"held"
+"""Only in an index made for one point in time: the generation that it stays at."""
 ROOT_FIELD = b""
 """The root directory has no name in a parent: its own record is this field of its own map of sub-directories."""
 

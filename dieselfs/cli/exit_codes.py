@@ -27,6 +27,8 @@ class ExitCode(IntEnum):
     PARTIAL = 6
     INTEGRITY = 7
     CONFLICT = 8
+    REPAIRED = 9
+    FOUND = 10
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -41,6 +43,8 @@ MEANINGS: Final = {
     ExitCode.PARTIAL: "partial: some items failed, the others are done",
     ExitCode.INTEGRITY: "integrity: damaged or foreign data was refused",
     ExitCode.CONFLICT: "conflict: exists, stale or busy",
+    ExitCode.REPAIRED: "repaired: something was wrong or waste, and has been put right",
+    ExitCode.FOUND: "found: waste or differences that can be put right; nothing was changed",
     ExitCode.INTERRUPTED: "interrupted",
 }
 

@@ -29,6 +29,11 @@ VERBS: Final = {
     "snapshot": "Create, list, show, pull and verify snapshots.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
+    "recover": "Rebuild the index from the object store alone.",
+    "fsck": "Compare store, index and snapshots.",
+    "scrub": "Read and verify every byte of a dataset.",
+    "purge": "Merge chunks with holes and free their space.",
+    "gc": "Find and delete what nothing needs any more.",
     "completion": "Print the shell's completion script.",
 }
 ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls"}
