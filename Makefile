@@ -5,10 +5,10 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test soak demo bench clean
+.PHONY: help setup torch check format test soak faults faults-proof demo bench clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup:  ## install what is missing: system packages (Debian), .venv, .venv/bin/dlcmd
 	@scripts/setup.sh
@@ -31,6 +31,12 @@ test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 
 soak: setup  ## minutes of reading a mount while everything changes; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
+
+faults: torch  ## the fault bench, and its table in docs/reliability.md
+	@$(PYTHON_IN_VENV) -m tests.faults.report
+
+faults-proof: torch  ## take out each check that the fault bench tests: its case must fail
+	@$(PYTHON_IN_VENV) -m tests.faults.proof
 
 demo: torch  ## pack, index, mount and train on real images, then clean up
 	@scripts/demo.sh

@@ -1,0 +1,80 @@
+"""Takes out the check of each case of the fault bench in turn: `python -m tests.faults.proof [-k NAME]`. Ends with 1 if a case passes all the same.
+
+A case that does not notice that its check is gone proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.case import FaultCase
+
+BENCH = Path(__file__).parent
+TIMEOUT_S = 300
+
+
+class Collector:
+    """A pytest plugin that only looks."""
+
+    def __init__(self) -> None:
+        self.checks: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            marker = item.get_closest_marker("fault")
+            if marker is not None:
+                case: FaultCase = marker.args[0]
+                if case.check is not None:
+                    self.checks[item.nodeid] = case.check
+
+
+def exists(check: str) -> bool:
+    module, _, rest = check.partition(":")
+    owner = importlib.import_module(module)
+    for part in rest.partition("=")[0].split("."):
+        owner = getattr(owner, part, None)
+    return owner is not None
+
+
+def notices(test: str, check: str) -> bool:
+    """Whether the test fails without the check."""
+    environment = os.environ | {
+        "PYTHONPATH": os.fspath(BENCH / "taken_out"),
+        "DIESELFS_TAKEN_OUT": check,
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", test]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    return done.returncode == pytest.ExitCode.TESTS_FAILED and " failed" in done.stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="only cases whose name matches, as pytest's -k")
+    chosen = parser.parse_args()
+    collector = Collector()
+    pytest.main(
+        ["--collect-only", "-q", "-n", "0", "-k", chosen.k, os.fspath(BENCH)], plugins=[collector]
+    )
+    unnoticed = 0
+    for test, check in collector.checks.items():
+        if not exists(check):
+            verdict = "there is no such check"
+        else:
+            verdict = "noticed" if notices(test, check) else "NOT NOTICED"
+        unnoticed += verdict != "noticed"
+        print(f"{verdict}: {test} without {check}", flush=True)
+    print(f"{len(collector.checks)} checks taken out, {unnoticed} not noticed")
+    return 1 if unnoticed or not collector.checks else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
