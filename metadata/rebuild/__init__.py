@@ -1,0 +1,5 @@
+"""The whole index of a dataset, computed from its commits and the heads of its chunks: a sort, not a replay (docs/decisions/0008)."""
+
+from metadata.rebuild.rebuilding import rebuild
+
+__all__ = ["rebuild"]

@@ -1,0 +1,60 @@
+"""A rebuilt index held against a present one, which stays as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.rebuild.index_difference import Fault, IndexDifference
+from metadata.rebuild.map_comparison import (
+    Mismatch,
+    compare_fields,
+    compare_map,
+    maps_below,
+)
+from metadata.rebuild.map_sink import MapKind, MapPart
+
+LISTED: Final = 10_000
+"""Differences that are kept; all are counted."""
+
+
+class ComparedIndex:
+    """Implements `MapSink`. Changes nothing. Reads every map once; what others put meanwhile may show as a difference."""
+
+    def __init__(self, index: KeyValueStore, *, listed: int = LISTED) -> None:
+        self.differences: list[IndexDifference] = []
+        """The first `listed` of them."""
+        self.counts: Counter[tuple[Fault, MapKind]] = Counter()
+        """All of them."""
+        self._index = index
+        self._listed = listed
+        self._known: set[bytes] = set()
+        self._strange: list[bytes] = []
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.counts
+
+    def put(self, parts: Sequence[MapPart]) -> None:
+        for part in parts:
+            mismatches = compare_map(self._index, part)
+            self._note(mismatches)
+            if part.kind is MapKind.DIRECTORIES:
+                self._known.add(part.key)
+                self._strange += [m.path for m in mismatches if m.expected is None and m.field]
+
+    def finish(self, dataset_id: bytes, state: MapPart) -> None:
+        for directory in self._strange:
+            for part in maps_below(self._index, dataset_id, directory, self._known):
+                self._note(compare_map(self._index, part))
+                self._known.add(part.key)
+        self._note(compare_fields(self._index, state))
+
+    def _note(self, mismatches: Iterable[Mismatch]) -> None:
+        for mismatch in mismatches:
+            difference = mismatch.difference()
+            self.counts[difference.fault, difference.kind] += 1
+            if len(self.differences) < self._listed:
+                self.differences.append(difference)

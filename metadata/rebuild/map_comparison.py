@@ -1,0 +1,113 @@
+"""What an index holds beside what it should hold: one map at a time, and the maps that should not be there at all."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from chunkstore.chunk_id import print_id
+from metadata import keys
+from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.rebuild.index_difference import Fault, IndexDifference
+from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.records import ChunkRecord, DatasetState, decode_entries
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A field of a map whose value is not the expected one."""
+
+    part: MapPart
+    field: bytes
+    present: bytes | None
+    expected: bytes | None
+
+    @property
+    def path(self) -> bytes:
+        """As in `IndexDifference`."""
+        match self.part.kind:
+            case MapKind.CHUNKS:
+                return print_id(self.field).encode() if len(self.field) == 16 else self.field
+            case MapKind.STATE:
+                return self.field
+            case _:
+                return child_path(self.part.directory, self.field)
+
+    def difference(self) -> IndexDifference:
+        if self.present is None:
+            fault = Fault.MISSING
+        elif not _is_sound(self.part.kind, self.part.key, self.field, self.present):
+            fault = Fault.DAMAGED
+        elif self.expected is None:
+            fault = Fault.EXTRA
+        else:
+            fault = Fault.DIFFERENT
+        return IndexDifference(fault, self.part.kind, self.path)
+
+
+def child_path(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory and name else directory + name
+
+
+def compare_map(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
+    """Where the map differs from `part`, which is read by one scan."""
+    missing = dict(zip(part.fields, part.values, strict=True))
+    expected = dict(missing) if missing else missing
+    found: dict[bytes, Mismatch] = {}
+    for batch in index.scan(part.key):
+        for field, value in batch:
+            wanted = expected.get(field)
+            if value == wanted:
+                missing.pop(field, None)
+            elif wanted is not None or part.covers(field):
+                missing.pop(field, None)
+                found[field] = Mismatch(part, field, value, wanted)
+    return [
+        *found.values(),
+        *(Mismatch(part, field, None, value) for field, value in missing.items()),
+    ]
+
+
+def compare_fields(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
+    """Where the fields of `part` differ; others of the map are not looked at."""
+    [present] = index.get_many([MapFields(part.key, part.fields)])
+    return [
+        Mismatch(part, field, value, wanted)
+        for field, value, wanted in zip(part.fields, present, part.values, strict=True)
+        if value != wanted
+    ]
+
+
+def maps_below(
+    index: KeyValueStore, dataset_id: bytes, directory: bytes, known: Collection[bytes]
+) -> Iterator[MapPart]:
+    """Empty parts, that is what should be there, for the maps of `directory` and of what lies below it by what the index says:
+    parents first. Directories whose map of sub-directories is `known` are passed over."""
+    pending, visited = [directory], set()
+    while pending:
+        path = pending.pop()
+        below = keys.directories_of(dataset_id, path)
+        if below in known or below in visited:
+            continue
+        visited.add(below)
+        pending += [
+            child_path(path, name) for batch in index.scan(below) for name, _ in batch if name
+        ]
+        yield MapPart(MapKind.DIRECTORIES, path, below, (), ())
+        yield MapPart(MapKind.FILES, path, keys.files_of(dataset_id, path), (), ())
+
+
+def _is_sound(kind: MapKind, key: bytes, field: bytes, value: bytes) -> bool:
+    try:
+        match kind:
+            case MapKind.CHUNKS:
+                ChunkRecord.decode(key, field, value)
+            case MapKind.STATE:
+                DatasetState.decode(key, field, value)
+            case _:
+                decode_entries(key, [field], [value])
+    except (RecordCorrupt, struct.error):
+        return False
+    return True
