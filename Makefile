@@ -5,7 +5,7 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test soak faults faults-proof demo bench clean
+.PHONY: help setup torch check format test soak fuzz faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,9 @@ test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 
 soak: setup  ## minutes of reading a mount while everything changes; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
+
+fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
+	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
 
 faults: torch  ## the fault bench, and its table in docs/reliability.md
 	@$(PYTHON_IN_VENV) -m tests.faults.report

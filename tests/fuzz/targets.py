@@ -1,0 +1,325 @@
+"""What is fuzzed: each decoder of bytes that somebody else may have written, with sound inputs to begin with.
+
+A target's `run` gives the bytes to the decoder and uses all that it makes of them. It must come back, or raise one of `refusals`; anything else is
+a fault, and so is memory out of proportion. `reseal` makes the checksums of a damaged input right again, as an enemy would: without it no change gets past the first check.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from chunkstore.chunk_format import (
+    KIND_DELETION,
+    KIND_DIRECTORY,
+    KIND_FILE,
+    PREAMBLE_BYTES,
+    DatasetRef,
+    Entries,
+    block_counts,
+    decode_head,
+    encode_head,
+    make_versions,
+)
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import Commit
+from chunkstore.errors import Corrupt
+from chunkstore.paths import check_paths
+from dieselfs.errors import UsageError
+from dieselfs.node_memory import messages
+from dieselfs.node_memory.piece import Piece
+from dieselfs.plan.plan_file import ReadingPlan, open_plan, write_plan
+from metadata.errors import RecordCorrupt, SnapshotRefused
+from metadata.records import (
+    ENTRY,
+    RECORD_VERSION,
+    ChunkRecord,
+    DatasetState,
+    decode_entries,
+    encode_entries,
+)
+from metadata.snapshot import ROOT, Snapshot
+from metadata.snapshot_format import _FILE_HASH_AT, blank_hashes
+from tests.metadata.snapshot_trees import PETS, build
+
+CHUNK = ChunkId(bytes(range(16)))
+DATASET = DatasetRef("pets", bytes(range(16, 32)))
+KEY = b"{key}f"
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    seeds: Sequence[bytes]
+    run: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]
+    reseal: Callable[[bytes], bytes] | None = None
+    memory_bytes: int = 1 << 20
+    """Allowed besides `memory_times` the input's length."""
+    memory_times: int = 64
+    rate: float = field(default=1.0)
+    """Inputs of this target for one of the others: less where one takes long."""
+
+
+def all_targets() -> list[Target]:
+    return [
+        chunk_heads(),
+        commits(),
+        entry_records(),
+        chunk_records(),
+        state_records(),
+        snapshots(),
+        packets(),
+        plans(),
+    ]
+
+
+def chunk_heads() -> Target:
+    return Target("chunk-head", _heads(), _use_head, (Corrupt,), _reseal_head)
+
+
+def _heads() -> list[bytes]:
+    draw = random.Random(1)
+    found = []
+    for count in (0, 1, 3, 40):
+        for carried in (False, True):
+            kinds = [
+                draw.choice([KIND_FILE, KIND_FILE, KIND_DIRECTORY, KIND_DELETION])
+                for _ in range(count)
+            ]
+            length = np.array(
+                [draw.choice([0, 10, 300_000]) if kind == KIND_FILE else 0 for kind in kinds],
+                np.uint64,
+            )
+            offset = np.zeros(count, np.uint64)
+            np.cumsum(length[:-1], out=offset[1:])
+            is_file = np.array(kinds, np.uint8) == KIND_FILE
+            offset[~is_file] = 0
+            hashes = np.array([draw.getrandbits(64) for _ in kinds], np.uint64)
+            hashes[~is_file] = 0
+            modes = [0o040755 if kind == KIND_DIRECTORY else 0o100644 for kind in kinds]
+            entries = Entries(
+                [b"d%d/f%d" % (number % 3, number) for number in range(count)],
+                np.array(kinds, np.uint8),
+                np.array(modes, np.uint16),
+                np.zeros(count, np.int64),
+                offset,
+                length,
+                hashes,
+                np.zeros(int(block_counts(length).sum()), np.uint64),
+                make_versions(count) if carried else None,
+            )
+            found.append(encode_head(CHUNK, DATASET, int(length.sum()), entries))
+    return found
+
+
+def _use_head(data: bytes) -> None:
+    head = decode_head(data)
+    entries = head.entries
+    assert len(entries.kind) == len(entries.paths)
+    check_paths([path for path in entries.paths if path])
+    ends = entries.offset.astype(object) + entries.length.astype(object)  # exact, whatever comes
+    assert not len(ends) or max(ends) <= head.payload_bytes
+    for position in range(min(len(entries), 50)):
+        entries.block_range(position)
+    if entries.versions is not None:
+        assert len(entries.versions) == len(entries)
+
+
+def _reseal_head(data: bytes) -> bytes:
+    if len(data) < PREAMBLE_BYTES:
+        return data
+    header = data[PREAMBLE_BYTES:]
+    body = bytearray(data[: PREAMBLE_BYTES - 8])
+    body[12:16] = struct.pack("<I", len(header))
+    body[40:48] = struct.pack("<Q", xxhash.xxh3_64_intdigest(header))
+    return bytes(body) + xxhash.xxh3_64_digest(bytes(body)) + header
+
+
+def commits() -> Target:
+    refs = [ChunkRef(ChunkId(bytes([n]) * 16), 100 + n, 1 << 22) for n in range(20)]
+    seeds = [
+        Commit(1, DATASET.id, 5).encode(),
+        Commit(7, DATASET.id, -5, tuple(refs), (CHUNK,) * 3).encode(),
+        Commit(9, DATASET.id, 5, removed=True).encode(),
+    ]
+
+    def use(data: bytes) -> None:
+        for generation in (1, 7, 9):
+            try:
+                commit = Commit.decode(data, generation)
+            except Corrupt:
+                continue
+            again = Commit.decode(commit.encode(), generation)
+            assert again == commit
+            assert all(len(chunk.value) == 16 for chunk in commit.retired)
+
+    return Target("commit", seeds, use, (), _digest_at_the_end)
+
+
+def _digest_at_the_end(data: bytes) -> bytes:
+    return data[:-8] + xxhash.xxh3_64_digest(data[:-8])
+
+
+def _sealed(data: bytes) -> bytes:
+    """A record of the field `f` in the map `KEY`."""
+    return data[:-8] + xxhash.xxh3_64_digest(KEY + b"f" + data[:-8])
+
+
+def entry_records() -> Target:
+    rows = np.zeros(3, ENTRY)
+    rows["record_version"] = RECORD_VERSION
+    rows["mode"] = [0o100644, 0o040755, 0o100000]
+    rows["version"] = [2, 5, 8]
+    seeds = encode_entries(KEY, [b"f"] * 3, rows)
+
+    def use(data: bytes) -> None:
+        [row] = decode_entries(KEY, [b"f"], [data])
+        assert row.nbytes == ENTRY.itemsize
+
+    return Target("entry-record", seeds, use, (RecordCorrupt,), _sealed)
+
+
+def chunk_records() -> Target:
+    record = ChunkRecord(9, 5, 4096, 1 << 22, 11, 10, 2, 4242, b"\x05\x01")
+    key = KEY
+    seeds = [record.encode(key, CHUNK)]
+
+    def use(data: bytes) -> None:
+        found = ChunkRecord.decode(key, CHUNK.value, data)
+        assert found.encode(key, CHUNK) == data
+
+    def reseal(data: bytes) -> bytes:
+        return data[:-8] + xxhash.xxh3_64_digest(key + CHUNK.value + data[:-8])
+
+    return Target("chunk-record", seeds, use, (RecordCorrupt,), reseal)
+
+
+def state_records() -> Target:
+    seeds = [DatasetState(3, 5, 1, 2, 3, 4).encode(KEY, b"f")]
+
+    def use(data: bytes) -> None:
+        found = DatasetState.decode(KEY, b"f", data)
+        assert DatasetState.decode(KEY, b"f", found.encode(KEY, b"f")) == found
+
+    return Target("state-record", seeds, use, (RecordCorrupt,), _sealed)
+
+
+def snapshots() -> Target:
+    """What passes the verification may be shown to a kernel: names, listings and places must all hold."""
+    folder = tempfile.TemporaryDirectory(prefix="dieselfs-fuzz-")
+    path = Path(folder.name, "it.snapshot")
+
+    def use(data: bytes, kept: object = folder) -> None:
+        path.unlink(missing_ok=True)  # a map of the one before must keep its content
+        path.write_bytes(data)
+        try:
+            Snapshot.verify(path)
+        except SnapshotRefused:
+            with Snapshot.open(path) as snapshot:
+                _ask_everything(snapshot, sound=False)
+        else:
+            with Snapshot.open(path) as snapshot:
+                _ask_everything(snapshot, sound=True)
+
+    seeds = [build(PETS, Path(folder.name, "seed")).read_bytes()]
+    return Target(
+        "snapshot", seeds, use, (SnapshotRefused,), _reseal_snapshot, 32 << 20, 64, rate=0.2
+    )
+
+
+def _ask_everything(snapshot: Snapshot, *, sound: bool) -> None:
+    errors = () if sound else (SnapshotRefused, IndexError)
+
+    def ask(question: Callable[[], object]) -> None:
+        try:
+            question()
+        except errors:
+            pass
+
+    def list_directory(inode: int) -> None:
+        for number, (name, child) in enumerate(snapshot.children(inode)):
+            if sound:
+                assert name
+                assert b"/" not in name
+                assert snapshot.lookup(inode, name) == child
+            if number > 100:
+                break
+
+    def place(inode: int) -> None:
+        extent = snapshot.extent(inode)
+        if sound:
+            assert extent.offset + extent.length <= extent.chunk.payload_bytes
+
+    for inode in range(ROOT, ROOT + min(snapshot.directory_count, 50)):
+        ask(lambda inode=inode: list_directory(inode))  # type: ignore[misc]
+    for inode in range(min(snapshot.file_count, 50)):
+        ask(lambda inode=inode: place(inode))  # type: ignore[misc]
+        ask(lambda inode=inode: snapshot.path_of(inode))  # type: ignore[misc]
+    known = [*PETS.files, *PETS.directories]
+    ask(lambda: snapshot.resolve_many(known))
+    ask(lambda: snapshot.paths.files(known))
+    ask(lambda: snapshot.paths_text(np.arange(snapshot.file_count), b"\0"))
+
+
+def _reseal_snapshot(data: bytes) -> bytes:
+    """Length of the file and both hashes, for a header that is as long as it says."""
+    length = int.from_bytes(data[12:16], "little")
+    if not _FILE_HASH_AT + 32 < length <= len(data):
+        return data
+    header = (
+        data[: _FILE_HASH_AT - 8] + len(data).to_bytes(8, "little") + data[_FILE_HASH_AT:length]
+    )
+    digest = xxhash.xxh3_128_digest(blank_hashes(header) + data[length:])
+    body = header[:_FILE_HASH_AT] + digest + header[_FILE_HASH_AT + 16 : -8]
+    return body + xxhash.xxh3_64_digest(body) + data[length:]
+
+
+def packets() -> Target:
+    piece = Piece(ChunkRef(CHUNK, 64, 1 << 22))
+    said: list[messages.Message] = [
+        messages.JoinAsMember(b"m" * 16, 1 << 30),
+        messages.OpenRequests(b"m" * 16),
+        messages.Mapped((piece.name,) * 5),
+        messages.Fetch(piece, ahead=True),
+        messages.Prefetch((piece,) * 3),
+        messages.Expect((piece.name,) * 9, is_last=True),
+        messages.Failed("Corrupt", "what", "hint"),
+        messages.News(((True, piece.name),)),
+        messages.Follow("/dev/shm/x/plans/1"),
+    ]
+    seeds = [messages.encode(message) for message in said]
+
+    def use(data: bytes) -> None:
+        message = messages.decode(data)
+        assert messages.decode(messages.encode(message)) == message
+
+    return Target("packet", seeds, use, (messages.BadMessage,), memory_times=256)
+
+
+def plans() -> Target:
+    folder = tempfile.TemporaryDirectory(prefix="dieselfs-fuzz-")
+    plan = ReadingPlan(
+        "12-abcdef", np.arange(20, dtype=np.uint32), np.array([0, 7, 20]), "/snapshots/x"
+    )
+    written = write_plan(Path(folder.name), plan, position=3, after="0123456789abcdef")
+    seeds = [written.path.read_bytes()]
+    path = Path(folder.name, "plan")
+
+    def use(data: bytes, kept: object = folder) -> None:
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+        found = open_plan(path)
+        assert int(found.plan.group_start[-1]) == len(found.plan)
+        assert found.position >= 0
+        assert isinstance(found.plan.snapshot_path, str)
+
+    return Target("plan", seeds, use, (UsageError,), memory_bytes=4 << 20)
