@@ -185,16 +185,25 @@ class ChunkWriter:
             digest = hashes.whole
         else:
             digest = xxhash.xxh3_64_intdigest(data)
-        chunk.payload.append(data)
-        chunk.payload_bytes += size
-        chunk.length.append(size)
-        chunk.hash.append(digest)
-        chunk.kind.append(KIND_FILE)
-        chunk.mode.append(stat.S_IFREG | (mode & 0o7777))
-        chunk.mtime_ns.append(mtime_ns)
-        chunk.paths.append(path)
-        chunk.heap_bytes += len(path)
-        self._where[path] = chunk
+        self._put_file(chunk, path, data, digest, mode, mtime_ns)
+
+    def add_carried(
+        self,
+        path: bytes,
+        data: Buffer,
+        hashes: BlockHashes,
+        mode: int,
+        mtime_ns: int,
+        version: Version,
+    ) -> None:
+        """Take a file that is moved from another chunk: `data` was verified against `hashes`, and `version` is the one that it keeps."""
+        if len(data) >= self.target_bytes:
+            self.add_stream(path, len(data), hashes, [data], mode, mtime_ns, version)
+            return
+        chunk = self._choose(path, len(data))
+        chunk.versions[len(chunk.paths)] = version
+        chunk.blocks.extend(hashes.blocks)
+        self._put_file(chunk, path, data, hashes.whole, mode, mtime_ns)
 
     def add_stream(
         self,
@@ -204,8 +213,11 @@ class ChunkWriter:
         payload: Iterable[Buffer],
         mode: int,
         mtime_ns: int,
+        version: Version | None = None,
     ) -> None:
-        """Take one large file, hashed before, whose content is read only when its chunk is stored. It is sealed at once."""
+        """Take one large file, hashed before, whose content is read only when its chunk is stored. It is sealed at once.
+
+        A file that is moved from another chunk carries its `version`."""
         if (other := self._where.get(path)) is not None:
             self._seal(other)
         chunk = _OpenChunk(
@@ -217,17 +229,22 @@ class ChunkWriter:
             [size],
             [hashes.whole],
             hashes.blocks,
+            {} if version is None else {0: version},
             payload_bytes=size,
             heap_bytes=len(path),
         )
         self._emit(self._encode(chunk, payload))
 
-    def add_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
-        """Take a directory's attributes; the empty path is the root."""
-        self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, None)
+    def add_directory(
+        self, path: bytes, mode: int, mtime_ns: int, carried: Version | None = None
+    ) -> None:
+        """Take a directory's attributes; the empty path is the root. One that is restated carries its version."""
+        self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, carried)
 
     def add_deletion(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
-        """Delete the version that was `seen` and all before it. `file_type`: S_IFREG or S_IFDIR, as of what is deleted."""
+        """Delete the version that was `seen` and all before it. `file_type`: S_IFREG or S_IFDIR, as of what is deleted.
+
+        A deletion that is moved from another chunk is put again as it was."""
         self._add_bare(path, KIND_DELETION, file_type, mtime_ns, seen)
 
     def flush(self) -> None:
@@ -256,12 +273,32 @@ class ChunkWriter:
         """Whether `path` was put and lies in an open chunk."""
         return path in self._where
 
+    def _put_file(
+        self,
+        chunk: _OpenChunk,
+        path: bytes,
+        data: Buffer,
+        digest: int,
+        mode: int,
+        mtime_ns: int,
+    ) -> None:
+        chunk.payload.append(data)
+        chunk.payload_bytes += len(data)
+        chunk.length.append(len(data))
+        chunk.hash.append(digest)
+        chunk.kind.append(KIND_FILE)
+        chunk.mode.append(stat.S_IFREG | (mode & 0o7777))
+        chunk.mtime_ns.append(mtime_ns)
+        chunk.paths.append(path)
+        chunk.heap_bytes += len(path)
+        self._where[path] = chunk
+
     def _add_bare(
-        self, path: bytes, kind: int, mode: int, mtime_ns: int, seen: Version | None
+        self, path: bytes, kind: int, mode: int, mtime_ns: int, version: Version | None
     ) -> None:
         chunk = self._choose(path, 0)
-        if seen is not None:
-            chunk.versions[len(chunk.paths)] = seen
+        if version is not None:
+            chunk.versions[len(chunk.paths)] = version
         chunk.length.append(0)
         chunk.hash.append(0)
         chunk.kind.append(kind)

@@ -144,10 +144,29 @@ class CommitLog:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
             draft = replace(draft, generation=draft.generation + 1)
 
-    def append_exactly(self, generation: int, removed: bool = False) -> None:
-        """Make an empty commit durable as `generation`, or raise `AlreadyExists`: for what holds only if nobody else has committed."""
-        commit = Commit(generation, self.dataset.id, time.time_ns(), removed=removed)
-        self._store.create(commit_key(self.dataset.name, generation), [commit.encode()])
+    def append_exactly(
+        self,
+        generation: int,
+        added: Sequence[ChunkRef] = (),
+        retired: Sequence[ChunkId] = (),
+        removed: bool = False,
+    ) -> Commit:
+        """Make one commit durable as `generation` and no other: for what holds only if nobody else has committed since.
+
+        Raises `AlreadyExists` if another commit has that generation. May be repeated with the same arguments after an error: if the
+        earlier try landed after all, its commit is returned.
+        """
+        draft = Commit(
+            generation, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
+        )
+        try:
+            self._store.create(commit_key(self.dataset.name, generation), [draft.encode()])
+        except AlreadyExists:
+            found = self.read(generation)
+            if replace(found, time_ns=draft.time_ns) != draft:
+                raise
+            return found
+        return draft
 
     def read(self, generation: int) -> Commit:
         """One commit; `NotFound` beyond the newest, `Corrupt` if it belongs to another life of the name."""

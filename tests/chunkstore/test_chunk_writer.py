@@ -351,3 +351,34 @@ class TestWhatCannotBeStored:
             writer.flush()
         writer.flush()
         assert sum(chunk.file_count for chunk in emitted) == 20
+
+
+class TestCarried:
+    def test_versions_stay_with_their_entries_wherever_they_come_to_lie(self) -> None:
+        """Also when chunks are merged at a flush, and when a file is as large as a chunk."""
+        packed = Packed()
+        writer = packed.writer(target_bytes=TARGET, open_chunks=4)
+        wanted = {}
+        for number in range(200):
+            path = b"d/%d" % number
+            version = Version(number + 1, bytes([number]) * 16, number)
+            if number % 10 == 1:
+                writer.add_directory(path, 0o750, number, version)
+            elif number % 10 == 2:
+                writer.add_file(path, content(number, 50), 0o644, number)
+                version = Version(0, bytes(16), 0)
+            else:
+                data = content(number, 300_000 if number % 50 == 0 else 900)
+                writer.add_carried(path, data, hash_blocks(data), 0o640, number, version)
+            wanted[path] = version
+        writer.flush()
+        found = {}
+        for head, payload in zip(packed.heads(), packed.payloads(), strict=True):
+            entries = head.entries
+            verify_files(memoryview(payload), entries, head.chunk_id)
+            assert entries.versions is not None
+            for path, row in zip(entries.paths, entries.versions, strict=True):
+                found[path] = Version(
+                    int(row["generation"]), bytes(row["chunk"]), int(row["position"])
+                )
+        assert found == wanted

@@ -24,7 +24,7 @@ from chunkstore.commit_log import (
     find_dataset,
     newest_generation,
 )
-from chunkstore.errors import Corrupt, NotFound, Unavailable
+from chunkstore.errors import AlreadyExists, Corrupt, NotFound, Unavailable
 from chunkstore.object_keys import commit_key
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -330,3 +330,27 @@ class TestDatasets:
         for call in (create_dataset, find_dataset):
             with pytest.raises(ValueError, match="illegal dataset name"):
                 call(MemoryObjectStore(), name)
+
+
+def test_exactly_this_generation_or_none() -> None:
+    log = born(MemoryObjectStore())
+    log.append(1, [ref(1)])
+    with pytest.raises(AlreadyExists):
+        log.append_exactly(2, [ref(2)])
+    exact = log.append_exactly(3, [ref(2)], [ref(1).id])
+    assert exact == log.read(3)
+    assert (exact.added, exact.retired) == ((ref(2),), (ref(1).id,))
+    with pytest.raises(AlreadyExists):
+        log.append_exactly(3, [ref(3)], [ref(1).id])
+
+
+def test_an_exact_commit_is_repeated_after_an_answer_that_was_lost() -> None:
+    class Unanswered(StoreWrapper):
+        def after(self, call: str, key: str) -> None:
+            if call == "create" and key == commit_key("pets", 2):
+                raise Unavailable("connection lost")
+
+    log = born(Unanswered(MemoryObjectStore()))
+    with pytest.raises(Unavailable):
+        log.append_exactly(2, [ref(1)], [ref(9).id])
+    assert log.append_exactly(2, [ref(1)], [ref(9).id]) == log.read(2)
