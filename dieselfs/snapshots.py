@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _COPY_BYTES = 8 << 20
 _SCANS = 2
 _SHORTEST_HASH: Final = 6
 """Digits; shorter ones are generations."""
+_ID: Final = re.compile(r"[0-9]{1,16}-[0-9a-f]{32}")  # a folder on a disk collects strange files
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,11 @@ def publish_snapshot(store: ObjectStore, path: Path) -> str:
 def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
     """The dataset's snapshots in the store, oldest first."""
     found = [
-        PublishedSnapshot(info.key.rpartition("/")[2], info.size_bytes)
+        PublishedSnapshot(snapshot_id, info.size_bytes)
         for info in store.list(snapshot_prefix(name))
+        if _ID.fullmatch(snapshot_id := info.key.rpartition("/")[2])
     ]
-    return sorted(found, key=lambda snapshot: snapshot.generation)
+    return sorted(found, key=lambda snapshot: (snapshot.generation, snapshot.snapshot_id))
 
 
 def is_called(snapshot_id: str, which: str) -> bool:

@@ -1,0 +1,197 @@
+"""Tags: names that people give to snapshots. What is tagged is neither pruned nor removed, and its chunks stay.
+
+A tag is what its greatest number says (`numbered_objects`); one that names no snapshot says that the tag is gone. So of racing taggers
+the later number stands, without a lock. One that is damaged is never replaced by an older number: it is reported, until somebody tags or
+untags again. Bytes: docs/chunk-format.md.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.commit_log import find_dataset
+from chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from chunkstore.numbered_objects import Survey, list_numbers, survey
+from chunkstore.object_keys import check_dataset_name, tag_key, tags_prefix
+from chunkstore.stores.object_store import ObjectStore
+
+MAGIC: Final = b"DIESELTG"
+FORMAT_VERSION: Final = 1
+MAX_BYTES: Final = 512
+"""Of the object: 48 + 128 + 49 + 8 are the most that a sound one has."""
+_FIXED = struct.Struct(
+    "<8sHHHHQq16s"
+)  # magic, version, reserved, lengths of tag and id, number, time, dataset id
+_LOOKS_LIKE_AN_ID: Final = re.compile(r"[0-9]+(-[0-9a-f]*)?|[0-9a-f]{6,32}")
+"""A generation, the beginning of an id, or that of its hash."""
+_SNAPSHOT_ID: Final = re.compile(r"[0-9]{1,16}-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """One number of a tag."""
+
+    name: str
+    number: int
+    dataset_id: bytes
+    time_ns: int
+    """When it was set, by the tagger's clock."""
+    snapshot_id: str
+    """`<generation>-<hash>`; empty: the tag is gone."""
+
+    @property
+    def gone(self) -> bool:
+        return not self.snapshot_id
+
+    @property
+    def generation(self) -> int:
+        """Of the snapshot; 0 of a tag that is gone."""
+        return int(self.snapshot_id.partition("-")[0] or 0)
+
+    def encode(self) -> bytes:
+        name, snapshot_id = self.name.encode(), self.snapshot_id.encode()
+        fixed = _FIXED.pack(
+            MAGIC,
+            FORMAT_VERSION,
+            0,
+            len(name),
+            len(snapshot_id),
+            self.number,
+            self.time_ns,
+            self.dataset_id,
+        )
+        body = fixed + name + snapshot_id
+        return body + xxhash.xxh3_64_digest(body)
+
+    @classmethod
+    def decode(cls, data: bytes, name: str, number: int) -> Tag:
+        """Raises `Corrupt` unless `data` is a sound object of that tag and number."""
+        what = f"number {number} of tag {name}"
+        body = data[:-8]
+        if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
+            raise Corrupt(f"{what} is not a tag object")
+        if xxhash.xxh3_64_digest(body) != data[-8:]:
+            raise Corrupt(f"checksum of {what} is wrong")
+        _, version, _, name_bytes, id_bytes, found, time_ns, dataset_id = _FIXED.unpack_from(body)
+        if version != FORMAT_VERSION:
+            raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
+        if len(body) != _FIXED.size + name_bytes + id_bytes:
+            raise Corrupt(f"length of {what} is wrong")
+        text = body[_FIXED.size :].decode("ascii", errors="replace")
+        if (text[:name_bytes], found) != (name, number):
+            raise Corrupt(f"{what} was asked for, but the object holds another")
+        snapshot_id = text[name_bytes:]
+        if snapshot_id and not _SNAPSHOT_ID.fullmatch(snapshot_id):
+            raise Corrupt(f"{what} names {snapshot_id!r}, which is no snapshot")
+        return cls(name, number, dataset_id, time_ns, snapshot_id)
+
+
+def check_tag_name(tag: str) -> None:
+    """`ValueError` unless `tag` is as legal as a dataset's name, and can't be taken for (the beginning of) a snapshot id."""
+    try:
+        check_dataset_name(tag)
+    except ValueError as error:
+        raise ValueError(str(error).replace("dataset name", "tag")) from None
+    if is_like_an_id(tag):
+        raise ValueError(
+            f"illegal tag {tag!r}: it could be taken for the id of a snapshot; add another letter"
+        )
+
+
+def is_like_an_id(text: str) -> bool:
+    """Whether `text` may mean a generation, or the beginning of a snapshot id or of its hash: then it is no tag."""
+    return _LOOKS_LIKE_AN_ID.fullmatch(text) is not None
+
+
+def tag(store: ObjectStore, name: str, tag: str, snapshot_id: str) -> Tag:
+    """Let `tag` mean a snapshot of the dataset, whatever it meant before. Durable when it returns; older numbers are deleted.
+
+    `ValueError` for an illegal tag or id, `NotFound` without a dataset of that name. One get, one listing, one create, one delete
+    for each older number. Whether the snapshot exists is the caller's to know.
+    """
+    check_tag_name(tag)
+    if not _SNAPSHOT_ID.fullmatch(snapshot_id):
+        raise ValueError(f"{snapshot_id!r} is not the full id of a snapshot")
+    return _set(store, _dataset(store, name), tag, snapshot_id)
+
+
+def untag(store: ObjectStore, name: str, tag: str) -> None:
+    """Remove a tag, also one that can't be read. `NotFound` if there is none. A get and a listing more than `tag`."""
+    check_tag_name(tag)
+    dataset = _dataset(store, name)
+    found = survey_tags(store, dataset, tag)
+    if tag not in found.damaged:
+        _present(found, dataset, tag)
+    _set(store, dataset, tag, "")
+
+
+def list_tags(store: ObjectStore, name: str) -> list[Tag]:
+    """The dataset's tags by name, without those that are gone. `Corrupt` if one can't be read. One get each."""
+    dataset = _dataset(store, name)
+    found = survey_tags(store, dataset)
+    _raise_damaged(found)
+    return standing(found, dataset)
+
+
+def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
+    """What `tag` means now. `NotFound` if there is none, `Corrupt` if it can't be read. Two gets and one listing."""
+    check_tag_name(tag)
+    dataset = _dataset(store, name)
+    found = survey_tags(store, dataset, tag)
+    _raise_damaged(found)
+    return _present(found, dataset, tag)
+
+
+def survey_tags(store: ObjectStore, dataset: DatasetRef, tag: str | None = None) -> Survey[Tag]:
+    """Every tag below the dataset's name, or one: readable or not, gone, or of a former life. One listing and one get each."""
+    return survey(store, tags_prefix(dataset.name), MAX_BYTES, Tag.decode, tag)
+
+
+def standing(found: Survey[Tag], dataset: DatasetRef) -> list[Tag]:
+    """The dataset's own tags of a survey, without those that are gone."""
+    return [tag for tag in found.values.values() if tag.dataset_id == dataset.id and not tag.gone]
+
+
+def _set(store: ObjectStore, dataset: DatasetRef, tag: str, snapshot_id: str) -> Tag:
+    older = list_numbers(store, tags_prefix(dataset.name), tag).get(tag, ())
+    number = older[-1].number + 1 if older else 1
+    while True:
+        draft = Tag(tag, number, dataset.id, time.time_ns(), snapshot_id)
+        try:
+            store.create(tag_key(dataset.name, tag, number), [draft.encode()])
+        except AlreadyExists:  # another tagger was faster; the later number stands
+            number += 1
+        else:
+            break
+    for entry in older:
+        store.delete(entry.key)
+    return draft
+
+
+def _dataset(store: ObjectStore, name: str) -> DatasetRef:
+    found = find_dataset(store, name)
+    if found is None:
+        raise NotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+    return found
+
+
+def _present(found: Survey[Tag], dataset: DatasetRef, tag: str) -> Tag:
+    for known in standing(found, dataset):
+        if known.name == tag:
+            return known
+    name = dataset.name
+    raise NotFound(f"dataset {name} has no tag {tag}: see `dlcmd snapshot ls {name}`")
+
+
+def _raise_damaged(found: Survey[Tag]) -> None:
+    for tag, reason in found.damaged.items():
+        raise Corrupt(
+            f"{reason}; set it anew with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag` ({tag})"
+        )

@@ -1,0 +1,150 @@
+"""What may be deleted, and when (docs/decisions/0009-housekeeping.md).
+
+A snapshot of generation g needs the chunks added up to g and not retired up to g. So generations are all that must be known of those who
+read: those of published snapshots, of tags, and of the leases of running mounts. Where one of these can't be read, everything counts as needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import Commit, find_dataset
+from chunkstore.leases import holding, survey_leases
+from chunkstore.object_keys import chunk_prefix
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import standing, survey_tags
+from dieselfs.snapshots import list_published
+
+GRACE_S: Final = 7 * 24 * 3600
+"""What is younger is left alone: mounts that may not write a lease, snapshots that lie in files, and commits that are late."""
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """The generations that somebody may read."""
+
+    generations: tuple[int, ...] = ()
+    """Ascending, each once."""
+    unreadable: tuple[str, ...] = ()
+    """Tags and leases that can't be read, and why: nothing may be deleted."""
+
+    @property
+    def everything(self) -> bool:
+        """Nothing may be deleted."""
+        return bool(self.unreadable)
+
+    def protects(self, added: int, retired: int) -> bool:
+        """Whether a chunk added by generation `added` and retired by `retired` is in a pinned one: added ≤ g < retired."""
+        if self.everything:
+            return True
+        at = bisect_left(self.generations, added)
+        return at < len(self.generations) and self.generations[at] < retired
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredChunk:
+    """A chunk that the newest generation does not have any more."""
+
+    ref: ChunkRef
+    added: int
+    """Generation of the commit that added it."""
+    retired: int
+    retired_ns: int
+    """Time of the commit that retired it, by that writer's clock."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.ref.head_bytes + self.ref.payload_bytes
+
+
+def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:
+    """What is pinned now. Three listings, and one get for each tag and lease. Of a dataset that does not exist nothing is."""
+    dataset = find_dataset(store, name)
+    if dataset is None:
+        return Pins()
+    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    generations = {published.generation for published in list_published(store, name)}
+    generations.update(tag.generation for tag in standing(tags, dataset))
+    for lease in holding(leases, dataset, now_ns):
+        generations.update(lease.generations)
+    unreadable = (*tags.damaged.values(), *leases.damaged.values())
+    return Pins(tuple(sorted(generations)), unreadable)
+
+
+def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:
+    """The chunks that `commits`, generations 1 to the newest in order, added and retired for good, whether their objects exist or not."""
+    _check_complete(commits)
+    added: dict[ChunkId, tuple[ChunkRef, int]] = {}
+    retired: dict[ChunkId, RetiredChunk] = {}
+    for commit in commits:
+        for ref in commit.added:
+            added[ref.id] = ref, commit.generation
+            retired.pop(ref.id, None)
+        for chunk_id in commit.retired:
+            if chunk_id in added:
+                ref, generation = added[chunk_id]
+                retired[chunk_id] = RetiredChunk(ref, generation, commit.generation, commit.time_ns)
+    return list(retired.values())
+
+
+def may_be_deleted(chunk: RetiredChunk, pins: Pins, grace_s: float, now_ns: int) -> bool:
+    """Nobody may read it, and it was retired longer ago than the grace period."""
+    old = now_ns - chunk.retired_ns >= grace_s * _NS
+    return old and not pins.protects(chunk.added, chunk.retired)
+
+
+def deletable_chunks(
+    store: ObjectStore,
+    dataset: DatasetRef,
+    commits: Sequence[Commit],
+    pins: Pins,
+    grace_s: float,
+    now_ns: int,
+) -> list[RetiredChunk]:
+    """The retired chunks whose object still exists and may be deleted now. One listing of the chunks.
+
+    `commits` are generations 1 to the newest; `ValueError` if one is missing.
+    """
+    chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
+    return [chunk for chunk in chunks if may_be_deleted(chunk, pins, grace_s, now_ns)]
+
+
+def waiting_chunks(
+    store: ObjectStore,
+    dataset: DatasetRef,
+    commits: Sequence[Commit],
+    pins: Pins,
+    grace_s: float,
+    now_ns: int,
+) -> list[RetiredChunk]:
+    """The retired chunks whose object still exists and must stay for now: the others of `deletable_chunks`."""
+    chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
+    return [chunk for chunk in chunks if not may_be_deleted(chunk, pins, grace_s, now_ns)]
+
+
+def chunk_sizes(store: ObjectStore, name: str) -> Mapping[ChunkId, int]:
+    """The chunk objects below a dataset's name, committed or not, and their sizes in bytes. One listing."""
+    found: dict[ChunkId, int] = {}
+    for info in store.list(chunk_prefix(name)):
+        try:
+            found[ChunkId.parse(info.key.rpartition("/")[2])] = info.size_bytes
+        except ValueError:  # a folder on a disk collects strange files
+            continue
+    return found
+
+
+def _existing(chunks: Iterable[RetiredChunk], sizes: Mapping[ChunkId, int]) -> list[RetiredChunk]:
+    return [chunk for chunk in chunks if chunk.ref.id in sizes]
+
+
+def _check_complete(commits: Sequence[Commit]) -> None:
+    """A commit that is missing may have added what a later one retires, or have retired it earlier."""
+    if [commit.generation for commit in commits] != list(range(1, len(commits) + 1)):
+        raise ValueError("commits are needed from generation 1 on, in order and without gaps")
