@@ -9,6 +9,7 @@
     ├── NotYetSupported       named, but not built yet: tell the user
     ├── LocalFileError        a file on this machine cannot be read or written: tell the user
     ├── Refused               done on purpose not: it would delete more, or reach further, than was allowed
+    ├── HistoryDamaged        commits or chunks of the dataset are lost: restore them, or go on without, knowingly
     ├── Conflict              something is in the way, or has moved on: clear it, then try again
     ├── PlanTooLarge          the memory given does not hold what the plan needs at a time: tell the user
     ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
@@ -62,6 +63,10 @@ class LocalFileError(DieselFSError):
 
 class Refused(DieselFSError):
     """A safety limit stopped it before anything was changed."""
+
+
+class HistoryDamaged(DieselFSError):
+    """Commits or chunks of the dataset are missing or damaged, so that not all of it can be known."""
 
 
 class Conflict(DieselFSError):

@@ -100,6 +100,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     ),
     (product_errors.SnapshotNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
+    (product_errors.HistoryDamaged, ExitCode.INTEGRITY, ""),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),
     (
         product_errors.PartialFailure,
