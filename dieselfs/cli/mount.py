@@ -222,6 +222,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
     from dieselfs.fuse.mount import check_mountable, run_mount
+    from dieselfs.lease_keeper import LeaseKeeper
     from dieselfs.node_memory.node_memory import NodeMemory
     from dieselfs.snapshots import find_newer
 
@@ -243,13 +244,15 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             task, reader, budget_bytes=memory_bytes, policy=request.eviction or "uniform", lead=True
         )
         try:
-            run_mount(
-                snapshot,
-                memory,
-                options,
-                newer=lambda shown: find_newer(shown, folder, store),
-                store_statistics=store.statistics,
-            )
+            with LeaseKeeper(store, snapshot.dataset) as lease:
+                run_mount(
+                    snapshot,
+                    memory,
+                    options,
+                    newer=lambda shown: find_newer(shown, folder, store),
+                    store_statistics=store.statistics,
+                    serving=lease.serve,
+                )
         finally:
             memory.close()
 

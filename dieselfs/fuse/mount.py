@@ -124,11 +124,12 @@ def run_mount(
     newer: NewerSnapshot = lambda shown: None,
     on_ready: Callable[[], None] = lambda: None,
     store_statistics: Callable[[], object] = lambda: None,
+    serving: Callable[[int], None] = lambda generation: None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
     `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics` gives
-    those of the store, for `stats.json`. `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    those of the store, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
     `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
@@ -136,6 +137,8 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     mountpoint = resolve(options.mountpoint)
     parts = _assemble(snapshot, source, options, newer, mountpoint, store_statistics)
+    # Readers may hold what was shown before a refresh until the mount ends.
+    parts.epochs.listen(lambda epoch, shown: serving(shown.generation))
     trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
 
 

@@ -1,0 +1,49 @@
+"""Lengths of time as people write them: 90, 90s, 30min, 12h, 7d, 2w."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import click
+
+from dieselfs.errors import UsageError
+
+_UNITS_S: Final = {
+    "": 1,
+    "s": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86_400,
+    "w": 7 * 86_400,
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds; `UsageError`."""
+    match = _DURATION.fullmatch(text)
+    if not match or match[2].lower() not in _UNITS_S:
+        raise UsageError(f"{text!r} is not a length of time", "write for instance 90s, 12h or 7d")
+    return float(match[1]) * _UNITS_S[match[2].lower()]
+
+
+def human_duration(seconds: float) -> str:
+    """In the largest unit that leaves at least 2, or 1 exactly: 7 d, 36 h, 90 s."""
+    for unit in ("d", "h", "min"):
+        count = seconds / _UNITS_S[unit]
+        if count >= 2 or count == 1:
+            return f"{count:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Seconds, written as people do: 7d."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        return float(value) if isinstance(value, int | float) else parse_duration(str(value))

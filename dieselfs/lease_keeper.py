@@ -1,0 +1,160 @@
+"""Keeps a mount's lease: says in the store which generations are served, renews it, and takes it back at the end.
+
+A thread of its own does all that may block, so that a store that is out delays neither the mount nor its end. What could not be written is
+tried again at the next beat. Nothing depends on success: without a lease the mount is protected by kept snapshots and the grace period
+(docs/decisions/0009-housekeeping.md), and the log says so once.
+
+Store calls: a get and a create at the beginning and for each refresh, a get, a create and a delete every 20 minutes, a delete at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.commit_log import find_dataset
+from chunkstore.errors import ChunkStoreError
+from chunkstore.leases import (
+    BEAT_S,
+    MAX_GENERATIONS,
+    TTL_S,
+    Lease,
+    delete_lease,
+    new_lease_id,
+    write_lease,
+)
+from chunkstore.stores.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+GOODBYE_S: Final = 1.0
+"""How long the end of a mount waits for its lease to be deleted. Later it ends by time."""
+
+
+class LeaseKeeper:
+    """One lease of one process: enter it, tell it what is `serve`d, leave it. Thread-safe. A forked child holds no lease."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset: DatasetRef,
+        *,
+        beat_s: float = BEAT_S,
+        ttl_s: int = TTL_S,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.lease_id = new_lease_id()
+        self._store = store
+        self._dataset = dataset
+        self._beat_s = beat_s
+        self._ttl_s = ttl_s
+        self._clock_ns = clock_ns
+        self._pid = os.getpid()
+        self._change = threading.Condition()
+        self._generations: set[int] = set()
+        self._announced: frozenset[int] = frozenset()
+        self._ending = False
+        self._warned = False
+        # Of the keeping thread alone.
+        self._number = 0
+        self._in_store: list[int] = []
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def serve(self, generation: int) -> None:
+        """Announce a generation, until the end. Returns at once."""
+        with self._change:
+            self._generations.add(generation)
+            self._change.notify_all()
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the lease back; waits `GOODBYE_S` at most. May be called twice."""
+        if os.getpid() != self._pid:
+            return  # the lease is the parent's
+        with self._change:
+            self._ending = True
+            self._change.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(GOODBYE_S)
+
+    def _keep(self) -> None:
+        while self._wait():
+            with self._change:
+                self._announced = frozenset(self._generations)
+            try:
+                self._announce(self._announced)
+            except ChunkStoreError as error:
+                self._warn(error)
+            except Exception as error:
+                log.exception("the lease was not written: %s", error)
+        try:
+            self._delete(self._in_store)
+        except ChunkStoreError as error:
+            log.info("the lease %s is left behind and ends by time: %s", self.lease_id, error)
+
+    def _wait(self) -> bool:
+        """Until the next beat, or until there is something new to say; False at the end."""
+        with self._change:
+            self._change.wait_for(
+                lambda: self._ending or self._generations - self._announced,
+                self._beat_s if self._generations else None,
+            )
+            return not self._ending
+
+    def _announce(self, generations: frozenset[int]) -> None:
+        # What has been removed must not come to life again, nor a store's folder whose disk is not mounted.
+        if find_dataset(self._store, self._dataset.name) != self._dataset:
+            log.info("%s has been removed from the store: no lease is kept", self._dataset.name)
+            return
+        lease = Lease(
+            self.lease_id,
+            self._number + 1,
+            self._dataset.id,
+            tuple(sorted(generations)[-MAX_GENERATIONS:]),
+            socket.gethostname(),
+            self._pid,
+            self._clock_ns(),
+            self._ttl_s,
+        )
+        older, self._number = list(self._in_store), lease.number
+        self._in_store.append(lease.number)  # also if it is not answered: it may be there
+        write_lease(self._store, self._dataset.name, lease)
+        if self._warned:
+            log.info("the lease is written again")
+            self._warned = False
+        try:
+            self._delete(older)
+        except ChunkStoreError as error:  # they mean nothing any more; tried again at the next beat
+            log.info("an older number of the lease %s stays: %s", self.lease_id, error)
+
+    def _delete(self, numbers: list[int]) -> None:
+        for number in list(numbers):
+            delete_lease(self._store, self._dataset.name, self.lease_id, number)
+            self._in_store.remove(number)
+
+    def _warn(self, error: ChunkStoreError) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "no lease could be written (%s): until one can, only kept snapshots and the grace period "
+                "keep purge and gc from deleting what is served here",
+                error,
+            )
