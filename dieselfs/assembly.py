@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.config import Config, Setting, redacted
 from dieselfs.errors import ConfigError, LocalFileError
 
@@ -31,11 +32,17 @@ _memory_indexes: dict[str, MemoryStore] = {}
 Place = TypeVar("Place")
 
 
-def open_store(url: str) -> ResilientStore:
-    """The object store at `url`, made resilient; `ConfigError` names the accepted forms."""
-    from chunkstore.stores.resilient import ResilientStore
+def open_store(url: str, patience_s: float | None = PATIENCE_S) -> ResilientStore:
+    """The object store at `url`, made resilient; `ConfigError` names the accepted forms.
 
-    return ResilientStore(_open(url, _STORES, "a store", _STORE_FORMS))
+    An operation waits out a store that does not answer any more for `patience_s`, as training wants it; None: it fails after four
+    tries, and 60 s at most, for somebody who watches (docs/decisions/0010-faults.md).
+    """
+    from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
+    from chunkstore.stores.retrying import RetryPolicy
+
+    retry = RetryPolicy() if patience_s is None else RetryPolicy.patient(patience_s)
+    return ResilientStore(_open(url, _STORES, "a store", _STORE_FORMS), ResiliencePolicy(retry))
 
 
 def open_index(url: str) -> KeyValueStore:
@@ -43,17 +50,19 @@ def open_index(url: str) -> KeyValueStore:
     return _open(url, _INDEXES, "an index", _INDEX_FORMS)
 
 
-def open_configured_store(config: Config) -> ResilientStore:
-    """The configuration's store. The embedded default is made when it is first used."""
+def open_configured_store(config: Config, patience_s: float | None = PATIENCE_S) -> ResilientStore:
+    """The configuration's store, as patient as `open_store` makes it. The embedded default is made when it is first used."""
     if config.store.is_default:
         _make_private(_folder_of(config.store.value).parent)
         _make_private(_folder_of(config.store.value))
-    return _with_origin(config.store, open_store)
+    return _with_origin(config.store, lambda url: open_store(url, patience_s))
 
 
-def open_places(config: Config) -> tuple[ObjectStore, KeyValueStore]:
+def open_places(
+    config: Config, patience_s: float | None = PATIENCE_S
+) -> tuple[ObjectStore, KeyValueStore]:
     """The configuration's store and index. The caller closes the index."""
-    store = open_configured_store(config)
+    store = open_configured_store(config, patience_s)
     if config.index.is_default:
         _make_private(_folder_of(config.index.value).parent)
     return store, _with_origin(config.index, open_index)

@@ -1,6 +1,6 @@
 """The wrappers that make a store fit to be waited for, in their order:
 
-    retrying       one operation, 60 s in all: it pauses outside of everything below, so it holds no place in the line while it does
+    retrying       one operation, 60 s in all, or 150 s: it pauses outside of everything below, so it holds no place in the line while it does
     limited        one place in the line for each read that a caller waits for
     hedging        one or two requests for each read; the slower one holds no place
     deadline       one thread for each request, 20 s
@@ -49,8 +49,13 @@ class ResilientStore:
         self._limited = LimitedStore(self._hedging, policy.limit)
         self._retrying = RetryingStore(self._limited, policy.retry)
 
-    def __reduce__(self) -> tuple[type[ResilientStore], tuple[ObjectStore, ResiliencePolicy]]:
-        return type(self), (self.store, self._policy)
+    def __reduce__(
+        self,
+    ) -> tuple[type[ResilientStore], tuple[ObjectStore, ResiliencePolicy], bool]:
+        return type(self), (self.store, self._policy), self._retrying.has_answered
+
+    def __setstate__(self, has_answered: bool) -> None:
+        self._retrying.has_answered = has_answered
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         self._retrying.create(key, parts)

@@ -2,7 +2,7 @@
 Jitter", AWS 2015), so that many clients of a store that comes back do not come back together.
 
 Only `Unavailable` is tried again. The policy's `operation_timeout_s` bounds the whole operation, tries and pauses, for everything below that
-waits (`time_left`).
+waits (`time_left`). Who watches a terminal is told after four tries; training waits a store out (docs/decisions/0010-faults.md).
 """
 
 from __future__ import annotations
@@ -18,23 +18,35 @@ from typing import TypeVar
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import AlreadyExists, NotFound, Unavailable
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.outage import Outage
 from chunkstore.stores.time_left import OperationEnds, time_left_s
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _COMPARED_BYTES = 4 << 20
+_TRIES_AT_FIRST = 4
+
+PATIENCE_S = 150.0
+"""For a store that is out: a restart of a server, a failover of a cluster, a switch that boots take a minute or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    tries: int = 4
+    tries: int | None = 4
+    """None: as many as the time allows. Four as long as the store has never answered: its address is more likely to be wrong."""
     first_pause_s: float = 0.1
     """The longest pause after the first failure; it doubles with each. Four tries so pause 0.35 s on average, 0.7 s at most."""
     longest_pause_s: float = 5.0
+    """So long at most goes by until a store that is back is asked again."""
     operation_timeout_s: float = 60.0
 
+    @classmethod
+    def patient(cls, patience_s: float = PATIENCE_S) -> RetryPolicy:
+        """Waits out a store for so long."""
+        return cls(tries=None, operation_timeout_s=patience_s)
+
     def longest_pause_after(self, failures: int) -> float:
-        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (failures - 1))
+        return min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +75,21 @@ class RetryingStore:
         self._policy = policy or RetryPolicy()
         self._seed = seed
         self._sleep = sleep
+        self.has_answered = False
+        """Travels with the store: who is handed it need not find out again that its address is right."""
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
         self._lock = threading.Lock()
         self._random = random.Random(self._seed)
+        self._outage = Outage()
         self._retries = self._given_up = 0
 
-    def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore, RetryPolicy]]:
-        return type(self), (self._store, self._policy)
+    def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore, RetryPolicy], bool]:
+        return type(self), (self._store, self._policy), self.has_answered
+
+    def __setstate__(self, has_answered: bool) -> None:
+        self.has_answered = has_answered
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         if iter(parts) is parts:
@@ -101,17 +119,21 @@ class RetryingStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """A listing that breaks off begins anew, without what it has given: it keeps the keys, some 150 bytes each."""
         given: set[str] = set()
-        failures = 0
+        failures, ends = 0, 0.0
         while True:
             try:
                 for info in self._store.list(prefix):
                     if info.key not in given:
                         given.add(info.key)
                         yield info
+                self._answered()
                 return
             except Unavailable as error:
+                now = time.monotonic()
                 failures += 1
-                pause_s = self._pause_after(failures, error)
+                if failures == 1:  # how long its reader takes is not the store's
+                    ends = now + time_left_s(self._policy.operation_timeout_s)
+                pause_s = self._pause_after(failures, error, ends - now)
             self._sleep(pause_s)
 
     def delete(self, key: str) -> None:
@@ -128,23 +150,36 @@ class RetryingStore:
         with OperationEnds(self._policy.operation_timeout_s):
             while True:
                 try:
-                    return act()
+                    result = act()
                 except Unavailable as error:
                     failures += 1
-                    pause_s = self._pause_after(failures, error)
+                    left_s = time_left_s(self._policy.operation_timeout_s)
+                    pause_s = self._pause_after(failures, error, left_s)
+                except Exception:
+                    self._answered()
+                    raise
+                else:
+                    self._answered()
+                    return result
                 self._sleep(pause_s)
 
-    def _pause_after(self, failures: int, error: Unavailable) -> float:
+    def _answered(self) -> None:
+        self.has_answered = True
+        self._outage.answered()
+
+    def _pause_after(self, failures: int, error: Unavailable, left_s: float) -> float:
         """How long to wait; raises the error when the tries or the time are used up."""
+        tries = self._policy.tries
+        if tries is None and not self.has_answered:
+            tries = _TRIES_AT_FIRST
         with self._lock:
             pause_s = self._random.uniform(0, self._policy.longest_pause_after(failures))
-            if failures >= self._policy.tries or pause_s >= time_left_s(
-                self._policy.operation_timeout_s
-            ):
+            if (tries is not None and failures >= tries) or pause_s >= left_s:
                 self._given_up += 1
                 raise error
             self._retries += 1
-        _log.info("try %s failed, next in %.2f s: %s", failures, pause_s, error)
+        self._outage.failed(error, self._policy.operation_timeout_s)
+        _log.debug("try %s failed, next in %.2f s: %s", failures, pause_s, error)
         return pause_s
 
     def _holds(self, key: str, parts: Iterable[Buffer]) -> bool:

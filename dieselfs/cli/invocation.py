@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dieselfs.cli.output import Output
 from dieselfs.cli.progress import Progress, progress_of
 from dieselfs.config import Config, Setting, load_config
+from dieselfs.core_dumps import prevent_core_dumps
 from dieselfs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Invocation:
     def from_options(cls, options: Mapping[str, Any]) -> Invocation:
         """From the values of the common options that were given."""
         config = load_config(options.get("store"), options.get("index"), options.get("profile"))
+        if config.holds_secret:
+            prevent_core_dumps()
         terminal = sys.stdout.isatty()
         output = Output(
             json=options.get("json", False),
@@ -78,20 +81,20 @@ class Invocation:
 
     @contextmanager
     def places(self) -> Iterator[tuple[ObjectStore, KeyValueStore]]:
-        """The store and the index, open."""
+        """The store and the index, open. Somebody watches: the store is not waited for long."""
         from dieselfs.assembly import open_places
 
-        store, index = open_places(self.config)
+        store, index = open_places(self.config, patience_s=None)
         try:
             yield store, index
         finally:
             index.close()
 
-    def store(self) -> ResilientStore:
-        """The store alone, for what needs no index."""
+    def store(self, patience_s: float | None = None) -> ResilientStore:
+        """The store alone, for what needs no index. `patience_s`: see `dieselfs.assembly.open_store`."""
         from dieselfs.assembly import open_configured_store
 
-        return open_configured_store(self.config)
+        return open_configured_store(self.config, patience_s)
 
     @contextmanager
     def client(self, address: Address, create: bool = False) -> Iterator[Client]:

@@ -79,6 +79,18 @@ class TestPickled:
             copy.get("k")
         assert copy.statistics().retry == RetryStatistics(retries=1, given_up=1)
 
+    def test_who_is_handed_a_store_that_has_answered_is_patient_at_once(
+        self, tmp_path: Path
+    ) -> None:
+        policy = ResiliencePolicy(RetryPolicy(None, first_pause_s=0.001, operation_timeout_s=0.5))
+        store = ResilientStore(LocalDirectory(tmp_path / "store"), policy)
+        store.create("k", [b"x"])
+        copy = pickle.loads(pickle.dumps(store))
+        (tmp_path / "store").rename(tmp_path / "gone")
+        with pytest.raises(Unavailable):
+            copy.get("k")
+        assert copy.statistics().retry.retries > 4
+
     def test_a_store_in_memory_stays_where_it_is(self) -> None:
         for store in (MemoryObjectStore(), ResilientStore(MemoryObjectStore())):
             with pytest.raises(TypeError):

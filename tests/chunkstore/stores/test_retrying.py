@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -194,3 +195,82 @@ class TestList:
         with pytest.raises(Unavailable, match="the reader's"):
             read()
         assert faulty.calls["list"] == 1
+
+
+class TestPatience:
+    """Operations that go on for a time, not for a number of tries."""
+
+    @staticmethod
+    def patient(store: ObjectStore, patience_s: float = 1e6) -> tuple[RetryingStore, list[float]]:
+        pauses: list[float] = []
+        policy = RetryPolicy.patient(patience_s)
+        return RetryingStore(store, policy, seed=1, sleep=pauses.append), pauses
+
+    @pytest.mark.parametrize("call", CALLS)
+    def test_a_store_that_has_answered_is_waited_out(self, call: str) -> None:
+        faulty = failing(0)
+        store, pauses = self.patient(faulty)
+        store.stat("k")
+        faulty.fault = failing(200).fault
+        CALLS[call](store)
+        assert len(pauses) in (199, 200)  # of the same call, one came before
+        assert max(pauses) <= 5.0
+
+    def test_a_store_that_never_answered_is_an_address_that_is_wrong(self) -> None:
+        faulty = failing(10**9)
+        store, pauses = self.patient(faulty)
+        with pytest.raises(Unavailable, match="failure 4"):
+            store.get("k")
+        assert len(pauses) == 3
+
+    def test_the_patience_ends(self) -> None:
+        faulty = failing(0)
+        store = RetryingStore(
+            faulty, RetryPolicy(tries=None, first_pause_s=0.01, operation_timeout_s=0.5)
+        )
+        store.get("k")
+        faulty.fault = failing(10**9).fault
+        for call in CALLS.values():
+            began = time.monotonic()
+            with pytest.raises(Unavailable):
+                call(store)
+            assert time.monotonic() - began < 10
+
+    def test_what_is_no_failure_of_the_store_counts_as_its_answer(self) -> None:
+        faulty = failing(0)
+        store, pauses = self.patient(faulty)
+        with pytest.raises(NotFound):
+            store.get("absent")
+        faulty.fault = failing(20).fault
+        store.stat("k")
+        assert len(pauses) == 20
+
+
+def test_an_outage_is_told_twice_in_all(caplog: pytest.LogCaptureFixture) -> None:
+    faulty = failing(0)
+    store = RetryingStore(faulty, RetryPolicy.patient(), sleep=lambda _: None)
+    store.get("k")
+    faulty.fault = failing(50).fault
+    with caplog.at_level("INFO", "chunkstore"):
+        store.get("k")
+        store.get("k")
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("the store does not answer; each operation asks again for 150 s")
+    assert told[1].startswith("the store answers again, after")
+
+
+def test_a_failure_now_and_then_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    faulty = FaultyStore()
+
+    def every_second(call: str, key: str, number: int) -> None:
+        if number % 2:
+            raise Unavailable("now and then")
+
+    faulty.inner.create("k", [b"x"])
+    faulty.fault = every_second
+    store = RetryingStore(faulty, RetryPolicy.patient(), sleep=lambda _: None)
+    with caplog.at_level("INFO", "chunkstore"):
+        for _ in range(20):
+            store.get("k")
+    assert caplog.records == []
