@@ -64,6 +64,11 @@ class Config:
     def snapshot_folder(self) -> Path:
         return Path(self.snapshots.value)
 
+    @property
+    def holds_secret(self) -> bool:
+        """Whether a URL has something that must not be seen, such as a password."""
+        return any(redacted(place.value) != place.value for place in (self.store, self.index))
+
 
 def load_config(
     store: str | None = None,

@@ -24,7 +24,7 @@ _TEMPORARY_PREFIX: Final = ".dlcmd-"
 
 
 class LocalFolder:
-    """The folder `root`, made if its parent exists. Paths are relative to it, checked components joined by `/`. Thread-safe."""
+    """The folder `root`, made if its parent exists. Paths are relative to it. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,11 +40,11 @@ class LocalFolder:
 
     def make_directory(self, path: str) -> None:
         """The directory `path` with those above it, writable for us until `restore_directory`."""
-        os.close(self._open_directory(path.split("/"), make=True))
+        os.close(self._open_directory(_components(path), make=True))
 
     def is_same(self, path: str, size: int, mtime_ns: int) -> bool:
         """Whether a regular file of that size and mtime is at `path` already."""
-        *parents, name = path.split("/")
+        *parents, name = _components(path)
         try:
             with self._parent(parents, make=False) as parent:
                 found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -58,7 +58,7 @@ class LocalFolder:
     @contextmanager
     def new_file(self, path: str, mode: int, mtime_ns: int) -> Iterator[BinaryIO]:
         """A file to write; it is at `path` when the block ends well, and nothing is left when it does not."""
-        *parents, name = path.split("/")
+        *parents, name = _components(path)
         with _explained(self.root / path), self._parent(parents, make=True) as parent:
             temporary = _TEMPORARY_PREFIX + secrets.token_hex(8)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,7 +77,7 @@ class LocalFolder:
 
     def restore_directory(self, path: str, mode: int, mtime_ns: int) -> None:
         """Give a directory ('' is the root) its mode and mtime, once nothing more is written into it."""
-        fd = self._open_directory(path.split("/") if path else [], make=False)
+        fd = self._open_directory(_components(path) if path else [], make=False)
         try:
             with _explained(self.root / path):
                 os.fchmod(fd, mode & PERMISSIONS)
@@ -104,6 +104,17 @@ class LocalFolder:
                 os.close(fd)
             fd = below
         return fd
+
+
+def _components(path: str) -> list[str]:
+    """Whoever made the snapshot has no say in where we write."""
+    components = path.split("/")
+    if any(name in ("", ".", "..") or "\0" in name for name in components):
+        raise LocalFileError(
+            f"{path!r} would lie outside of the folder",
+            "verify the snapshot that names it: `dlcmd snapshot verify`",
+        )
+    return components
 
 
 def _enter(name: str, parent: int, make: bool) -> int:

@@ -88,12 +88,16 @@ def _listening() -> Iterator[tuple[socket.socket, str]]:
 
 def _opened_log(log_file: Path) -> IO[bytes]:
     try:
-        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if log_file.exists() and log_file.stat().st_size > _LARGE_LOG_BYTES:
             log_file.rename(log_file.with_suffix(".log.1"))
-        return log_file.open("ab")
+        return open(log_file, "ab", opener=_private)
     except OSError as error:
         raise MountError(f"cannot write the log {log_file}: {error.strerror}") from error
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _becomes_ready(

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
+from dieselfs.core_dumps import prevent_core_dumps
 from dieselfs.errors import MasterGone
 from dieselfs.node_memory.leader import Leader, MemorySettings
 
@@ -98,6 +99,7 @@ def main() -> int:
     try:
         settings: MemorySettings = pickle.load(sys.stdin.buffer)
         _log_to(settings.folder.path / LOG)
+        prevent_core_dumps()  # the store of the source may have a password
         source: ChunkSource = pickle.load(sys.stdin.buffer)
     except Exception as error:  # what unpickling runs is the source's own code
         _report(f"{_NOT_PORTABLE}: {error!r}")
