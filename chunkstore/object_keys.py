@@ -34,6 +34,16 @@ def commit_key(name: str, generation: int) -> str:
     return f"datasets/{name}/commits/{generation:0{_GENERATION_DIGITS}d}"
 
 
+def damaged_commit_key(name: str, generation: int, number: int = 1) -> str:
+    """Where a damaged commit is moved out of the way; the `number`th of that generation. It is no commit to anybody."""
+    return f"{commit_key(name, generation)}.damaged{f'.{number}' if number > 1 else ''}"
+
+
+def log_plan_key(name: str) -> str:
+    """The commits that are being made in place of lost ones; there until all of them are."""
+    return f"{commit_prefix(name)}plan"
+
+
 def snapshot_prefix(name: str) -> str:
     return f"datasets/{name}/snapshots/"
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from chunkstore.chunk_format import KIND_DELETION, KIND_FILE, ChunkHead, DatasetRef
+from chunkstore.chunk_format import KIND_DIRECTORY, KIND_FILE, ChunkHead, DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.paths import ancestors
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +36,38 @@ class ChunkEvidence:
     seen: Sequence[SeenVersion]
     """Of every deletion and every moved entry."""
     own_files: bytes
-    """Bit p & 7 of byte p >> 3: the entry at position p is a file of the chunk's own generation. (A directory's version follows what is
-    put below it; a moved entry has the version that it carries.)"""
+    """A bit a position, least significant first: a file of the chunk's own generation. (A moved entry has the version that it carries.)"""
+    bare_directories: bytes
+    """The same of directories that are new in this chunk and have no file below them in it."""
 
     @classmethod
     def of(cls, head: ChunkHead) -> ChunkEvidence:
         entries = head.entries
-        own = entries.kind == KIND_FILE
-        seen: list[SeenVersion] = []
+        files, directories = entries.kind == KIND_FILE, entries.kind == KIND_DIRECTORY
+        own_files, seen = files, list[SeenVersion]()
         if entries.versions is not None:
             carried = entries.versions["generation"] > 0
-            own = own & ~carried
-            rows = entries.versions[carried | (entries.kind == KIND_DELETION)]
+            own_files, directories = files & ~carried, directories & ~carried
             seen = [
                 SeenVersion(generation, ChunkId(bytes(chunk)), position)
-                for generation, chunk, position, _ in rows.tolist()
-                if generation
+                for generation, chunk, position, _ in entries.versions[carried].tolist()
             ]
+        if directories.any():
+            above = {
+                directory
+                for number in np.flatnonzero(files).tolist()
+                for directory in ancestors(entries.paths[number])
+            }
+            directories = directories.copy()
+            for number in np.flatnonzero(directories).tolist():
+                directories[number] = entries.paths[number] not in above
         return cls(
             ChunkRef(head.chunk_id, head.head_bytes, head.payload_bytes),
             head.dataset,
-            int((entries.kind == KIND_FILE).sum()),
+            int(files.sum()),
             seen,
-            np.packbits(own, bitorder="little").tobytes(),
+            np.packbits(own_files, bitorder="little").tobytes(),
+            np.packbits(directories, bitorder="little").tobytes(),
         )
 
     @property
@@ -66,5 +76,12 @@ class ChunkEvidence:
         return max((version.generation for version in self.seen), default=0)
 
     def has_own_file_at(self, position: int) -> bool:
-        byte = position >> 3
-        return byte < len(self.own_files) and bool(self.own_files[byte] & 1 << (position & 7))
+        return _bit(self.own_files, position)
+
+    def has_bare_directory_at(self, position: int) -> bool:
+        return _bit(self.bare_directories, position)
+
+
+def _bit(bitmap: bytes, position: int) -> bool:
+    byte = position >> 3
+    return byte < len(bitmap) and bool(bitmap[byte] & 1 << (position & 7))

@@ -147,18 +147,24 @@ class History:
 
 
 def read_history(
-    store: ObjectStore, name: str, progress: Callable[[int], None] | None = None
+    store: ObjectStore,
+    name: str,
+    progress: Callable[[int], None] | None = None,
+    *,
+    dataset_id: bytes | None = None,
+    at_least: int = 0,
 ) -> History:
     """All that the store knows of the dataset. Raises nothing for what is missing or damaged; `progress` hears of commits read.
 
-    Commits of other lives of the name count as damaged, but for the end of a former life, which is swept by whoever opens the dataset.
+    `dataset_id` says of which life of the name it is to be, if not of that of the birth. `at_least` is a generation that has been by
+    what is known elsewhere. Commits of other lives of the name count as damaged, but for the end of a former life, which is swept by whoever opens the dataset.
     """
     check_dataset_name(name)
     # In this order: a chunk's and a snapshot's commit is older than they are, so it is among those that are read after.
     stored = _listed_chunks(store, name)
     snapshots = list(store.list(snapshot_prefix(name)))
     found, damaged = _read_commits(store, name, progress)
-    dataset = _dataset_of(name, found)
+    dataset = _dataset_of(name, found, dataset_id)
     commits = [commit for commit in found if dataset and commit.dataset_id == dataset.id]
     damaged += [
         DamagedCommit(commit.generation, "it belongs to another dataset of that name")
@@ -175,10 +181,10 @@ def read_history(
         )
     ]
     known = {commit.generation for commit in commits} | {entry.generation for entry in damaged}
-    seen = [*known, *_generations_seen(uncommitted)]
+    seen = [at_least, *known, *_generations_seen(uncommitted)]
     if dataset:
-        seen += _snapshot_generations(store, dataset, snapshots, max(known))
-    newest = max(seen, default=BIRTH_GENERATION if stored else 0)
+        seen += _snapshot_generations(store, dataset, snapshots, max(known, default=0))
+    newest = max(seen) or (BIRTH_GENERATION if stored else 0)
     return History(
         name,
         dataset,
@@ -252,8 +258,12 @@ def _read_commits(
     return sound, damaged
 
 
-def _dataset_of(name: str, commits: Sequence[Commit]) -> DatasetRef | None:
-    """That of the birth; without one, the dataset that most commits are of."""
+def _dataset_of(
+    name: str, commits: Sequence[Commit], dataset_id: bytes | None
+) -> DatasetRef | None:
+    """The one asked for, else that of the birth; without one, the dataset that most commits are of."""
+    if dataset_id is not None:
+        return DatasetRef(name, dataset_id)
     if not commits:
         return None
     if commits[0].generation == BIRTH_GENERATION:

@@ -1,0 +1,132 @@
+"""The commits to be made in place of lost ones, decided once and kept in the store until all of them are there.
+
+What chunks say leads to another log when some of it has been made already. So the whole plan is one object, `commits/plan`, created before
+anything is changed and deleted when all is done: whoever is killed in between, the next `recover` goes on with the same plan.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import xxhash
+
+from chunkstore.commit_log import Commit
+from chunkstore.errors import AlreadyExists, Corrupt, NotFound
+from chunkstore.object_keys import commit_key, damaged_commit_key, log_plan_key
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.errors import Conflict
+
+_MAGIC: Final = b"DIESELLP"
+_FIXED: Final = struct.Struct("<8sHxxI")  # magic, version, number of commits
+_VERSION: Final = 1
+_ITEM: Final = struct.Struct("<QI")  # generation, length of the encoded commit
+_CHECK_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """Commits of one dataset, each in place of one that is missing or damaged, or after the last one known."""
+
+    name: str
+    commits: Sequence[Commit]
+    """By generation."""
+
+    def encode(self) -> bytes:
+        parts = [_FIXED.pack(_MAGIC, _VERSION, len(self.commits))]
+        for commit in self.commits:
+            data = commit.encode()
+            parts += [_ITEM.pack(commit.generation, len(data)), data]
+        body = b"".join(parts)
+        return body + xxhash.xxh3_64_digest(body)
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> LogPlan:
+        """Raises `Corrupt`."""
+        body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
+        if len(body) < _FIXED.size or xxhash.xxh3_64_digest(body) != check:
+            raise Corrupt(f"the plan of lost commits of {name} is damaged")
+        magic, version, count = _FIXED.unpack_from(body)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise Corrupt(f"the plan of lost commits of {name} is of another release")
+        commits, at = [], _FIXED.size
+        for _ in range(count):
+            generation, size = _ITEM.unpack_from(body, at)
+            at += _ITEM.size
+            commits.append(Commit.decode(body[at : at + size], generation))
+            at += size
+        return cls(name, commits)
+
+
+def store_plan(store: ObjectStore, plan: LogPlan) -> None:
+    """Decide: from now on this plan will be carried out, or an equal one that is there already. `Conflict` if there is another."""
+    try:
+        store.create(log_plan_key(plan.name), [plan.encode()])
+    except AlreadyExists:
+        if store.get(log_plan_key(plan.name)) != plan.encode():
+            raise Conflict(
+                f"somebody else rebuilds the commits of {plan.name}", "run the same command again"
+            ) from None
+
+
+def stored_plan(store: ObjectStore, name: str) -> LogPlan | None:
+    """The plan that somebody did not come to finish. One get. One that is damaged is deleted: it was never sound, or has to be made again."""
+    try:
+        return LogPlan.decode(name, store.get(log_plan_key(name)))
+    except NotFound:
+        return None
+    except Corrupt:
+        store.delete(log_plan_key(name))
+        return None
+
+
+def carry_out(store: ObjectStore, plan: LogPlan) -> int:
+    """Make the plan's commits, in order, each after what is damaged in its place was moved aside; how many were moved.
+
+    May be repeated, also after a crash anywhere. `Conflict` if a writer has committed in between: then the plan is gone and has to be
+    made again.
+    """
+    moved = 0
+    for commit in plan.commits:
+        key, data = commit_key(plan.name, commit.generation), commit.encode()
+        moved += _move_aside(store, plan.name, commit, data)
+        try:
+            store.create(key, [data])
+        except AlreadyExists:
+            if store.get(key) != data:
+                store.delete(log_plan_key(plan.name))
+                raise Conflict(
+                    f"a writer has committed generation {commit.generation} of {plan.name} meanwhile",
+                    "stop all writers, then run the same command again",
+                ) from None
+    store.delete(log_plan_key(plan.name))
+    return moved
+
+
+def _move_aside(store: ObjectStore, name: str, planned: Commit, data: bytes) -> bool:
+    """Whether there was something damaged, or of another dataset, in the place of `planned`. A sound commit is left."""
+    key = commit_key(name, planned.generation)
+    try:
+        found = store.get(key)
+    except NotFound:
+        return False
+    with suppress(Corrupt):
+        if Commit.decode(found, planned.generation).dataset_id == planned.dataset_id:
+            return False
+    number = 1
+    while not _is_kept(store, damaged_commit_key(name, planned.generation, number), found):
+        number += 1
+    store.delete(key)
+    return True
+
+
+def _is_kept(store: ObjectStore, key: str, data: bytes) -> bool:
+    """Whether `key` holds `data`, from before or from now on."""
+    try:
+        store.create(key, [data])
+    except AlreadyExists:
+        return store.get(key) == data
+    return True
