@@ -26,6 +26,7 @@ from chunkstore.uploader import Uploader
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.parent_directories import ParentDirectories
+from dieselfs.publisher import Publisher
 from metadata.namespace import PathEntry
 
 CHUNK_IDS = ChunkIdGenerator()
@@ -72,7 +73,7 @@ class DatasetWriter:
         self._forks = _forks
         self._parents = ParentDirectories(dataset.namespace)
         after = max(dataset.namespace.state().generation, BIRTH_GENERATION)
-        self._commits = GroupCommit(dataset.log, after, dataset.publish)
+        self._commits = GroupCommit(dataset.log, after, Publisher(dataset).publish)
         self._uploader = Uploader(dataset.store, dataset.ref.name, self._durable)
         self._packer = ChunkWriter(
             dataset.ref,

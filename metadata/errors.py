@@ -2,6 +2,7 @@
 
 MetadataError
 ├── IndexUnavailable     the key-value database did not answer: retry later
+│   └── IndexForgot      it lost what it had acknowledged: put recent commits again
 ├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
 ├── DatasetNotFound      tell the user
 ├── PathNotFound         tell the user
@@ -20,6 +21,10 @@ class MetadataError(Exception):
 
 class IndexUnavailable(MetadataError):
     """The key-value database did not answer. Retrying may help."""
+
+
+class IndexForgot(IndexUnavailable):
+    """A server of the index came back, or was replaced, without records that it had acknowledged."""
 
 
 class RecordCorrupt(MetadataError):

@@ -25,6 +25,7 @@ from dieselfs.packing.request import PackProgress, PackRequest, runs_of
 from dieselfs.packing.source_tree import Oddities, Run, SourceTree, check_source, mixed
 from dieselfs.packing.survey import survey
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure
+from dieselfs.publisher import Publisher
 from metadata.errors import MetadataError
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.records import DatasetState
@@ -140,6 +141,7 @@ class _Commits:
 
     def __init__(self, dataset: Dataset, after: int, progress: PackProgress) -> None:
         self._dataset = dataset
+        self._publisher = Publisher(dataset)
         self._progress = progress
         self._file_counts: dict[bytes, int] = {}
         self._uncommitted: set[str] = set()
@@ -179,5 +181,5 @@ class _Commits:
             self._uncommitted.discard(chunk_key(self._dataset.ref.name, ref.id))
             self._progress.files_committed += self._file_counts.pop(ref.id.value)
             self._progress.bytes_committed += ref.payload_bytes
-        self._dataset.publish(commit, heads)
+        self._publisher.publish(commit, heads)
         self._progress.changed()

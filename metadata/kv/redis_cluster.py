@@ -66,6 +66,8 @@ class RedisClusterStore(RedisMaps):
         super().__init__(str(self._nodes[0]), split_above, patience_s)
         self._pools = Pools(self._nodes[0])
         self._slots: list[Address | None] = []
+        self._seats: dict[Address, int] = {}
+        """master -> the first slot that it serves: who takes over has the same."""
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
             raise self._unavailable(error)
@@ -84,12 +86,21 @@ class RedisClusterStore(RedisMaps):
                 replies[at] = exceptions.ClusterDownError("a hash slot is not served")
             else:
                 by_node[address].append(at)
-        pipelines = [
-            Pipeline(self._pools.pool(address), [commands[at] for at in places])
+        envelopes = [
+            self._replication.envelope(
+                self._seats.get(address, address), [commands[at] for at in places]
+            )
             for address, places in by_node.items()
         ]
-        for places, answers in zip(by_node.values(), exchange(pipelines), strict=True):
-            for at, answer in zip(places, answers, strict=True):
+        pipelines = [
+            Pipeline(self._pools.pool(address), envelope.all())
+            for address, envelope in zip(by_node, envelopes, strict=True)
+        ]
+        for places, envelope, answers in zip(
+            by_node.values(), envelopes, exchange(pipelines), strict=True
+        ):
+            own = self._replication.open(envelope, answers)
+            for at, answer in zip(places, own, strict=True):
                 replies[at] = answer
         return replies
 
@@ -114,10 +125,20 @@ class RedisClusterStore(RedisMaps):
             question = Command(b"", ("CLUSTER", "SLOTS"))
             [[reply]] = exchange([Pipeline(self._pools.pool(address), [question])])
             if not is_error(reply):
-                self._slots = _masters_by_slot(reply, address)
+                self._take(reply, address)
                 return None
             error = reply
         return error
+
+    def _take(self, reply: Reply, asked: Address) -> None:
+        slots = _masters_by_slot(reply, asked)
+        seats: dict[Address, int] = {}
+        for slot, master in enumerate(slots):
+            if master is not None:
+                seats.setdefault(master, slot)
+        self._seats, self._slots = seats, slots
+        for first, _, _, *replicas in reply:
+            self._replication.expect(first, len(replicas))
 
     def _unavailable(self, error: exceptions.RedisError | None) -> IndexUnavailable:
         if error is None or "cluster support disabled" in str(error):

@@ -19,9 +19,11 @@ from typing import Final
 import xxhash
 from redis import exceptions
 
-from metadata.errors import IndexUnavailable
+from metadata.errors import IndexForgot, IndexUnavailable
+from metadata.kv.forgetting import Memory
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.redis_pipeline import Command, Reply, Script, advice, is_error
+from metadata.kv.redis_replication import PUT, Replication
 
 SPLIT_ABOVE: Final = 65_536
 BUCKETS: Final = 256
@@ -34,7 +36,7 @@ _SCAN_BATCH: Final = 4096
 _SCAN_RESTARTS: Final = 10
 _RETRY_PAUSE_S: Final = 0.1
 
-_PUT = Script("put_newer.lua")
+_REMOVE = Script("remove_equal.lua")
 _SCAN = Script("scan_batch.lua")
 
 
@@ -47,7 +49,11 @@ class RedisMaps(ABC):
         self._shown = shown
         self._split_above = split_above
         self._patience_s = patience_s
+        self._replication = Replication(shown)
         self._is_open = True
+
+    def memory(self) -> Memory:
+        return Memory(self._replication.losses, self._replication.is_confirmed)
 
     @abstractmethod
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
@@ -100,9 +106,14 @@ class RedisMaps(ABC):
                 yield from self._scan_hash(bucket)
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        losses = self._replication.losses
         for updates in phases:
             elsewhere = self._put(updates, self._split_above)
             self._put(elsewhere, 0)
+            if self._replication.losses != losses:  # a later phase would promise what is gone
+                raise IndexForgot(
+                    f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` puts them right"
+                )
 
     def remove(self, removals: Sequence[MapFields]) -> None:
         slices = [
@@ -110,34 +121,46 @@ class RedisMaps(ABC):
             for key, fields in removals
             for start in range(0, len(fields), _SLICE_FIELDS)
         ]
-        self._execute(Command(key, ("HDEL", key, *fields)) for key, fields in slices)
+        self._execute(Command(key, ("HDEL", key, *fields), writes=True) for key, fields in slices)
         split = self._split_among([key for key, _ in slices])
         buckets: dict[bytes, list[bytes]] = defaultdict(list)
         for key, fields in slices:
             if key in split:
                 for field in fields:
                     buckets[bucket_key(key, field)].append(field)
-        self._execute(Command(key, ("HDEL", key, *fields)) for key, fields in buckets.items())
+        self._execute(
+            Command(key, ("HDEL", key, *fields), writes=True) for key, fields in buckets.items()
+        )
+
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        slices = _sliced(removals)
+        self._remove_equal(slices)
+        split = self._split_among([key for key, _, _ in slices])
+        buckets: dict[bytes, tuple[list[bytes], list[bytes]]] = defaultdict(lambda: ([], []))
+        for key, fields, values in slices:
+            if key in split:
+                for field, value in zip(fields, values, strict=True):
+                    bucket_fields, bucket_values = buckets[bucket_key(key, field)]
+                    bucket_fields.append(field)
+                    bucket_values.append(value)
+        self._remove_equal([MapUpdate(key, *content) for key, content in buckets.items()])
 
     def drop(self, keys: Sequence[bytes]) -> None:
         # The base with its marker goes last: after a crash in the middle, the rest is still found.
         for key in self._split_among(keys):
-            self._execute(Command(bucket, ("UNLINK", bucket)) for bucket in bucket_keys(key))
-        self._execute(Command(key, ("UNLINK", key)) for key in keys)
+            self._execute(
+                Command(bucket, ("UNLINK", bucket), writes=True) for bucket in bucket_keys(key)
+            )
+        self._execute(Command(key, ("UNLINK", key), writes=True) for key in keys)
 
     def close(self) -> None:
         self._is_open = False
 
     def _put(self, updates: Sequence[MapUpdate], split_above: int) -> list[MapUpdate]:
         """Put what belongs into these hashes; return what belongs into their buckets."""
-        slices = [
-            MapUpdate(key, fields[start:end], values[start:end])
-            for key, fields, values in updates
-            for start in range(0, len(fields), _SLICE_FIELDS)
-            for end in [start + _SLICE_FIELDS]
-        ]
+        slices = _sliced(updates)
         replies = self._execute(
-            Command(key, (str(split_above), MARKER, *fields, *values), _PUT)
+            Command(key, (str(split_above), MARKER, *fields, *values), PUT, writes=True)
             for key, fields, values in slices
         )
         buckets: dict[bytes, tuple[list[bytes], list[bytes]]] = defaultdict(lambda: ([], []))
@@ -147,6 +170,12 @@ class RedisMaps(ABC):
                 bucket_fields.append(fields[at])
                 bucket_values.append(values[at])
         return [MapUpdate(key, *content) for key, content in buckets.items()]
+
+    def _remove_equal(self, removals: Sequence[MapUpdate]) -> None:
+        self._execute(
+            Command(key, (*fields, *values), _REMOVE, writes=True)
+            for key, fields, values in removals
+        )
 
     def _split_among(self, keys: Sequence[bytes]) -> set[bytes]:
         replies = self._execute(Command(key, ("HEXISTS", key, MARKER)) for key in keys)
@@ -210,6 +239,16 @@ class RedisMaps(ABC):
         if again is None or time.monotonic() > deadline:
             raise IndexUnavailable(f"index {self._shown}: {advice(error)}") from error
         return again
+
+
+def _sliced(updates: Sequence[MapUpdate]) -> list[MapUpdate]:
+    """The same in parts that fit into one command each."""
+    return [
+        MapUpdate(key, fields[start:end], values[start:end])
+        for key, fields, values in updates
+        for start in range(0, len(fields), _SLICE_FIELDS)
+        for end in [start + _SLICE_FIELDS]
+    ]
 
 
 def bucket_key(key: bytes, field: bytes) -> bytes:

@@ -61,6 +61,8 @@ class Command:
     script: Script | None = None
     by_text: bool = False
     """The server does not know the script yet."""
+    writes: bool = False
+    """A replica should have it before anything that follows from it is put."""
     asking: Address | None = field(default=None)
     """The key is moving there: ask that server, this once."""
 

@@ -21,17 +21,21 @@ from metadata.kv.redis_pipeline import (
     is_error,
 )
 
-_PATIENCE_S: Final = 1.0
-"""Bridges a restart. A call takes at most this and two socket timeouts, unless the server
-answers."""
+PATIENCE_S: Final = 15.0
+"""Bridges a restart with a large database to load (docs/decisions/0010). A call takes at most this and two socket timeouts, unless the
+server answers."""
+_PLACE: Final = None
+"""There is one."""
 
 
 class RedisServerStore(RedisMaps):
     """Implements `KeyValueStore`; may be used on both sides of a fork. `url` as in `RedisUrl`."""
 
-    def __init__(self, url: str, *, split_above: int = SPLIT_ABOVE) -> None:
+    def __init__(
+        self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
+    ) -> None:
         where = RedisUrl(url)
-        super().__init__(str(where), split_above, _PATIENCE_S)
+        super().__init__(str(where), split_above, patience_s)
         self._pools = Pools(where)
         [reply] = self._round([Command(b"", ("PING",))])
         if is_error(reply):
@@ -42,8 +46,9 @@ class RedisServerStore(RedisMaps):
         self._pools.close()
 
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
-        [replies] = exchange([Pipeline(self._pools.pool(), commands)])
-        return replies
+        envelope = self._replication.envelope(_PLACE, commands)
+        [replies] = exchange([Pipeline(self._pools.pool(), envelope.all())])
+        return self._replication.open(envelope, replies)
 
     def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
         if isinstance(error, exceptions.ConnectionError) and not isinstance(

@@ -75,7 +75,7 @@ def test_a_scan_over_a_restart_misses_nothing(own_redis_server: RedisProcess) ->
 
 
 def test_a_server_that_is_gone(own_redis_server: RedisProcess) -> None:
-    store = RedisServerStore(own_redis_server.url)
+    store = RedisServerStore(own_redis_server.url, patience_s=0.5)
     own_redis_server.stop()
     start = time.monotonic()
     for call in (
@@ -94,7 +94,7 @@ def test_a_server_that_hangs(
     own_redis_server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_pipeline, "SOCKET_TIMEOUT_S", 0.5)
-    store = RedisServerStore(own_redis_server.url)
+    store = RedisServerStore(own_redis_server.url, patience_s=0.5)
     own_redis_server.pause()
     start = time.monotonic()
     with pytest.raises(IndexUnavailable, match="no answer within"):
@@ -111,7 +111,7 @@ def test_a_late_answer_is_not_another_calls(
     own_redis_server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_pipeline, "SOCKET_TIMEOUT_S", 0.3)
-    store = RedisServerStore(own_redis_server.url)
+    store = RedisServerStore(own_redis_server.url, patience_s=0.1)
     put_one(store, b"{k}f", b"a", value(1))
     own_redis_server.pause()
     with pytest.raises(IndexUnavailable):

@@ -1,0 +1,83 @@
+"""Lets the index hear of a writer's commits, and puts right what the index forgot while the writer was there to see it.
+
+A commit is durable before the index hears of it, so nothing here can lose a file. But a server may come back with nothing, and a database of
+several servers may forget what it acknowledged (docs/decisions/0010): then `applied` may promise records that are gone. A writer that sees
+this happen knows since when: from the last generation at which everything put was confirmed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from dieselfs.dataset import Dataset
+from metadata.dataset_state import register_dataset
+from metadata.errors import IndexForgot, RecordCorrupt
+from metadata.kv.forgetting import memory_of
+
+_ATTEMPTS = 4
+"""A fail-over in the middle of putting right what another one lost."""
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Of one writer. For one thread at a time."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._losses = memory_of(dataset.index).losses
+        self._sure = dataset.namespace.state().generation
+        """Everything up to this generation was in the index, and confirmed."""
+
+    def publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
+        """As `Dataset.publish`, in an index that holds everything before. `IndexForgot` if the index goes on forgetting."""
+        try:
+            state = self._dataset.publish(commit, heads)
+        except (IndexForgot, RecordCorrupt):
+            if not self._has_forgotten():
+                raise
+        else:
+            memory = memory_of(self._dataset.index)
+            if memory.losses == self._losses:
+                if memory.is_confirmed:
+                    self._sure = state.generation
+                return
+        self._put_right()
+
+    def _has_forgotten(self) -> bool:
+        losses = memory_of(self._dataset.index).losses
+        return losses != self._losses or self._dataset.namespace.state().generation < self._sure
+
+    def _put_right(self) -> None:
+        for _ in range(_ATTEMPTS):
+            losses = memory_of(self._dataset.index).losses
+            try:
+                self._put_again()
+            except IndexForgot as error:
+                log.warning("%s", error)
+                continue
+            self._losses = losses
+            if not self._has_forgotten():
+                return
+        raise IndexForgot(
+            "the index keeps forgetting; `dlcmd recover` rebuilds it when it is sound"
+        )
+
+    def _put_again(self) -> None:
+        """Whatever the index says of itself: what it has applied may be less than it had, or more than is there."""
+        dataset = self._dataset
+        after = min(self._sure, dataset.namespace.state().generation)
+        log.warning(
+            "dataset %s: the index has forgotten recent records; all commits after %s are put again",
+            dataset.ref.name,
+            after,
+        )
+        born_ns = dataset.log.read(BIRTH_GENERATION).time_ns
+        if after < BIRTH_GENERATION:
+            dataset.namespace.forget()
+            dataset.catch_up()
+        else:
+            dataset.namespace.reapply(dataset.log, dataset.reader, after)
+        register_dataset(dataset.index, dataset.ref, born_ns)
