@@ -1,0 +1,88 @@
+"""Which deletions hide nothing any more, so that they may be dropped with their chunk (docs/decisions/0008, rule 4).
+
+A deletion may go when no object in the store holds what it hides, and no chunk that stays says anything else of its path: else an index made from
+the store would show it again, or have another record of it. Heads of all chunks are read for that, but paths are compared chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from chunkstore.chunk_format import KIND_DELETION, ChunkHead, Entries
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.paths import ancestors
+from dieselfs.purging.testimony import Deletion
+
+_HEADS_AT_ONCE = 16
+
+Named = tuple[bytes, int]
+"""A path, and S_IFREG or S_IFDIR."""
+
+
+class Forgetting:
+    """The deletions that hide nothing, fewer with each chunk that is looked at."""
+
+    def __init__(self, deletions: Iterable[Deletion], objects: Collection[ChunkId]) -> None:
+        """`objects`: chunks that the store holds. A deletion of what lay in one of them is out at once."""
+        present = {chunk_id.value for chunk_id in objects}
+        candidates = [found for found in deletions if found.seen.chunk not in present]
+        self._files = {found.path for found in candidates if not found.of_directory}
+        self._directories = {found.path for found in candidates if found.of_directory}
+        self._seen: set[ChunkId] = set()
+
+    @property
+    def forgettable(self) -> frozenset[Named]:
+        return frozenset(
+            [(path, stat.S_IFREG) for path in self._files]
+            + [(path, stat.S_IFDIR) for path in self._directories]
+        )
+
+    def look_at(
+        self, chunks: Mapping[ChunkId, bool], read_head: Callable[[ChunkId], ChunkHead]
+    ) -> None:
+        """Take out what these chunks still speak of; chunk -> whether it stays. One that was looked at before is passed over.
+
+        Where a chunk that stays can't be read, nothing may be forgotten. Costs one read of a head each, 16 at a time.
+        """
+        wanted = [chunk_id for chunk_id in chunks if chunk_id not in self._seen]
+
+        def read(chunk_id: ChunkId) -> ChunkHead | None:
+            if not self._files and not self._directories:
+                return None
+            try:
+                return read_head(chunk_id)
+            except (Corrupt, NotFound):
+                if chunks[chunk_id]:
+                    self._files, self._directories = set(), set()
+                return None
+
+        with ThreadPoolExecutor(_HEADS_AT_ONCE, "heads") as pool:
+            for chunk_id, head in zip(wanted, pool.map(read, wanted), strict=True):
+                self._seen.add(chunk_id)
+                if head is not None:
+                    self._take_out(head.entries, stays=chunks[chunk_id])
+
+    def _take_out(self, entries: Entries, *, stays: bool) -> None:
+        paths = entries.paths
+        spoken = self._files.union(self._directories).intersection(paths)
+        if spoken:
+            columns = zip(paths, entries.kind.tolist(), entries.mode.tolist(), strict=True)
+            for path, kind, mode in columns:
+                if path in spoken and (stays or kind != KIND_DELETION):
+                    of_directory = stat.S_ISDIR(mode)
+                    (self._directories if of_directory else self._files).discard(path)
+        if self._directories:
+            self._directories -= _directories_above(entries)
+
+
+def _directories_above(entries: Entries) -> set[bytes]:
+    """Every directory that a file or directory of the chunk lies in, at any depth."""
+    paths = entries.paths
+    living = np.flatnonzero(entries.kind != KIND_DELETION).tolist()
+    parents = {paths[at].rpartition(b"/")[0] for at in living} - {b""}
+    return parents.union(*map(ancestors, parents))

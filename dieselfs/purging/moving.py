@@ -1,0 +1,216 @@
+"""Moves the live files of chunks into new ones: read, verified, packed in the order in which they lay, stored, not committed.
+
+The order is kept, so the mix is too: chunks that each sampled the whole source (packed by `scatter`) make chunks that do, and files that were
+packed by path stay together. Chunks are read some way ahead of the packing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.chunk_format import ChunkHead, block_counts
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.chunk_writer import BlockHashes, ChunkWriter, SealedChunk, Version
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key
+from chunkstore.uploader import Uploader
+from dieselfs.dataset import Dataset
+from dieselfs.dataset_writer import CHUNK_IDS
+from dieselfs.purging.request import DamagedChunk
+from dieselfs.purging.testimony import live_files
+from metadata.records import ChunkRecord
+
+_AHEAD = 4
+"""Chunks read while others are packed: 64 MiB at the most."""
+
+Positions = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChunk:
+    """A chunk to be emptied, with what the index says of it."""
+
+    id: ChunkId
+    record: ChunkRecord
+
+    @property
+    def ref(self) -> ChunkRef:
+        return ChunkRef(self.id, self.record.head_bytes, self.record.payload_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """A source's head, and the content of its live files as far as it has been read."""
+
+    source: SourceChunk
+    head: ChunkHead
+    positions: Positions
+    contents: Sequence[memoryview] | None
+    """None: too large to be held; read by parts."""
+
+
+class Mover:
+    """New chunks in the making. `close` (or leaving the context) stops the threads; what was stored stays, uncommitted."""
+
+    def __init__(self, dataset: Dataset, target_bytes: int) -> None:
+        self._dataset = dataset
+        self.stored: list[SealedChunk] = []
+        """Durable, uncommitted, in the order of their ids. Their payloads are let go."""
+        self._uploader = Uploader(dataset.store, dataset.ref.name, self._remember)
+        self._writer = new_writer(dataset, self._uploader, target_bytes)
+        self._pool = ThreadPoolExecutor(_AHEAD, "purge-read")
+
+    def read(self, sources: Sequence[SourceChunk]) -> Iterator[ReadChunk | DamagedChunk]:
+        """The sources in order, each read and verified, or what is wrong with it."""
+        under_way: deque[tuple[SourceChunk, Future[ReadChunk]]] = deque()
+        rest = iter(sources)
+        try:
+            while True:
+                while len(under_way) < _AHEAD and (source := next(rest, None)) is not None:
+                    under_way.append((source, self._pool.submit(self._read, source)))
+                if not under_way:
+                    return
+                source, reading = under_way.popleft()
+                try:
+                    yield reading.result()
+                except (Corrupt, NotFound) as error:
+                    yield DamagedChunk(source.id, str(error))
+        finally:
+            for _, reading in under_way:
+                reading.cancel()
+
+    def move(self, chunk: ReadChunk) -> None:
+        """Pack the live files of a chunk. `Corrupt` or `NotFound` if one of a large chunk can't be read: what was packed before may stay, it
+        takes the place of the old one."""
+        if chunk.contents is not None:
+            self._add(chunk, chunk.positions, chunk.contents)
+            return
+        for positions in _batches(chunk.head.entries.length, chunk.positions):
+            self._add(chunk, positions, self._read_files(chunk.source.ref, chunk.head, positions))
+
+    def finish(self) -> list[SealedChunk]:
+        """Store what is left; all chunks made."""
+        self._writer.flush()
+        self._uploader.wait()
+        return self.stored
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._uploader.close()
+
+    def __enter__(self) -> Mover:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _remember(self, chunk: SealedChunk) -> None:
+        self.stored.append(SealedChunk(chunk.ref, chunk.head, (), chunk.file_count))
+
+    def _read(self, source: SourceChunk) -> ReadChunk:
+        head = self._dataset.reader.head(source.id, source.record.head_bytes)
+        ref = source.ref
+        if (head.head_bytes, head.payload_bytes, len(head.entries)) != (
+            ref.head_bytes,
+            ref.payload_bytes,
+            source.record.entry_count,
+        ):
+            raise Corrupt(f"chunk {source.id} has other lengths than the index says")
+        positions = live_files(head.entries, source.record)
+        wanted = int(head.entries.length[positions].sum())
+        if wanted > MAX_WHOLE_BYTES:
+            contents = None
+        elif 2 * wanted >= ref.payload_bytes and ref.payload_bytes <= MAX_WHOLE_BYTES:
+            contents = self._from_whole(ref, head, positions)
+        else:
+            contents = self._read_files(ref, head, positions)
+        return ReadChunk(source, head, positions, contents)
+
+    def _from_whole(self, ref: ChunkRef, head: ChunkHead, positions: Positions) -> list[memoryview]:
+        """By one get: quicker than many ranges where most is live. Only live files are verified: a damaged dead one does not matter."""
+        data = memoryview(self._dataset.store.get(chunk_key(self._dataset.ref.name, ref.id)))
+        entries, contents = head.entries, []
+        columns = (entries.offset, entries.length, entries.hash)
+        for offset, length, digest in zip(
+            *(column[positions].tolist() for column in columns), strict=True
+        ):
+            start = ref.head_bytes + offset
+            content = data[start : start + length]
+            if len(content) != length or xxhash.xxh3_64_intdigest(content) != digest:
+                raise Corrupt(f"checksum of a file at offset {offset} of chunk {ref.id} is wrong")
+            contents.append(content)
+        return contents
+
+    def _read_files(self, ref: ChunkRef, head: ChunkHead, positions: Positions) -> list[memoryview]:
+        entries = head.entries
+        columns = (entries.offset, entries.length, entries.hash)
+        return self._dataset.reader.read_many(
+            [
+                FileExtent(ref, offset, length, digest)
+                for offset, length, digest in zip(
+                    *(column[positions].tolist() for column in columns), strict=True
+                )
+            ]
+        )
+
+    def _add(self, chunk: ReadChunk, positions: Positions, contents: Sequence[memoryview]) -> None:
+        entries = chunk.head.entries
+        blocks = block_counts(entries.length)
+        first_block = np.cumsum(blocks) - blocks
+        version_of = _versions(chunk)
+        for at, content in zip(positions.tolist(), contents, strict=True):
+            start = int(first_block[at])
+            hashes = BlockHashes(
+                int(entries.hash[at]),
+                entries.block_hash[start : start + int(blocks[at])].tolist(),
+            )
+            self._writer.add_carried(
+                entries.paths[at],
+                content,
+                hashes,
+                int(entries.mode[at]),
+                int(entries.mtime_ns[at]),
+                version_of(at),
+            )
+
+
+def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> ChunkWriter:
+    """One open chunk: what comes one after the other lies so."""
+    return ChunkWriter(
+        dataset.ref, CHUNK_IDS, uploader.submit, target_bytes=target_bytes, open_chunks=1
+    )
+
+
+def _versions(chunk: ReadChunk) -> Callable[[int], Version]:
+    """position -> the version that an entry has: carried before, or of the commit that added the chunk."""
+    source, carried = chunk.source, chunk.head.entries.versions
+
+    def version_of(at: int) -> Version:
+        if carried is not None and (generation := int(carried["generation"][at])):
+            return Version(generation, bytes(carried["chunk"][at]), int(carried["position"][at]))
+        return Version(source.record.generation, source.id.value, at)
+
+    return version_of
+
+
+def _batches(length: npt.NDArray[np.uint64], positions: Positions) -> Iterator[Positions]:
+    """Parts of about 16 MiB, a file at least."""
+    if not len(positions):
+        return
+    part = np.cumsum(length[positions]) // np.uint64(MAX_WHOLE_BYTES)
+    yield from np.split(positions, np.flatnonzero(np.diff(part)) + 1)

@@ -1,0 +1,304 @@
+"""DL_purge: delete what earlier purges retired, move what is live out of chunks with holes, round by round, then delete again.
+
+Each round is a commit of its own (`dieselfs.purging.retiring`), so a purge may be ended anywhere: before a commit there are chunks that no commit
+names, waste for gc; after it everything is right, and the old chunks wait for the next purge. docs/decisions/0009.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from chunkstore.chunk_format import MAX_ENTRIES
+from chunkstore.chunk_id import ChunkId
+from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key, dataset_prefix
+from dieselfs.dataset import Dataset
+from dieselfs.errors import UsageError
+from dieselfs.purging.forgetting import Forgetting
+from dieselfs.purging.moving import Mover, ReadChunk, SourceChunk
+from dieselfs.purging.request import (
+    DamagedChunk,
+    NoProgress,
+    PlannedChunk,
+    PurgePlan,
+    PurgeProgress,
+    PurgeReport,
+    PurgeRequest,
+)
+from dieselfs.purging.retiring import discard, retire
+from dieselfs.purging.selection import ChunkFill, choose, rounds, target_of
+from dieselfs.purging.testimony import Testimony, standing_deletions, testimony_of
+from dieselfs.retention import (
+    RetiredChunk,
+    chunk_sizes,
+    deletable_chunks,
+    pins,
+    waiting_chunks,
+)
+from metadata.records import ChunkRecord
+
+_CYCLES: Final = 4
+"""Chunks deleted in one make deletions droppable in the next, which retires small chunks, deleted in the third."""
+_REQUESTS_AT_ONCE: Final = 16
+
+
+def purge(
+    dataset: Dataset,
+    request: PurgeRequest = PurgeRequest(),  # noqa: B008  # frozen
+    progress: PurgeProgress | None = None,
+) -> PurgeReport:
+    """Purge an opened dataset. May be repeated after a crash; writers and readers may go on.
+
+    `Conflict` if another purge is at work. A chunk with a file that can't be read stays as it is and is reported.
+    """
+    return _Purge(dataset, _checked(request), progress or NoProgress()).run()
+
+
+def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
+    """What `purge` would do now. Changes nothing; costs a scan of the chunk records and a get for each commit."""
+    request = _checked(request)
+    chosen = _chosen(dataset.namespace.chunks(), request)
+    deletable, waiting, _ = _retired(dataset, _commits(dataset, []), request.grace_s)
+    return PurgePlan(
+        tuple(PlannedChunk(fill.id, fill.live_bytes, fill.hole_bytes) for fill in chosen),
+        tuple(deletable),
+        tuple(waiting),
+        _dataset_bytes(dataset),
+        dataset.namespace.state().bytes,
+    )
+
+
+@dataclass(slots=True)
+class _Purge:
+    """One purge and what it has done so far."""
+
+    dataset: Dataset
+    request: PurgeRequest
+    progress: PurgeProgress
+    commits: list[Commit] = field(default_factory=list)
+    damaged: dict[ChunkId, str] = field(default_factory=dict)
+    rounds: int = 0
+    chunks_retired: int = 0
+    chunks_dead: int = 0
+    chunks_added: int = 0
+    files_moved: int = 0
+    bytes_moved: int = 0
+    deletions_dropped: int = 0
+    chunks_deleted: int = 0
+    bytes_deleted: int = 0
+
+    def run(self) -> PurgeReport:
+        before = _dataset_bytes(self.dataset)
+        for _ in range(_CYCLES):
+            self._delete()
+            if not self._rewrite() | self._forget():
+                break
+        else:
+            self._delete()
+        _, waiting, pinned = _retired(self.dataset, self.commits, self.request.grace_s)
+        return PurgeReport(
+            bytes_before=before,
+            bytes_after=_dataset_bytes(self.dataset),
+            live_bytes=self.dataset.namespace.state().bytes,
+            rounds=self.rounds,
+            chunks_retired=self.chunks_retired,
+            chunks_dead=self.chunks_dead,
+            chunks_added=self.chunks_added,
+            files_moved=self.files_moved,
+            bytes_moved=self.bytes_moved,
+            deletions_dropped=self.deletions_dropped,
+            chunks_deleted=self.chunks_deleted,
+            bytes_deleted=self.bytes_deleted,
+            waiting=tuple(waiting),
+            pinned=pinned,
+            damaged=tuple(DamagedChunk(*found) for found in sorted(self.damaged.items())),
+        )
+
+    def _delete(self) -> None:
+        """Delete the retired chunks that nobody may read any more."""
+        self.commits = _commits(self.dataset, self.commits)
+        deletable, _, _ = _retired(self.dataset, self.commits, self.request.grace_s)
+        store, name = self.dataset.store, self.dataset.ref.name
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "purge-delete") as pool:
+            for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), deletable):
+                pass
+        self.chunks_deleted += len(deletable)
+        self.bytes_deleted += sum(chunk.size_bytes for chunk in deletable)
+
+    def _rewrite(self) -> bool:
+        """Retire the chunks with holes; whether there were any."""
+        self.dataset.catch_up()
+        chunks = self._sound_chunks()
+        chosen = _chosen(chunks, self.request)
+        files = sum(chunks[fill.id.value].file_count if fill.live_bytes else 0 for fill in chosen)
+        self.progress.expect(
+            self.files_moved + files, self.bytes_moved + sum(fill.live_bytes for fill in chosen)
+        )
+        target = self.request.target_bytes or target_of(chunks)
+        before = self.rounds
+        for part in rounds(chosen, self.request.round_bytes):
+            self._round([fill.id for fill in part], target)
+        return self.rounds > before
+
+    def _round(self, wanted: Sequence[ChunkId], target_bytes: int) -> None:
+        """Move what is live out of some chunks and retire them, with chunks that hold no files if these are few."""
+        chunks = self._sound_chunks()
+        ids = {chunk_id for chunk_id in wanted if chunk_id.value in chunks}
+        ids |= _few_bare(chunks)
+        sources = [SourceChunk(chunk_id, chunks[chunk_id.value]) for chunk_id in sorted(ids)]
+        testimonies: list[Testimony] = []
+        with Mover(self.dataset, target_bytes) as mover:
+            try:
+                for read in mover.read(sources):
+                    if self._moved(mover, read):
+                        assert isinstance(read, ReadChunk)
+                        added = read.source.record.generation
+                        testimonies.append(testimony_of(read.head, added))
+                moved = mover.finish()
+            except Exception:
+                discard(self.dataset, mover.stored)
+                raise
+        if not testimonies:
+            discard(self.dataset, moved)
+            return
+        retirement = retire(self.dataset, testimonies, moved)
+        self.rounds += 1
+        self.chunks_retired += len(testimonies)
+        self.chunks_added += len(retirement.commit.added)
+        leaving = (chunks[testimony.id.value] for testimony in testimonies)
+        self.chunks_dead += sum(record.deleted_count == record.entry_count for record in leaving)
+
+    def _moved(self, mover: Mover, read: ReadChunk | DamagedChunk) -> bool:
+        """Move one chunk; False if it can't be read, so that it must stay."""
+        if isinstance(read, ReadChunk):
+            try:
+                mover.move(read)
+            except (Corrupt, NotFound) as error:
+                read = DamagedChunk(read.source.id, str(error))
+        if isinstance(read, DamagedChunk):
+            self.damaged[read.id] = read.reason
+            return False
+        size = int(read.head.entries.length[read.positions].sum())
+        self.files_moved += len(read.positions)
+        self.bytes_moved += size
+        self.progress.advance(len(read.positions), size)
+        return True
+
+    def _forget(self) -> bool:
+        """Drop the deletions that hide nothing any more, of those that lie in chunks without files; whether there were any."""
+        chunks = self._sound_chunks()
+        bare = [ChunkId(chunk_id) for chunk_id, record in chunks.items() if not record.file_count]
+        testimonies = self._testimonies(bare, chunks)
+        standing = [
+            deletion
+            for testimony in testimonies
+            for deletion in standing_deletions(testimony, chunks[testimony.id.value])
+        ]
+        objects = chunk_sizes(self.dataset.store, self.dataset.ref.name) if standing else {}
+        forgetting = Forgetting(standing, objects.keys())
+        if not forgetting.forgettable:
+            return False
+        leaving = {testimony.id for testimony in testimonies}
+        self.commits = _commits(self.dataset, self.commits)
+        refs = {ref.id: ref for commit in self.commits for ref in commit.added}
+        present = {ChunkId(chunk_id) for chunk_id in self.dataset.namespace.chunks()}
+        # An object that no commit names says nothing of the past.
+        speaking = present.union(chunk_id for chunk_id in objects if chunk_id in refs)
+        forgetting.look_at(
+            {chunk_id: chunk_id in present - leaving for chunk_id in sorted(speaking)},
+            lambda chunk_id: self.dataset.reader.head(chunk_id, refs[chunk_id].head_bytes),
+        )
+        forgotten = forgetting.forgettable
+        chosen = [
+            testimony
+            for testimony in testimonies
+            if any((d.path, d.file_type) in forgotten for d in testimony.deletions)
+        ]
+        if not chosen:
+            return False
+        retirement = retire(self.dataset, chosen, forgetting=forgetting)
+        self.rounds += 1
+        self.chunks_retired += len(chosen)
+        self.chunks_added += len(retirement.commit.added)
+        self.deletions_dropped += retirement.restatement.dropped
+        return True
+
+    def _testimonies(
+        self, ids: Sequence[ChunkId], chunks: Mapping[bytes, ChunkRecord]
+    ) -> list[Testimony]:
+        def read(chunk_id: ChunkId) -> Testimony | DamagedChunk:
+            record = chunks[chunk_id.value]
+            try:
+                head = self.dataset.reader.head(chunk_id, record.head_bytes)
+            except (Corrupt, NotFound) as error:
+                return DamagedChunk(chunk_id, str(error))
+            return testimony_of(head, record.generation)
+
+        testimonies = []
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "heads") as pool:
+            for found in pool.map(read, ids):
+                if isinstance(found, DamagedChunk):
+                    self.damaged[found.id] = found.reason
+                else:
+                    testimonies.append(found)
+        return testimonies
+
+    def _sound_chunks(self) -> dict[bytes, ChunkRecord]:
+        """The records of all chunks but those that were found damaged."""
+        chunks = self.dataset.namespace.chunks()
+        for chunk_id in self.damaged:
+            chunks.pop(chunk_id.value, None)
+        return chunks
+
+
+def _checked(request: PurgeRequest) -> PurgeRequest:
+    if min(request.leave, request.grace_s, request.small_bytes) < 0:
+        raise UsageError("leave, the grace period and the size of small chunks are not negative")
+    if request.round_bytes < 1:
+        raise UsageError("a round moves one byte at least")
+    return request
+
+
+def _chosen(chunks: Mapping[bytes, ChunkRecord], request: PurgeRequest) -> tuple[ChunkFill, ...]:
+    target = request.target_bytes or target_of(chunks)
+    return choose(chunks, request.leave, min(request.small_bytes, target // 4))
+
+
+def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
+    """The chunks without files, if one chunk can hold what they say; so rounds do not leave one behind each."""
+    bare = {chunk_id: record for chunk_id, record in chunks.items() if not record.file_count}
+    if sum(record.entry_count for record in bare.values()) > MAX_ENTRIES:
+        return set()
+    return {ChunkId(chunk_id) for chunk_id in bare}
+
+
+def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
+    """All commits from the first on; `known` are the first of them. A get each."""
+    newest = dataset.namespace.state().generation
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
+        missing = range(len(known) + BIRTH_GENERATION, newest + 1)
+        commits = [*known, *pool.map(dataset.log.read, missing)]
+    commits.extend(dataset.log.since(len(commits)))
+    return commits
+
+
+def _retired(
+    dataset: Dataset, commits: Sequence[Commit], grace_s: float
+) -> tuple[list[RetiredChunk], list[RetiredChunk], frozenset[ChunkId]]:
+    """Retired chunks that may be deleted now, those that must stay, and which of the latter somebody names."""
+    now_ns = time.time_ns()
+    pinned = pins(dataset.store, dataset.ref.name, now_ns)
+    rest = dataset.store, dataset.ref, commits, pinned, grace_s, now_ns
+    waiting = waiting_chunks(*rest)
+    named = (chunk.ref.id for chunk in waiting if pinned.protects(chunk.added, chunk.retired))
+    return deletable_chunks(*rest), waiting, frozenset(named)
+
+
+def _dataset_bytes(dataset: Dataset) -> int:
+    prefix = dataset_prefix(dataset.ref.name)
+    return sum(info.size_bytes for info in dataset.store.list(prefix))

@@ -1,0 +1,142 @@
+"""The commit that takes chunks away: it adds what was moved out of them, says again what they said, and holds at one generation alone.
+
+A writer that commits first costs another look at directories and deletions, not another reading of files: one that was replaced meanwhile is a
+hole in its new chunk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk
+from chunkstore.commit_log import Commit
+from chunkstore.errors import AlreadyExists, ChunkStoreError, Unavailable
+from chunkstore.object_keys import chunk_key
+from dieselfs.dataset import Dataset
+from dieselfs.dataset_writer import CHUNK_IDS
+from dieselfs.errors import Conflict
+from dieselfs.purging.forgetting import Forgetting
+from dieselfs.purging.restatement import Restatement, restatement_of
+from dieselfs.purging.testimony import Testimony
+from metadata import keys
+from metadata.kv.key_value_store import MapFields
+from metadata.records import ChunkRecord
+
+log = logging.getLogger(__name__)
+
+_TRIES: Final = 64
+"""Against writers that commit all the time; one try takes some ten milliseconds, and they commit once a second."""
+_REPETITIONS: Final = 3
+"""Of a commit that was not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """A commit that took chunks away."""
+
+    commit: Commit
+    restatement: Restatement
+
+
+def retire(
+    dataset: Dataset,
+    testimonies: Sequence[Testimony],
+    moved: Sequence[SealedChunk] = (),
+    forgetting: Forgetting | None = None,
+) -> Retirement:
+    """Commit and publish: the chunks of `testimonies` go, `moved` (stored already) come with all their live files.
+
+    Deletions are dropped as far as `forgetting` allows, else all are carried. `Conflict` if another purge was faster, or writers never
+    paused; then `moved` is deleted from the store again.
+    """
+    leaving = tuple(testimony.id for testimony in testimonies)
+    for _ in range(_TRIES):
+        generation = dataset.catch_up().generation
+        records = chunk_records(dataset, leaving)
+        if len(records) < len(leaving):
+            discard(dataset, moved)
+            raise Conflict(
+                f"another purge of dataset {dataset.ref.name} took the same chunks away",
+                "wait until it is done; run this one again if holes are left",
+            )
+        restatement = _restated(dataset, testimonies, records, forgetting)
+        added = [*moved, *_store(dataset, restatement)]
+        try:
+            commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], leaving)
+        except AlreadyExists:
+            discard(dataset, added[len(moved) :])
+            continue
+        dataset.publish(commit, [chunk.head for chunk in added])
+        return Retirement(commit, restatement)
+    discard(dataset, moved)
+    raise Conflict(
+        f"dataset {dataset.ref.name} is written to all the time: none of {_TRIES} tries to commit came in between",
+        "run the purge again when its writers pause",
+    )
+
+
+def chunk_records(dataset: Dataset, chunks: Sequence[ChunkId]) -> dict[bytes, ChunkRecord]:
+    """The records of those of `chunks` that are not retired. One get."""
+    key, fields = keys.chunks_of(dataset.ref.id), [chunk_id.value for chunk_id in chunks]
+    values = dataset.index.get_many([MapFields(key, fields)])[0] if fields else []
+    found = {
+        field: ChunkRecord.decode(key, field, value)
+        for field, value in zip(fields, values, strict=True)
+        if value is not None
+    }
+    return {field: record for field, record in found.items() if not record.retired}
+
+
+def discard(dataset: Dataset, chunks: Iterable[SealedChunk]) -> None:
+    """Delete chunks that no commit names; what does not go is left to gc."""
+    for chunk in chunks:
+        with suppress(ChunkStoreError):
+            dataset.store.delete(chunk_key(dataset.ref.name, chunk.ref.id))
+
+
+def _restated(
+    dataset: Dataset,
+    testimonies: Sequence[Testimony],
+    records: Mapping[bytes, ChunkRecord],
+    forgetting: Forgetting | None,
+) -> Restatement:
+    if forgetting is None:
+        return restatement_of(dataset.index, dataset.ref.id, testimonies, records)
+    present = {ChunkId(chunk_id): record for chunk_id, record in dataset.namespace.chunks().items()}
+    forgetting.look_at(  # what has come since, for what leaves was looked at before
+        dict.fromkeys(present, True),
+        lambda chunk_id: dataset.reader.head(chunk_id, present[chunk_id].head_bytes),
+    )
+    return restatement_of(
+        dataset.index, dataset.ref.id, testimonies, records, forgetting.forgettable
+    )
+
+
+def _store(dataset: Dataset, restatement: Restatement) -> list[SealedChunk]:
+    stored: list[SealedChunk] = []
+
+    def store(chunk: SealedChunk) -> None:
+        dataset.store.create(chunk_key(dataset.ref.name, chunk.ref.id), [chunk.head])
+        stored.append(chunk)
+
+    restatement.write(ChunkWriter(dataset.ref, CHUNK_IDS, store, open_chunks=1))
+    return stored
+
+
+def _append(
+    dataset: Dataset, generation: int, added: Sequence[ChunkRef], retired: Sequence[ChunkId]
+) -> Commit:
+    for left in reversed(range(_REPETITIONS)):
+        try:
+            return dataset.log.append_exactly(generation, added, retired)
+        except Unavailable as error:
+            if not left:
+                raise
+            log.warning("commit %d of dataset %s: %s", generation, dataset.ref.name, error)
+    raise AssertionError("the last repetition returns or raises")
