@@ -1,0 +1,213 @@
+"""The directories of a dataset while commits go by: numbers for paths, and the record of each as it is at the present commit.
+
+A directory's record depends on the order of what happened to it (docs/metadata-layout.md, "What a commit makes of the index", rule 3), but on
+nothing of the files below it except in which commits any were added. So all directories are kept in memory and brought from commit to
+commit, whole columns at a time, and the files need not be there.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.commit_log import Commit
+from metadata.rebuild.chunk_table import NOWHERE
+from metadata.records import ENTRY, RECORD_VERSION, is_deletion
+
+ROOT: Final = 0
+_IMPLICIT_MODE: Final = stat.S_IFDIR | 0o755
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRecords:
+    """Every directory that the history knows, live or not, and its record if it has one; columns of equal length."""
+
+    paths: Sequence[bytes]
+    digests: npt.NDArray[np.uint64]
+    """Two numbers each: the hash that is the tag of the directory's keys, whose order is theirs."""
+    parents: Numbers
+    known: npt.NDArray[np.bool_]
+    """Whether there is a record."""
+    rows: npt.NDArray[np.void]
+    """`metadata.records.ENTRY`."""
+    places: npt.NDArray[np.uint64]
+
+
+class DirectoryTable:
+    """About 300 bytes a directory, and its path. Call `add` for each chunk of a commit, then `commit`."""
+
+    def __init__(self, dataset_id: bytes) -> None:
+        self.paths: list[bytes] = []
+        """By number, parents before children."""
+        self._dataset_id = dataset_id
+        self._numbers: dict[bytes, int] = {}
+        self._new_parents: list[int] = []
+        self._digests = bytearray()
+        # By number; longer than `paths`, so that they grow seldom.
+        self._parents = np.zeros(0, np.int64)
+        self._rows = np.zeros(0, ENTRY)
+        self._places = np.zeros(0, np.uint64)
+        self._known = np.zeros(0, bool)
+        # Of the present commit.
+        self._touched: list[Numbers] = []
+        self._entries = _Entries.none()
+        self._take_in(b"")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def numbers_of(self, paths: Sequence[bytes]) -> Numbers:
+        """The number of each path; new ones are taken in, with all directories above them."""
+        found = list(map(self._numbers.get, paths))
+        if None in found:
+            for path in paths:
+                if path not in self._numbers:
+                    self._take_in(path)
+            found = list(map(self._numbers.get, paths))
+        return np.array(found, np.int64)
+
+    def add(
+        self,
+        touched: Numbers,
+        paths: Sequence[bytes],
+        rows: npt.NDArray[np.void],
+        places: npt.NDArray[np.uint64],
+        adds: npt.NDArray[np.bool_],
+    ) -> None:
+        """A chunk of the present commit adds files to the directories `touched`, and has entries of directories: their `paths`,
+        records, places, and which of them are new and no deletions."""
+        if len(touched):
+            self._touched.append(np.unique(touched))
+        if len(paths):
+            self._entries = self._entries.followed_by(
+                _Entries(self.numbers_of(paths), rows, places, adds)
+            )
+
+    def commit(self, commit: Commit) -> None:
+        """Every chunk of the present commit has been added: bring the records to it."""
+        self._grow()
+        put = self._entries.greatest()
+        below = put.adds & (put.numbers != ROOT)
+        touched = self._with_those_above([*self._touched, self._parents[put.numbers[below]]])
+        stays = ~is_deletion(put.rows)
+        implied = np.setdiff1d(touched, put.numbers[stays])
+        beaten = np.isin(put.numbers, implied)
+        self._replace(put.chosen(~beaten).followed_by(self._implied(commit, implied)))
+        self._touched, self._entries = [], _Entries.none()
+
+    def digests(self) -> npt.NDArray[np.uint64]:
+        """Of every directory so far, as in `DirectoryRecords`."""
+        return np.frombuffer(bytes(self._digests), ">u8").reshape(-1, 2).astype(np.uint64)
+
+    def records(self) -> DirectoryRecords:
+        """All that is left to say when the last commit has gone by."""
+        self._grow()
+        count = len(self.paths)
+        return DirectoryRecords(
+            self.paths,
+            self.digests(),
+            self._parents[:count],
+            self._known[:count],
+            self._rows[:count],
+            self._places[:count],
+        )
+
+    def _take_in(self, path: bytes) -> None:
+        parent = ROOT
+        if path:
+            above = path.rpartition(b"/")[0]
+            if above not in self._numbers:
+                self._take_in(above)
+            parent = self._numbers[above]
+        self._numbers[path] = len(self.paths)
+        self.paths.append(path)
+        self._new_parents.append(parent)
+        self._digests += xxhash.xxh3_128_digest(self._dataset_id + path)
+
+    def _grow(self) -> None:
+        old, count = len(self.paths) - len(self._new_parents), len(self.paths)
+        if count > len(self._parents):
+            more = max(count, 2 * old, 1024) - len(self._parents)
+            self._parents = np.append(self._parents, np.zeros(more, np.int64))
+            self._rows = np.concatenate([self._rows, np.zeros(more, ENTRY)], dtype=ENTRY)
+            self._places = np.append(self._places, np.full(more, NOWHERE))
+            self._known = np.append(self._known, np.zeros(more, bool))
+        self._parents[old:count] = self._new_parents
+        self._new_parents = []
+
+    def _with_those_above(self, numbers: Sequence[Numbers]) -> Numbers:
+        """These directories and all above them, without the root, each once."""
+        found = level = np.unique(np.concatenate([*numbers, np.zeros(0, np.int64)]))
+        while len(level):
+            level = np.setdiff1d(self._parents[level], found)
+            found = np.concatenate([found, level])
+        below_root: Numbers = found[found != ROOT]
+        return below_root
+
+    def _implied(self, commit: Commit, numbers: Numbers) -> _Entries:
+        """Of directories below which something was added: what they are, or else 0755 and the commit's time; of its generation."""
+        rows, places = self._rows[numbers], self._places[numbers]
+        absent = ~self._known[numbers] | is_deletion(rows)
+        rows[absent] = np.zeros((), ENTRY)
+        places[absent] = NOWHERE
+        rows["mode"][absent] = _IMPLICIT_MODE
+        rows["mtime_ns"][absent] = commit.time_ns
+        rows["record_version"] = RECORD_VERSION
+        rows["version"], rows["placed"] = commit.generation << 1, commit.generation
+        return _Entries(numbers, rows, places, np.ones(len(numbers), bool))
+
+    def _replace(self, entries: _Entries) -> None:
+        """Keep, of present and new records, the one with the greater stamp."""
+        numbers, new = entries.numbers, entries.rows
+        old = self._rows[numbers]
+        newer = (new["version"] > old["version"]) | (
+            (new["version"] == old["version"]) & (new["placed"] > old["placed"])
+        )
+        newer |= ~self._known[numbers]
+        chosen = numbers[newer]
+        self._rows[chosen] = new[newer]
+        self._places[chosen] = entries.places[newer]
+        self._known[chosen] = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries of directories; columns of equal length."""
+
+    numbers: Numbers
+    rows: npt.NDArray[np.void]
+    """`metadata.records.ENTRY`."""
+    places: npt.NDArray[np.uint64]
+    adds: npt.NDArray[np.bool_]
+
+    @classmethod
+    def none(cls) -> _Entries:
+        return cls(
+            np.zeros(0, np.int64), np.zeros(0, ENTRY), np.zeros(0, np.uint64), np.zeros(0, bool)
+        )
+
+    def followed_by(self, other: _Entries) -> _Entries:
+        return _Entries(
+            np.concatenate([self.numbers, other.numbers]),
+            np.concatenate([self.rows, other.rows], dtype=ENTRY),
+            np.concatenate([self.places, other.places]),
+            np.concatenate([self.adds, other.adds]),
+        )
+
+    def chosen(self, which: npt.NDArray[Any]) -> _Entries:
+        return _Entries(self.numbers[which], self.rows[which], self.places[which], self.adds[which])
+
+    def greatest(self) -> _Entries:
+        """One a directory: the greatest version, of those the greatest place."""
+        order = np.lexsort((self.places, self.rows["version"].astype(np.uint64), self.numbers))
+        numbers = self.numbers[order]
+        last = np.append(numbers[1:] != numbers[:-1], np.ones(min(1, len(numbers)), bool))
+        return self.chosen(order[last])

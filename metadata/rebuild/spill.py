@@ -1,0 +1,114 @@
+"""Entries of files dealt into parts, each small enough for memory: kept here while they are few, in a temporary file when they are many."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from metadata.rebuild.head_columns import FILE_ENTRY
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEntries:
+    """Entries and their names, end to end."""
+
+    rows: npt.NDArray[np.void]
+    """`FILE_ENTRY`; `name_bytes` says where names end."""
+    heap: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.nbytes + len(self.heap)
+
+    def names(self) -> list[bytes]:
+        ends = np.cumsum(self.rows["name_bytes"], dtype=np.int64).tolist()
+        heap = self.heap
+        return [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
+
+
+def joined(pieces: list[NamedEntries]) -> NamedEntries:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = np.concatenate([np.zeros(0, FILE_ENTRY), *(piece.rows for piece in pieces)])
+    return NamedEntries(rows, b"".join(piece.heap for piece in pieces))
+
+
+Route = Callable[[NamedEntries], npt.NDArray[np.integer]]
+"""The part of each entry."""
+
+
+class DealtEntries:
+    """Deals what is added into parts. An entry added before another one stays before it in its part.
+
+    Holds `memory_bytes` of entries, three times that while it deals them, and 50 bytes for each time that a part got some.
+    """
+
+    def __init__(self, route: Route, folder: Path | None, memory_bytes: int) -> None:
+        self._route = route
+        self._folder = folder
+        self._memory_bytes = memory_bytes
+        self._pending: list[NamedEntries] = []
+        self._pending_bytes = 0
+        self._file: IO[bytes] | None = None
+        self._extents: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        """part -> (where in the file, entries, bytes of names)"""
+        self._counts: defaultdict[int, int] = defaultdict(int)
+
+    def add(self, entries: NamedEntries) -> None:
+        self._pending.append(entries)
+        self._pending_bytes += entries.size_bytes
+        if self._pending_bytes >= self._memory_bytes:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `close` closes it
+                    prefix="dieselfs-rebuild-", dir=self._folder
+                )
+            self._deal(self._file)
+
+    def all_added(self) -> None:
+        """From now on parts may be read. What never filled the memory stays in it."""
+        if self._file is None:
+            self._file = io.BytesIO()
+        self._deal(self._file)
+
+    def count(self, part: int) -> int:
+        return self._counts[part]
+
+    def pieces(self, part: int) -> Iterator[NamedEntries]:
+        """What the part got, in the order of adding, in pieces of at most `memory_bytes` and one addition."""
+        file = self._file
+        assert file is not None
+        for at, count, heap_bytes in self._extents[part]:
+            file.seek(at)
+            rows = np.frombuffer(file.read(count * FILE_ENTRY.itemsize), FILE_ENTRY)
+            yield NamedEntries(rows, file.read(heap_bytes))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _deal(self, file: IO[bytes]) -> None:
+        entries = joined(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        parts = self._route(entries)
+        order = np.argsort(parts, kind="stable")
+        parts, rows = parts[order], entries.rows[order]
+        names = entries.names()
+        starts = np.flatnonzero(np.append(True, parts[1:] != parts[:-1]))[: len(parts)]
+        ends = np.append(starts[1:], len(parts))
+        numbers = order.tolist()
+        for part, start, end in zip(
+            parts[starts].tolist(), starts.tolist(), ends.tolist(), strict=False
+        ):
+            heap = b"".join([names[number] for number in numbers[start:end]])
+            self._extents[part].append((file.tell(), end - start, len(heap)))
+            self._counts[part] += end - start
+            file.write(rows[start:end].tobytes())
+            file.write(heap)
