@@ -90,6 +90,11 @@ def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
     return _xdg_folder(environment, "XDG_DATA_HOME", ".local/share")
 
 
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where that lies which may be deleted at any time: the XDG cache folder."""
+    return _xdg_folder(environment, "XDG_CACHE_HOME", ".cache")
+
+
 def config_file(environment: Mapping[str, str] = os.environ) -> Path:
     return _xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
 

@@ -1,0 +1,20 @@
+"""Whether a dataset is what it says it is: `fsck` compares store, index and snapshots, `scrub` reads every byte."""
+
+from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit, Verdict
+from dieselfs.checking.fsck import FsckReport, fsck
+from dieselfs.checking.repairing import repair
+from dieselfs.checking.scrub import Sample, ScrubReport, scrub
+
+__all__ = [
+    "Finding",
+    "FsckReport",
+    "Kind",
+    "Repair",
+    "Sample",
+    "ScrubReport",
+    "SnapshotHit",
+    "Verdict",
+    "fsck",
+    "repair",
+    "scrub",
+]

@@ -1,0 +1,298 @@
+"""Is one chunk object what its commit says? By its head alone (`check_head`), or with every byte that an entry names (`check_whole`).
+
+A chunk is damaged as a whole when its head is, or is another chunk's. Otherwise only those of its files are that do not have their
+checksums, or that lie beyond the end of the object. Bytes of the payload that no entry names mean nothing, and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+import numpy as np
+import xxhash
+
+from chunkstore.byte_ranges import merge_ranges
+from chunkstore.chunk_format import (
+    BLOCK_BYTES,
+    KIND_FILE,
+    ChunkHead,
+    DatasetRef,
+    Entries,
+    decode_head,
+    decode_preamble,
+)
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.checking.findings import Kind
+
+PIECE_BYTES: Final = 8 << 20
+"""What is held at a time of a chunk above 16 MiB. A multiple of the blocks that carry checksums."""
+assert PIECE_BYTES % BLOCK_BYTES == 0
+_UNCACHED_BYTES: Final = 1 << 20
+"""A read of at least so much leaves nothing in a local store's page cache (`chunkstore/stores/local_directory.py`)."""
+
+Content: TypeAlias = tuple[int, int, int]
+"""Offset in the payload, length and checksum of one file: what an entry, the index and a snapshot all say of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDamage:
+    """What is wrong with one chunk."""
+
+    chunk: ChunkRef
+    kind: Kind
+    what: str
+    contents: frozenset[Content] | None = None
+    """The files that are hit; None: every file that lies in the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCheck:
+    """What reading one chunk came to."""
+
+    damage: ChunkDamage | None
+    files: int = 0
+    """Verified."""
+    size_bytes: int = 0
+    """Read, without what was read again."""
+    read_again: bool = False
+    """It was damaged when it was read first, and is sound now: not the store, but what lies between."""
+
+
+class _Unsound(Exception):
+    """The chunk as a whole is not what it should be."""
+
+    def __init__(self, kind: Kind, what: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
+    """What a listing says: None for `size_bytes` is that it does not have the object. Which files a wrong length hits, the head says."""
+    if size_bytes is None:
+        return ChunkDamage(chunk, Kind.CHUNK_MISSING, "the object is not in the store")
+    wanted = _total(chunk)
+    if size_bytes == wanted:
+        return None
+    compared = "shorter" if size_bytes < wanted else "longer"
+    what = f"the object has {size_bytes:,} bytes, {compared} than the {wanted:,} of its commit"
+    return ChunkDamage(chunk, Kind.CHUNK_LENGTH, what)
+
+
+def check_head(
+    store: ObjectStore, dataset: DatasetRef, chunk: ChunkRef, size_bytes: int | None
+) -> tuple[ChunkHead | None, ChunkDamage | None]:
+    """The chunk's head if it is sound, and what is wrong with the chunk as far as listing (`size_bytes`) and head tell. One ranged read."""
+    damage = check_length(chunk, size_bytes)
+    if size_bytes is None:
+        return None, damage
+    try:
+        data = store.get_range(chunk_key(dataset.name, chunk.id), 0, chunk.head_bytes)
+        head = _sound_head(data, dataset, chunk)
+    except NotFound:
+        return None, check_length(chunk, None)
+    except _Unsound as error:
+        return None, _unsound(chunk, error, damage)
+    if damage is None:
+        return head, None
+    beyond = _files_beyond(head.entries, size_bytes - head.head_bytes)
+    return head, replace(damage, contents=beyond)
+
+
+def check_whole(
+    store: ObjectStore,
+    dataset: DatasetRef,
+    chunk: ChunkRef,
+    size_bytes: int | None,
+    pay: Callable[[int], None],
+) -> WholeCheck:
+    """Read the whole chunk and verify every file and block in it. `size_bytes` is what a listing says of the object, None: it is not there.
+    `pay` is told the bytes of each read before it is made.
+
+    Memory: the chunk, or 8 MiB of one above 16 MiB. What fails is read again twice: the first time makes a local store drop what it
+    had cached, the second counts. Raises `Unavailable` or `Denied`, which say nothing of the chunk.
+    """
+    if size_bytes is None:
+        return WholeCheck(check_length(chunk, None))
+    first = _check_once(store, dataset, chunk, size_bytes, pay)
+    if first.damage is None or first.damage.kind is Kind.CHUNK_MISSING:
+        return first
+    _read_past_cache(store, chunk_key(dataset.name, chunk.id), chunk, pay)
+    again = _check_once(store, dataset, chunk, size_bytes, pay)
+    return replace(again, read_again=again.damage is None)
+
+
+def _check_once(
+    store: ObjectStore,
+    dataset: DatasetRef,
+    chunk: ChunkRef,
+    size_bytes: int,
+    pay: Callable[[int], None],
+) -> WholeCheck:
+    length = check_length(chunk, size_bytes)
+    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_by_pieces
+
+    def read(start: int, length: int) -> memoryview:
+        pay(length)
+        return memoryview(store.get_range(chunk_key(dataset.name, chunk.id), start, length))
+
+    try:
+        entries, bad = check(dataset, chunk, read)
+    except NotFound:
+        return WholeCheck(check_length(chunk, None))
+    except _Unsound as error:
+        return WholeCheck(_unsound(chunk, error, length), size_bytes=size_bytes)
+    files = int(np.count_nonzero(entries.kind == KIND_FILE))
+    return WholeCheck(_judged(chunk, entries, bad, length), files, size_bytes)
+
+
+def _check_in_memory(
+    dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
+) -> tuple[Entries, set[int]]:
+    """The entries, and which of the files (by number among them) are not what their checksums say."""
+    data = read(0, _total(chunk))
+    entries = _sound_head(data, dataset, chunk).entries
+    payload = data[chunk.head_bytes :]
+    bad = {
+        number
+        for number, content in enumerate(_contents(entries))
+        if not _is_sound(payload[content[0] : content[0] + content[1]], content)
+    }
+    return entries, bad | _bad_blocks(payload, entries)
+
+
+def _is_sound(data: memoryview, content: Content) -> bool:
+    return len(data) == content[1] and xxhash.xxh3_64_intdigest(data) == content[2]
+
+
+def _bad_blocks(payload: memoryview, entries: Entries) -> set[int]:
+    """The files of which a block is not what its checksum says: in a head that was written wrong the file's own may be right all the same."""
+    if not len(entries.block_hash):
+        return set()
+    hashes = iter(entries.block_hash.tolist())
+    return {
+        number
+        for number, (offset, length, _) in enumerate(_contents(entries))
+        if length > BLOCK_BYTES
+        and not _blocks_sound(payload[offset : offset + length], length, hashes)
+    }
+
+
+def _blocks_sound(data: memoryview, length: int, hashes: Iterator[int]) -> bool:
+    """Whether each block of `data`, which should have `length` bytes, has the next of `hashes`. Takes as many of those as it has blocks."""
+    sound = True
+    for at in range(0, length, BLOCK_BYTES):
+        sound &= xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES]) == next(hashes)
+    return sound
+
+
+def _check_by_pieces(
+    dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
+) -> tuple[Entries, set[int]]:
+    """The same of a chunk that is not held as a whole."""
+    entries = _sound_head(read(0, chunk.head_bytes), dataset, chunk).entries
+    contents = list(_contents(entries))
+    small = [number for number, content in enumerate(contents) if content[1] <= BLOCK_BYTES]
+    bad = set()
+    for merged in merge_ranges([contents[number][:2] for number in small], max_gap_bytes=0):
+        data = read(chunk.head_bytes + merged.start, merged.length)
+        for number in (small[member] for member in merged.members):
+            at = contents[number][0] - merged.start
+            if not _is_sound(data[at : at + contents[number][1]], contents[number]):
+                bad.add(number)
+    hashes = iter(entries.block_hash.tolist())
+    for number, (offset, length, expected) in enumerate(contents):
+        if length <= BLOCK_BYTES:
+            continue
+        whole, sound = xxhash.xxh3_64(), True
+        for at in range(0, length, PIECE_BYTES):
+            size = min(PIECE_BYTES, length - at)
+            piece = read(chunk.head_bytes + offset + at, size)
+            whole.update(piece)
+            sound &= _blocks_sound(piece, size, hashes)
+        if not sound or whole.intdigest() != expected:
+            bad.add(number)
+    return entries, bad
+
+
+def _judged(
+    chunk: ChunkRef, entries: Entries, bad: set[int], length: ChunkDamage | None
+) -> ChunkDamage | None:
+    """`bad` are numbers among the files; `length` is what is wrong with the object's."""
+    if not bad:
+        return None if length is None else replace(length, contents=frozenset())
+    contents = list(_contents(entries))
+    files = np.flatnonzero(entries.kind == KIND_FILE)
+    first = entries.paths[int(files[min(bad)])].decode(errors="backslashreplace")
+    what = (
+        f"the content of {len(bad):,} of its {len(files):,} files (deleted ones too) does not have its checksum, "
+        f"the first is {first!r}"
+    )
+    found = frozenset(contents[number] for number in bad)
+    if length is not None:
+        return replace(length, what=f"{length.what}; {what}", contents=found)
+    return ChunkDamage(chunk, Kind.CHUNK_PAYLOAD, what, found)
+
+
+def _unsound(chunk: ChunkRef, error: _Unsound, length: ChunkDamage | None) -> ChunkDamage:
+    if length is None or error.kind is Kind.CHUNK_FOREIGN:
+        return ChunkDamage(chunk, error.kind, str(error))
+    return replace(length, what=f"{length.what}; {error}")
+
+
+def _total(chunk: ChunkRef) -> int:
+    return chunk.head_bytes + chunk.payload_bytes
+
+
+def _sound_head(data: bytes | memoryview, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
+    """Raises `_Unsound` unless `data` starts with the head of this very chunk."""
+    try:
+        found = decode_preamble(data)
+        if found.chunk_id != chunk.id:
+            raise _Unsound(Kind.CHUNK_FOREIGN, f"the object holds another chunk, {found.chunk_id}")
+        if (found.head_bytes, found.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
+            raise _Unsound(
+                Kind.CHUNK_HEAD,
+                f"the head names {found.head_bytes:,} + {found.payload_bytes:,} bytes, "
+                f"the commit {chunk.head_bytes:,} + {chunk.payload_bytes:,}",
+            )
+        head = decode_head(data, chunk.id)
+    except Corrupt as error:
+        raise _Unsound(Kind.CHUNK_HEAD, str(error)) from error
+    if head.dataset != dataset:
+        what = f"the object holds a chunk of another dataset ({head.dataset.name})"
+        raise _Unsound(Kind.CHUNK_FOREIGN, what)
+    return head
+
+
+def _contents(entries: Entries) -> Iterator[Content]:
+    """Of the files, in the order of entries."""
+    files = entries.kind == KIND_FILE
+    columns = (entries.offset[files], entries.length[files], entries.hash[files])
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _files_beyond(entries: Entries, payload_bytes: int) -> frozenset[Content]:
+    """The files that do not lie wholly in the first `payload_bytes` of the payload."""
+    return frozenset(
+        content for content in _contents(entries) if content[0] + content[1] > payload_bytes
+    )
+
+
+def _read_past_cache(
+    store: ObjectStore, key: str, chunk: ChunkRef, pay: Callable[[int], None]
+) -> None:
+    """Let the store drop what it has cached of the object."""
+    total = _total(chunk)
+    for at in range(0, total, PIECE_BYTES):
+        length = min(PIECE_BYTES, total - at)
+        pay(length)
+        try:
+            store.get_range(key, at, max(length, _UNCACHED_BYTES))
+        except NotFound:
+            return

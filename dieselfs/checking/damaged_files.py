@@ -1,0 +1,142 @@
+"""The files of the present state that damaged chunks hit, from whatever still knows them, and the findings that say so.
+
+An index that has come as far as the store knows them all. Otherwise the heads do, for chunks that have a sound one; what lay in the others
+is known to the readable rest of the index and to snapshots, newest first, unless a later commit says that the path is another's or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_format import ChunkHead
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import ChunkStoreError
+from chunkstore.object_keys import chunk_key
+from chunkstore.paths import split
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.checking.chunk_check import ChunkDamage
+from dieselfs.checking.files_hit import indexed_files, snapshot_files
+from dieselfs.checking.findings import Finding, SnapshotHit
+from dieselfs.checking.snapshot_check import downloaded
+from dieselfs.checking.store_check import StoredDataset
+from dieselfs.snapshots import list_local, list_published
+from metadata import keys
+from metadata.errors import SnapshotRefused
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.kv.memory import MemoryStore
+from metadata.rebuild import rebuild
+from metadata.rebuild.empty_index import EmptyIndex
+from metadata.records import decode_entries
+from metadata.snapshot import Snapshot
+
+_ADVICE: Final = "restore this object from a copy of the store, or pack these files again with `dlcmd put` (or `dlcmd rm` them)"
+_NO_FILES_ADVICE: Final = (
+    "no file needs it now; restore it from a copy of the store if there is one"
+)
+
+
+def files_by_heads(
+    store: ObjectStore,
+    index: KeyValueStore,
+    stored: StoredDataset,
+    damages: Mapping[ChunkId, ChunkDamage],
+    read_head: Callable[[ChunkRef], ChunkHead],
+    headless: set[ChunkId],
+    local_folder: Path | None,
+) -> dict[ChunkId, list[bytes]]:
+    """What `indexed_files(…).by_chunk` would be, had the index come so far: one rebuild into memory (some 300 bytes a file).
+
+    `headless`: the damaged chunks without a sound head, for which `read_head` gives an empty one.
+    """
+    replayed = MemoryStore()
+    rebuild(stored.dataset, stored.history(stored.newest), read_head, EmptyIndex(replayed))
+    found = dict(indexed_files(replayed, stored.dataset, damages).by_chunk)
+    silent = {chunk_id: damages[chunk_id] for chunk_id in headless & damages.keys()}
+    if silent:
+        added = {ref.id: commit.generation for commit in stored.commits for ref in commit.added}
+        for chunk_id, paths in _remembered(store, index, stored, silent, local_folder):
+            known = set(found.get(chunk_id, ()))
+            known.update(p for p in paths if not _is_later(replayed, stored, p, added[chunk_id]))
+            found[chunk_id] = sorted(known)
+    return found
+
+
+def _remembered(
+    store: ObjectStore,
+    index: KeyValueStore,
+    stored: StoredDataset,
+    silent: Mapping[ChunkId, ChunkDamage],
+    local_folder: Path | None,
+) -> Iterator[tuple[ChunkId, list[bytes]]]:
+    yield from indexed_files(index, stored.dataset, silent).by_chunk.items()
+    name = stored.dataset.name
+    left = set(silent)
+    local = list_local(local_folder, name, stored.dataset.id) if local_folder else []
+    for path in reversed(local):
+        yield from _of_snapshot(path, stored, silent, left)
+    for listed in reversed(list_published(store, name)):
+        if not left:
+            return
+        try:
+            with downloaded(store, name, listed) as path:
+                yield from _of_snapshot(path, stored, silent, left)
+        except ChunkStoreError:
+            continue
+
+
+def _of_snapshot(
+    path: Path, stored: StoredDataset, silent: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
+) -> Iterator[tuple[ChunkId, list[bytes]]]:
+    """What a snapshot says of the chunks that are `left`; takes those away of which it says something."""
+    try:
+        Snapshot.verify(path)
+        with Snapshot.open(path) as snapshot:
+            if snapshot.dataset != stored.dataset:
+                return
+            wanted = {chunk_id: silent[chunk_id] for chunk_id in left}
+            found = snapshot_files(snapshot, wanted)
+    except (OSError, SnapshotRefused):
+        return
+    left -= found.keys()
+    yield from found.items()
+
+
+def _is_later(replayed: KeyValueStore, stored: StoredDataset, path: bytes, generation: int) -> bool:
+    """Whether a sound chunk says something of the path that came after `generation`: another version, or that it is deleted."""
+    directory, name = split(path)
+    key = keys.files_of(stored.dataset.id, directory)
+    value = replayed.get_many([MapFields(key, [name])])[0][0]
+    if value is None:
+        return False
+    row = decode_entries(key, [name], [value])[0]
+    return int(row["version"]) >> 1 > generation or bool(int(row["version"]) & 1)
+
+
+def chunk_findings(
+    name: str,
+    damages: Mapping[ChunkId, ChunkDamage],
+    files: Mapping[ChunkId, list[bytes]],
+    snapshots: Mapping[ChunkId, tuple[SnapshotHit, ...]],
+) -> list[Finding]:
+    """A finding for each damaged chunk, in the order of ids."""
+    found = []
+    for chunk_id in sorted(damages):
+        damage = damages[chunk_id]
+        hit = tuple(sorted(files.get(chunk_id, ())))
+        kept = snapshots.get(chunk_id, ())
+        advice = _ADVICE if hit or kept else _NO_FILES_ADVICE
+        found.append(
+            Finding(
+                damage.kind,
+                chunk_key(name, chunk_id),
+                damage.what,
+                advice,
+                damaged=True,
+                files=hit,
+                snapshots=kept,
+            )
+        )
+    return found

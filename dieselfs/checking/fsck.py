@@ -1,0 +1,123 @@
+"""`fsck`: store, index and snapshots of a dataset compared, payloads unread. Changes nothing.
+
+In this order, each part once: the commits; the heads of all committed chunks, which at the same time say what the index should be; the
+index; the snapshots and tags. For what is lost, the index is walked once more to name the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
+from dieselfs.checking.files_hit import IndexedFiles, indexed_files
+from dieselfs.checking.findings import Finding, Kind, Verdict, verdict_of
+from dieselfs.checking.head_checks import HeadChecks
+from dieselfs.checking.index_check import IndexCheck, check_index
+from dieselfs.checking.snapshot_check import check_snapshots
+from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after
+from metadata.kv.key_value_store import KeyValueStore
+
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FsckReport:
+    """What `fsck` looked at and found."""
+
+    dataset: DatasetRef
+    generation: int
+    """Of the newest commit."""
+    chunks: int
+    """Committed and not retired."""
+    uncommitted_chunks: int
+    """Objects that no commit names: being written, or waste for `dlcmd gc`. No fault."""
+    snapshots: int
+    """Published."""
+    local_snapshots: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.findings)
+
+
+def fsck(
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    *,
+    snapshot_folder: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> FsckReport:
+    """Check the dataset `name`, and the snapshot files of it in `snapshot_folder`. `progress` is told the entries and bytes of each head.
+
+    Raises `DatasetNotFound`, and `Unavailable`, `Denied` or `IndexUnavailable`, which say nothing of the dataset. Memory: the heads of
+    the largest commit or the index's largest directory; with lost chunks and a damaged index besides, an index in memory.
+    """
+    stored, heads, indexed = _checked(store, index, name, progress or _silent)
+    damages = {
+        chunk_id: damage
+        for chunk_id, damage in heads.damages.items()
+        if chunk_id in stored.promised()
+    }
+    if damages:
+        for chunk_id in retired_after(store, stored.dataset, stored.newest):
+            damages.pop(chunk_id, None)
+    snapshots = check_snapshots(store, stored, damages, snapshot_folder)
+    known = IndexedFiles()
+    if damages or stored.broken:
+        known = indexed_files(index, stored.dataset, damages, stored.broken)
+    files = dict(known.by_chunk)
+    if damages and not indexed.shows(stored.newest):
+        files = files_by_heads(
+            store, index, stored, damages, heads.read, heads.headless, snapshot_folder
+        )
+    findings = (
+        *_with_files(stored, known),
+        *chunk_findings(name, damages, files, snapshots.hits),
+        *indexed.findings,
+        *snapshots.findings,
+    )
+    return FsckReport(
+        stored.dataset,
+        stored.newest,
+        len(stored.promised()),
+        stored.uncommitted,
+        snapshots.published,
+        snapshots.local,
+        findings,
+    )
+
+
+def _checked(
+    store: ObjectStore, index: KeyValueStore, name: str, progress: Callable[[int, int], None]
+) -> tuple[StoredDataset, HeadChecks, IndexCheck]:
+    """Commits, heads and index; once more where the index is ahead only because a writer came between."""
+    newest = -1
+    for _ in range(_TRIES):
+        stored = read_stored(store, name)
+        heads = HeadChecks(store, stored.dataset, stored.sizes, progress)
+        heads_and_index = stored, heads, check_index(index, stored, heads)
+        heads.read_rest(stored.promised().values())
+        ahead = any(f.kind is Kind.INDEX_AHEAD for f in heads_and_index[2].findings)
+        if not ahead or stored.newest == newest:
+            break
+        newest = stored.newest
+    return heads_and_index
+
+
+def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
+    """The broken commits, with the files that they put where they lie."""
+    return [
+        replace(finding, files=tuple(sorted(known.by_generation.get(generation, ()))))
+        for generation, finding in stored.broken.items()
+    ]
+
+
+def _silent(entries: int, size_bytes: int) -> None:
+    pass

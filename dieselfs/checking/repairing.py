@@ -1,0 +1,105 @@
+"""Putting right what `fsck` found, where nothing is lost by it: the index, snapshots, files on this machine. Never a chunk or a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.chunk_format import ChunkHead
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import CommitLog
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs import snapshots
+from dieselfs.checking.findings import Finding, Repair
+from dieselfs.checking.fsck import FsckReport
+from dieselfs.checking.index_check import drop_name
+from dieselfs.dataset import open_dataset
+from dieselfs.errors import Conflict
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.rebuild import rebuild
+from metadata.rebuild.mended_index import MendedIndex
+from metadata.snapshot_folder import file_name
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What `repair` did."""
+
+    repaired: tuple[Finding, ...]
+    left: tuple[Finding, ...]
+    """What it can do nothing about."""
+
+
+def repair(
+    store: ObjectStore,
+    index: KeyValueStore,
+    report: FsckReport,
+    snapshot_folder: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> RepairReport:
+    """Put right what can be of the findings of `report`; may be repeated. `progress` is told the entries and bytes of each head.
+
+    The index is mended first: a fresh snapshot is made from it. Nobody else should write to the dataset meanwhile: what another
+    applies while the index is mended may be applied again. Raises what opening a dataset raises.
+    """
+    todo = [finding for finding in report.findings if finding.repair is not None]
+    if any(finding.repair is Repair.MEND_INDEX for finding in todo):
+        _mend_index(store, index, report, progress)
+    # Files here before objects there: what is made anew for the store may have the name of a file that was damaged.
+    for finding in sorted(todo, key=lambda finding: finding.repair is not Repair.DELETE_LOCAL):
+        _repair_snapshot(store, index, report, finding, snapshot_folder)
+    return RepairReport(
+        tuple(todo), tuple(finding for finding in report.findings if finding.repair is None)
+    )
+
+
+def _mend_index(
+    store: ObjectStore,
+    index: KeyValueStore,
+    report: FsckReport,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    dataset = report.dataset
+    commits = list(CommitLog(store, dataset).since(0))
+    if len(commits) < report.generation:
+        raise Conflict(
+            f"commits of {dataset.name} have gone since it was checked", "run the check again"
+        )
+    reader = ChunkReader(store, dataset)
+
+    def read_head(chunk: ChunkRef) -> ChunkHead:
+        head = reader.head(chunk.id, chunk.head_bytes)
+        if progress is not None:
+            progress(len(head.entries), chunk.head_bytes)
+        return head
+
+    rebuild(dataset, commits, read_head, MendedIndex(index))
+    drop_name(index, dataset)
+    open_dataset(store, index, dataset.name)  # puts the name, and what was committed meanwhile
+
+
+def _repair_snapshot(
+    store: ObjectStore,
+    index: KeyValueStore,
+    report: FsckReport,
+    finding: Finding,
+    folder: Path,
+) -> None:
+    match finding.repair:
+        case Repair.DELETE_SNAPSHOT:
+            store.delete(finding.object)
+        case Repair.DELETE_LOCAL:
+            with suppress(FileNotFoundError):
+                Path(finding.object).unlink()
+        case Repair.REPUBLISH_SNAPSHOT:
+            snapshot_id = finding.object.rpartition("/")[2]
+            store.delete(finding.object)
+            snapshots.publish_snapshot(store, folder / file_name(report.dataset.name, snapshot_id))
+        case Repair.REPLACE_SNAPSHOT:
+            # Made before the other is deleted, and stored after: it may well have the same id.
+            path = snapshots.build(open_dataset(store, index, report.dataset.name), folder)
+            store.delete(finding.object)
+            snapshots.publish_snapshot(store, path)

@@ -1,0 +1,286 @@
+"""`scrub`: every committed chunk read whole and verified, header, files and blocks; in the order of ids, several at a time.
+
+Threads do it: reading and hashing of anything large let go of the GIL, and what is left of Python's own work, about 1 µs a file and 1 ms a
+chunk of 4 MiB, is less than a disk takes to deliver it. Where the scrub is lies in a file (`scrub_progress`), and a later run goes on
+there; what was committed after it began is for the next one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.checking.chunk_check import ChunkDamage, WholeCheck, check_whole
+from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
+from dieselfs.checking.files_hit import indexed_files
+from dieselfs.checking.findings import Finding, Verdict, verdict_of
+from dieselfs.checking.head_checks import HeadChecks
+from dieselfs.checking.rate import ByteRate
+from dieselfs.checking.scrub_progress import ScrubFile, ScrubProgress
+from dieselfs.checking.snapshot_check import check_snapshots
+from dieselfs.checking.store_check import StoredDataset, read_stored, retired_after
+from metadata import keys
+from metadata.dataset_state import read_state
+from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import KeyValueStore
+
+JOBS: Final = 4
+_AHEAD: Final = 2
+"""Chunks under way or waiting for their turn, for each job."""
+_SAVED_EVERY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A choice of chunks: those that a seeded hash of their ids puts first."""
+
+    share: float
+    """Above 0, at most 1."""
+    seed: int | None = None
+    """None: of a scrub that is resumed, its own; else a new one, so that run after run other chunks are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What was read and found, by this run and those that it resumes."""
+
+    dataset: DatasetRef
+    generation: int
+    """What was committed later has not been looked at."""
+    chunks: int
+    """Read and verified, or found damaged."""
+    chunks_there: int
+    """Committed and not retired; more than `chunks` with a sample."""
+    files: int
+    """Verified, deleted ones that still lie in chunks too."""
+    size_bytes: int
+    seed: int | None
+    """Of the sample."""
+    resumed: bool
+    read_again: int
+    """Chunks that were damaged at the first reading and sound at the next: look at memory, cables and network."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.findings)
+
+
+def scrub(
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    *,
+    rate_bytes_per_s: float | None = None,
+    sample: Sample | None = None,
+    jobs: int = JOBS,
+    progress_folder: Path | None = None,
+    place: str = "",
+    restart: bool = False,
+    snapshot_folder: Path | None = None,
+    expect: Callable[[int, int], None] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+) -> ScrubReport:
+    """Read and verify the chunks of dataset `name`; changes nothing.
+
+    `progress_folder` is where it is kept how far the scrub is, for this dataset in this `place` (the store's URL); None: nowhere.
+    `restart`: from the beginning, whatever is kept. `index` and `snapshot_folder` name the files that damage hits.
+    `expect` is told (0, bytes to read in all) once, `advance` (files, bytes) of each chunk; at first of all that an earlier run has read.
+
+    Memory: 2 · `jobs` results, `jobs` chunks. Raises `DatasetNotFound`; `Conflict` if another scrub of the dataset runs; `Unavailable`
+    or `Denied`, after which, as after Ctrl-C, a later run goes on where this one stopped.
+    """
+    stored = read_stored(store, name)
+    with ExitStack() as scope:
+        file = None
+        if progress_folder is not None:
+            file = ScrubFile(progress_folder, stored.dataset.id, place)
+            scope.enter_context(file.locked())
+        kept = file.read() if file is not None and not restart else None
+        begin = _resumed(kept, sample, stored)
+        resumed = begin is not None
+        begin = begin or _anew(sample, stored)
+        there = list(stored.promised(begin.generation).values())
+        chosen = _chosen(there, begin)
+        if expect is not None:
+            expect(0, begin.size_bytes + sum(map(_size, _left(chosen, begin))))
+        tell = advance or _silent
+        tell(begin.files, begin.size_bytes)
+        rate = ByteRate(rate_bytes_per_s)
+        end = _read_all(store, stored, _left(chosen, begin), begin, rate, jobs, file, tell)
+        findings = _findings(store, index, stored, end.damages, snapshot_folder)
+        if file is not None:
+            file.remove()
+    return ScrubReport(
+        stored.dataset,
+        end.generation,
+        end.chunks,
+        len(there),
+        end.files,
+        end.size_bytes,
+        None if sample is None else end.seed,
+        resumed,
+        end.read_again,
+        tuple(findings),
+    )
+
+
+def _resumed(
+    kept: ScrubProgress | None, sample: Sample | None, stored: StoredDataset
+) -> ScrubProgress | None:
+    """What is kept, if it is the scrub that is asked for."""
+    if kept is None or kept.generation > stored.newest:
+        return None
+    if kept.sample != (None if sample is None else sample.share):
+        return None
+    if sample is not None and sample.seed not in (None, kept.seed):
+        return None
+    return kept
+
+
+def _anew(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
+    if sample is None:
+        return ScrubProgress(stored.newest, None, 0)
+    seed = secrets.randbits(32) if sample.seed is None else sample.seed
+    return ScrubProgress(stored.newest, sample.share, seed)
+
+
+def _chosen(chunks: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
+    """The chunks to read, in the order of ids. Of a sample: ceil(share · n), those with the smallest xxh3_64(id, seed)."""
+    if scrub.sample is None:
+        return list(chunks)
+    count = -int(-len(chunks) * scrub.sample // 1)
+    ranked = sorted(
+        chunks, key=lambda chunk: xxhash.xxh3_64_intdigest(chunk.id.value, seed=scrub.seed)
+    )
+    return sorted(ranked[:count], key=lambda chunk: chunk.id)
+
+
+def _left(chosen: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
+    return [chunk for chunk in chosen if scrub.done is None or chunk.id > scrub.done]
+
+
+def _size(chunk: ChunkRef) -> int:
+    return chunk.head_bytes + chunk.payload_bytes
+
+
+def _read_all(
+    store: ObjectStore,
+    stored: StoredDataset,
+    chunks: Sequence[ChunkRef],
+    begin: ScrubProgress,
+    rate: ByteRate,
+    jobs: int,
+    file: ScrubFile | None,
+    advance: Callable[[int, int], None],
+) -> ScrubProgress:
+    """Read `chunks`, saving now and then how far it is, and at the end however it ends."""
+    state = begin
+
+    def check(chunk: ChunkRef) -> WholeCheck:
+        return check_whole(store, stored.dataset, chunk, stored.sizes.get(chunk.id), rate.take)
+
+    saved = time.monotonic()
+    try:
+        with closing(_in_turn(check, chunks, jobs, rate)) as results:
+            for chunk, result in results:
+                state = _after(state, chunk, result)
+                advance(result.files, result.size_bytes)
+                if file is not None and time.monotonic() - saved > _SAVED_EVERY_S:
+                    file.write(state)
+                    saved = time.monotonic()
+    finally:
+        if file is not None:
+            file.write(state)
+    return state
+
+
+def _in_turn(
+    check: Callable[[ChunkRef], WholeCheck], chunks: Sequence[ChunkRef], jobs: int, rate: ByteRate
+) -> Generator[tuple[ChunkRef, WholeCheck], None, None]:
+    """Each chunk with its result, in order, `jobs` at a time. When the caller stops, nothing more is begun."""
+    under_way: deque[tuple[ChunkRef, Future[WholeCheck]]] = deque()
+    pool = ThreadPoolExecutor(jobs, "scrub")
+    try:
+        for chunk in chunks:
+            under_way.append((chunk, pool.submit(check, chunk)))
+            if len(under_way) >= _AHEAD * jobs:
+                first, future = under_way.popleft()
+                yield first, future.result()
+        while under_way:
+            first, future = under_way.popleft()
+            yield first, future.result()
+    finally:
+        rate.stop()
+        pool.shutdown(cancel_futures=True)
+
+
+def _after(state: ScrubProgress, chunk: ChunkRef, result: WholeCheck) -> ScrubProgress:
+    damages = state.damages
+    if result.damage is not None:
+        damages = (*damages, result.damage)
+    return replace(
+        state,
+        done=chunk.id,
+        chunks=state.chunks + 1,
+        files=state.files + result.files,
+        size_bytes=state.size_bytes + result.size_bytes,
+        read_again=state.read_again + result.read_again,
+        damages=damages,
+    )
+
+
+def _findings(
+    store: ObjectStore,
+    index: KeyValueStore,
+    stored: StoredDataset,
+    found: Sequence[ChunkDamage],
+    snapshot_folder: Path | None,
+) -> list[Finding]:
+    damages = {damage.chunk.id: damage for damage in found}
+    if damages:
+        for chunk_id in retired_after(store, stored.dataset, stored.newest):
+            damages.pop(chunk_id, None)
+    if not damages:
+        return []
+    if _is_current(index, stored):
+        known = indexed_files(index, stored.dataset, damages)
+        files = dict(known.by_chunk)
+        sound = not known.damaged_records
+    else:
+        sound = False
+    if not sound:
+        heads = HeadChecks(store, stored.dataset, stored.sizes, lambda entries, size_bytes: None)
+        heads.read_rest(damage.chunk for damage in damages.values())
+        files = files_by_heads(
+            store, index, stored, damages, heads.read, heads.headless, snapshot_folder
+        )
+    snapshots = check_snapshots(store, stored, damages, None)
+    return chunk_findings(stored.dataset.name, damages, files, snapshots.hits)
+
+
+def _is_current(index: KeyValueStore, stored: StoredDataset) -> bool:
+    """Whether the index has applied what the store holds, and nobody is in the middle of more."""
+    try:
+        states = [
+            read_state(index, stored.dataset.id, field) for field in (keys.APPLIED, keys.TOTALS)
+        ]
+    except RecordCorrupt:
+        return False
+    return states[0] == states[1] and states[0].generation >= stored.newest
+
+
+def _silent(files: int, size_bytes: int) -> None:
+    pass

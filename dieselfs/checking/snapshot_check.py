@@ -1,0 +1,182 @@
+"""Snapshots, published and on this machine, and tags: sound, of this dataset, and every chunk that they name there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import NotFound
+from chunkstore.object_keys import snapshot_key, tags_prefix
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import standing, survey_tags
+from dieselfs.checking.chunk_check import ChunkDamage
+from dieselfs.checking.files_hit import snapshot_hits
+from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit
+from dieselfs.checking.store_check import StoredDataset
+from dieselfs.snapshots import PublishedSnapshot, list_local, list_published
+from metadata.errors import SnapshotRefused
+from metadata.snapshot import Snapshot
+
+_COPY_BYTES: Final = 8 << 20
+_TAG_ADVICE: Final = (
+    "set it anew with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotCheck:
+    """What was found of all snapshots and tags."""
+
+    findings: tuple[Finding, ...]
+    published: int
+    local: int
+    hits: Mapping[ChunkId, tuple[SnapshotHit, ...]]
+    """What the damaged chunks hit of the published ones, oldest first."""
+
+
+def check_snapshots(
+    store: ObjectStore,
+    stored: StoredDataset,
+    damages: Mapping[ChunkId, ChunkDamage],
+    local_folder: Path | None,
+) -> SnapshotCheck:
+    """Every published snapshot is read once, to a temporary file; those in `local_folder` where they are. 1 µs a file besides."""
+    name = stored.dataset.name
+    published = list_published(store, name)
+    files = list_local(local_folder, name) if local_folder is not None else []
+    local = [_check_local(path, stored) for path in files]
+    sound_local = {
+        path.stem.removeprefix(f"{name}-")
+        for path, f in zip(files, local, strict=True)
+        if f is None
+    }
+    findings = [finding for finding in local if finding is not None]
+    hits: dict[ChunkId, list[SnapshotHit]] = {}
+    for listed in published:
+        try:
+            with downloaded(store, name, listed) as path:
+                finding, counts = _check_published(path, listed, stored, damages)
+        except NotFound:  # removed since it was listed
+            continue
+        except SnapshotRefused as error:
+            finding, counts = _refused(listed, stored, str(error), sound_local), {}
+        if finding is not None:
+            findings.append(finding)
+        for chunk_id, files_hit in counts.items():
+            hits.setdefault(chunk_id, []).append(SnapshotHit(listed.snapshot_id, files_hit))
+    findings += _check_tags(store, stored, {listed.snapshot_id for listed in published})
+    return SnapshotCheck(
+        tuple(findings),
+        len(published),
+        len(files),
+        {chunk_id: tuple(found) for chunk_id, found in hits.items()},
+    )
+
+
+@contextmanager
+def downloaded(store: ObjectStore, name: str, listed: PublishedSnapshot) -> Iterator[Path]:
+    """A published snapshot as a temporary file, not verified. `NotFound`."""
+    with tempfile.NamedTemporaryFile(prefix="dieselfs-check-", suffix=".snapshot") as file:
+        for at in range(0, listed.size_bytes, _COPY_BYTES):
+            file.write(store.get_range(snapshot_key(name, listed.snapshot_id), at, _COPY_BYTES))
+        file.flush()
+        yield Path(file.name)
+
+
+def _check_published(
+    path: Path,
+    listed: PublishedSnapshot,
+    stored: StoredDataset,
+    damages: Mapping[ChunkId, ChunkDamage],
+) -> tuple[Finding | None, dict[ChunkId, int]]:
+    """What is wrong with it, and how many of its files damaged chunks hit. `SnapshotRefused` if it can't be believed."""
+    Snapshot.verify(path)
+    key = snapshot_key(stored.dataset.name, listed.snapshot_id)
+    with Snapshot.open(path) as snapshot:
+        if snapshot.dataset != stored.dataset:
+            what = f"it is of another dataset, or of a former life of the name ({snapshot.dataset.name}@{snapshot.id})"
+            return _finding(Kind.SNAPSHOT_FOREIGN, key, what, Repair.DELETE_SNAPSHOT, False), {}
+        if snapshot.id != listed.snapshot_id:
+            raise SnapshotRefused(f"the object holds snapshot {snapshot.id}")
+        gone, files = _gone(snapshot, stored)
+        finding = None
+        if gone:
+            what = f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its {snapshot.file_count:,} files can't be read"
+            finding = Finding(
+                Kind.SNAPSHOT_DANGLING,
+                key,
+                what,
+                "restore the chunks from a copy of the store, or `dlcmd fsck --repair` deletes the snapshot",
+                damaged=True,
+                repair=Repair.DELETE_SNAPSHOT,
+                snapshots=(SnapshotHit(snapshot.id, files),),
+            )
+        return finding, snapshot_hits(snapshot, damages)
+
+
+def _refused(
+    listed: PublishedSnapshot, stored: StoredDataset, reason: str, sound_local: set[str]
+) -> Finding:
+    key = snapshot_key(stored.dataset.name, listed.snapshot_id)
+    if listed.snapshot_id in sound_local:
+        return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.REPUBLISH_SNAPSHOT, False)
+    if listed.generation == stored.newest and not stored.broken:
+        return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.REPLACE_SNAPSHOT, False)
+    return _finding(Kind.SNAPSHOT_DAMAGED, key, reason, Repair.DELETE_SNAPSHOT, True)
+
+
+def _finding(kind: Kind, where: str, what: str, repair: Repair, damaged: bool) -> Finding:
+    advice = f"`dlcmd fsck --repair` will {repair.value}"
+    return Finding(kind, where, what, advice, damaged, repair)
+
+
+def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
+    try:
+        Snapshot.verify(path)
+        with Snapshot.open(path) as snapshot:
+            if snapshot.dataset.name != stored.dataset.name:
+                raise SnapshotRefused(f"it is of dataset {snapshot.dataset.name}")
+            if snapshot.dataset != stored.dataset:
+                return None  # of a former life of the name: nobody takes it for this one
+            if path.stem != f"{stored.dataset.name}-{snapshot.id}":
+                raise SnapshotRefused(f"the file holds snapshot {snapshot.id}")
+            gone, files = _gone(snapshot, stored)
+    except (OSError, SnapshotRefused) as error:
+        return _finding(
+            Kind.SNAPSHOT_DAMAGED, str(path), str(error), Repair.DELETE_LOCAL, damaged=False
+        )
+    if not gone:
+        return None
+    what = f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its files can't be read"
+    return _finding(Kind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False)
+
+
+def _gone(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
+    """Chunks that no commit promises any more and that are not there as the snapshot names them; and the files in those."""
+    promised = stored.promised()
+    chunks = files = 0
+    for number in range(snapshot.chunk_count):
+        ref = snapshot.chunk(number)
+        there = stored.sizes.get(ref.id) == ref.head_bytes + ref.payload_bytes
+        if not there and ref.id not in promised:
+            chunks += 1
+            files += len(snapshot.files_in_chunk(number))
+    return chunks, files
+
+
+def _check_tags(
+    store: ObjectStore, stored: StoredDataset, published: set[str]
+) -> Iterator[Finding]:
+    found = survey_tags(store, stored.dataset)
+    prefix = tags_prefix(stored.dataset.name)
+    for name, reason in found.damaged.items():
+        yield Finding(Kind.TAG_DANGLING, f"{prefix}{name}", reason, _TAG_ADVICE, damaged=True)
+    for tag in standing(found, stored.dataset):
+        if tag.snapshot_id not in published:
+            what = f"it names snapshot {tag.snapshot_id}, which is not in the store"
+            yield Finding(Kind.TAG_DANGLING, f"{prefix}{tag.name}", what, _TAG_ADVICE, damaged=True)

@@ -1,0 +1,116 @@
+"""What the store promises: its commits, each sound and without a gap, and with them the chunks that must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import BIRTH_GENERATION, Commit, CommitLog
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import commit_key
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.checking.findings import Finding, Kind
+from dieselfs.recovery.history import History, read_history
+from metadata.errors import DatasetNotFound
+
+_ADVICE: Final = (
+    "restore this object from a copy of the store; without one see `dlcmd recover --help`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDataset:
+    """A dataset as commits and listings show it."""
+
+    dataset: DatasetRef
+    commits: tuple[Commit, ...]
+    """The sound ones, in order."""
+    broken: Mapping[int, Finding]
+    """Generations up to the newest whose commit is missing or damaged."""
+    newest: int
+    """The greatest generation that has been."""
+    sizes: Mapping[ChunkId, int]
+    """Every chunk object there is: its bytes."""
+    uncommitted: int
+    """Chunk objects that no commit names: being written just now, or waste."""
+
+    def added(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
+        """The chunks committed up to `generation` (None: the newest), retired ones too."""
+        return {
+            ref.id: ref
+            for commit in self.commits
+            if generation is None or commit.generation <= generation
+            for ref in commit.added
+        }
+
+    def promised(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
+        """Of those the ones that no commit up to the newest retires, in the order of their ids."""
+        retired = {chunk_id for commit in self.commits for chunk_id in commit.retired}
+        found = self.added(generation)
+        return {chunk_id: found[chunk_id] for chunk_id in sorted(found.keys() - retired)}
+
+    def history(self, generation: int) -> list[Commit]:
+        """The commits up to `generation` without gaps: an empty one stands for each that is broken."""
+        known = {commit.generation: commit for commit in self.commits}
+        return [
+            known.get(number) or Commit(number, self.dataset.id, 0)
+            for number in range(BIRTH_GENERATION, generation + 1)
+        ]
+
+
+def read_stored(store: ObjectStore, name: str) -> StoredDataset:
+    """One listing of the commits and a get of each, one listing of the chunks, one ranged read for each chunk without a commit.
+
+    Raises `DatasetNotFound` if there is nothing of that name or it has been removed, `Corrupt` if not one commit is sound.
+    """
+    history = read_history(store, name)
+    if not history.newest:
+        raise DatasetNotFound(
+            f"there is no dataset {name!r} in the store: `dlcmd dataset ls` lists those there are"
+        )
+    if history.is_removed:
+        raise DatasetNotFound(
+            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+        )
+    if history.dataset is None:
+        raise Corrupt(
+            f"no commit of dataset {name} is sound: run `dlcmd recover {name}`, which reads the chunks themselves"
+        )
+    return StoredDataset(
+        history.dataset,
+        tuple(history.commits),
+        _broken(history),
+        history.newest,
+        history.stored,
+        len(history.uncommitted),
+    )
+
+
+def retired_after(store: ObjectStore, dataset: DatasetRef, generation: int) -> set[ChunkId]:
+    """What commits later than `generation` have retired: it may have been deleted while it was looked at. A get for each commit."""
+    return {
+        chunk_id
+        for commit in CommitLog(store, dataset).since(generation)
+        for chunk_id in commit.retired
+    }
+
+
+def _broken(history: History) -> dict[int, Finding]:
+    kinds: Sequence[tuple[int, Kind, str]] = [
+        *((g, Kind.COMMIT_MISSING, "the commit is not in the store") for g in history.missing),
+        *((c.generation, Kind.COMMIT_DAMAGED, c.reason) for c in history.damaged),
+    ]
+    return {
+        generation: Finding(
+            kind,
+            commit_key(history.name, generation),
+            f"{what}; which chunks it added only the index and snapshots know now",
+            _ADVICE,
+            damaged=True,
+        )
+        for generation, kind, what in sorted(kinds, key=lambda broken: broken[0])
+    }

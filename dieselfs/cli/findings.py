@@ -1,0 +1,71 @@
+"""How `fsck` and `scrub` show what they found: a line for each finding with what to do, and the files that it hits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.output import counted
+
+if TYPE_CHECKING:
+    from dieselfs.checking.findings import Finding, Verdict
+    from dieselfs.cli.invocation import Invocation
+
+_FILES_SHOWN: Final = 10
+_SNAPSHOTS_SHOWN: Final = 5
+
+
+def exit_code(verdict: Verdict) -> ExitCode:
+    """Clean, repaired, repairable and damaged told apart."""
+    return {
+        "clean": ExitCode.OK,
+        "repairable": ExitCode.FOUND,
+        "repaired": ExitCode.REPAIRED,
+        "damaged": ExitCode.INTEGRITY,
+    }[verdict.value]
+
+
+def print_findings(invocation: Invocation, findings: Sequence[Finding], *, all_files: bool) -> None:
+    """Every finding, in JSON with all its files; for people with ten, unless they want `all_files`."""
+    for finding in findings:
+        if invocation.output.json:
+            invocation.output.record(_record(finding))
+        else:
+            _print(invocation, finding, all_files)
+
+
+def _print(invocation: Invocation, finding: Finding, all_files: bool) -> None:
+    output = invocation.output
+    hit = f" [{counted(len(finding.files), 'file')} hit]" if finding.files else ""
+    line = f"{finding.kind.value} {finding.object}: {finding.what}{hit}: {finding.advice}"
+    output.line(output.name(line))
+    shown = finding.files if all_files else finding.files[:_FILES_SHOWN]
+    for path in shown:
+        output.line(f"  {output.name(_text(path))}")
+    if len(shown) < len(finding.files):
+        output.line(f"  and {len(finding.files) - len(shown):,} more (--files lists all)")
+    kept = finding.snapshots if all_files else finding.snapshots[:_SNAPSHOTS_SHOWN]
+    for hit_snapshot in kept:
+        output.line(
+            f"  {counted(hit_snapshot.files, 'file')} of snapshot {hit_snapshot.snapshot_id}"
+        )
+    if len(kept) < len(finding.snapshots):
+        output.line(f"  and files of {len(finding.snapshots) - len(kept):,} more snapshots")
+
+
+def _record(finding: Finding) -> dict[str, Any]:
+    return {
+        "finding": finding.kind.value,
+        "object": finding.object,
+        "what": finding.what,
+        "advice": finding.advice,
+        "damaged": finding.damaged,
+        "repair": finding.repair.value if finding.repair else None,
+        "files": [_text(path) for path in finding.files],
+        "snapshots": [{"id": hit.snapshot_id, "files": hit.files} for hit in finding.snapshots],
+    }
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")

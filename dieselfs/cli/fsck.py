@@ -1,0 +1,148 @@
+"""`dlcmd fsck`: compare store, index and snapshots of a dataset, and put right what can be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dieselfs.address import parse_dataset
+from dieselfs.cli.confirmation import confirm
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.findings import exit_code, print_findings
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
+from dieselfs.cli.scrub import print_scrub, run_scrub
+from dieselfs.cli.verb import dry_run_option, verb, yes_option
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.checking import FsckReport
+    from metadata.kv.key_value_store import KeyValueStore
+
+
+@verb(
+    examples=[
+        "dlcmd fsck imagenet",
+        "dlcmd fsck --files --json imagenet",
+        "dlcmd fsck --repair -n imagenet",
+        "dlcmd fsck --repair --yes imagenet",
+        "dlcmd fsck --scrub imagenet",
+    ]
+)
+@click.argument("dataset")
+@click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")
+@click.option("--repair", is_flag=True, help="Mend the index, replace or delete damaged snapshots.")
+@click.option("--scrub", is_flag=True, help="Read and verify all content afterwards.")
+@dry_run_option
+@yes_option
+def fsck(
+    invocation: Invocation,
+    dataset: str,
+    files: bool,
+    repair: bool,
+    scrub: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Compare store, index and snapshots of a dataset, without reading the content of its files.
+
+    Exit code 0: clean; 10: differences that --repair puts right without loss; 9: they were put right; 7: something is damaged or lost.
+    Nothing is changed without --repair, and chunks and commits never are.
+    """
+    from dieselfs import checking
+
+    name = parse_dataset(dataset)
+    with invocation.places() as (store, index):
+        with invocation.progress("fsck") as progress:
+            report = checking.fsck(
+                store,
+                index,
+                name,
+                snapshot_folder=invocation.snapshot_folder,
+                progress=progress.advance,
+            )
+        print_findings(invocation, report.findings, all_files=files)
+        code = exit_code(report.verdict)
+        if repair and report.findings:
+            code = _repair(invocation, store, index, report, dry_run=dry_run, yes=yes)
+        _print_summary(invocation, report, code)
+        if scrub:
+            scrubbed = run_scrub(invocation, store, index, name)
+            print_scrub(invocation, scrubbed, all_files=files)
+            code = max(code, exit_code(scrubbed.verdict), key=_SEVERITY.index)
+    return code
+
+
+_SEVERITY = (ExitCode.OK, ExitCode.REPAIRED, ExitCode.FOUND, ExitCode.INTEGRITY)
+
+
+def _repair(
+    invocation: Invocation,
+    store: ObjectStore,
+    index: KeyValueStore,
+    report: FsckReport,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> ExitCode:
+    from dieselfs import checking
+
+    todo = sorted((f.repair.value, f.object) for f in report.findings if f.repair is not None)
+    if dry_run:
+        _say(invocation, "would", todo)
+        return exit_code(report.verdict)
+    lost = sum(f.repair is not None and f.repair.loses for f in report.findings)
+    if lost:
+        confirm(f"delete {counted(lost, 'damaged snapshot')} of {report.dataset.name}", yes=yes)
+    with invocation.progress("repair") as progress:
+        done = checking.repair(store, index, report, invocation.snapshot_folder, progress.advance)
+    _say(invocation, "done", todo)
+    if any(finding.damaged for finding in done.left):
+        return ExitCode.INTEGRITY
+    return ExitCode.REPAIRED
+
+
+def _say(invocation: Invocation, when: str, todo: list[tuple[str, str]]) -> None:
+    """Each repair once, though several findings may ask for it."""
+    output = invocation.output
+    for action, target in dict.fromkeys(todo):
+        if output.json:
+            output.record({when: action, "object": target})
+        else:
+            output.line(output.name(f"{when}: {action} ({target})"))
+
+
+def _print_summary(invocation: Invocation, report: FsckReport, code: ExitCode) -> None:
+    output = invocation.output
+    verdict = {
+        ExitCode.OK: "clean",
+        ExitCode.REPAIRED: "repaired",
+        ExitCode.FOUND: "repairable",
+        ExitCode.INTEGRITY: "damaged",
+    }[code]
+    files = sorted({path for finding in report.findings for path in finding.files})
+    if output.json:
+        output.record(
+            {
+                "dataset": report.dataset.name,
+                "verdict": verdict,
+                "generation": report.generation,
+                "chunks": report.chunks,
+                "uncommitted_chunks": report.uncommitted_chunks,
+                "snapshots": report.snapshots,
+                "local_snapshots": report.local_snapshots,
+                "findings": len(report.findings),
+                "files_hit": len(files),
+            }
+        )
+        return
+    looked_at = (
+        f"generation {report.generation}, {counted(report.chunks, 'chunk')}, "
+        f"{counted(report.snapshots, 'published snapshot')}, {report.local_snapshots:,} here"
+    )
+    output.line(f"{report.dataset.name}: {verdict} ({looked_at})")
+    if report.uncommitted_chunks:
+        output.note(
+            f"{counted(report.uncommitted_chunks, 'chunk')} without a commit: being written, or waste; see `dlcmd gc {report.dataset.name}`"
+        )

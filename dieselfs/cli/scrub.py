@@ -1,0 +1,168 @@
+"""`dlcmd scrub`: read and verify every byte of a dataset."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import parse_dataset
+from dieselfs.cli.findings import exit_code, print_findings
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
+from dieselfs.cli.sizes import human_size, parse_size
+from dieselfs.cli.verb import jobs_option, verb
+from dieselfs.config import cache_folder
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.checking import Sample, ScrubReport
+    from metadata.kv.key_value_store import KeyValueStore
+
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """Bytes a second, written 200MiB/s or 200MiB."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        rate = value if isinstance(value, int) else parse_size(str(value).removesuffix("/s"))
+        if rate <= 0:
+            raise UsageError("a rate of 0 reads nothing", "write for instance 200MiB/s")
+        return rate
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]
+    """A share of the whole, written 5%."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        match = _SHARE.fullmatch(str(value))
+        share = float(match[1]) / 100 if match else 0.0
+        if not 0 < share <= 1:
+            raise UsageError(f"{value!r} is not a share", "write for instance 5%")
+        return share
+
+
+@verb(
+    examples=[
+        "dlcmd scrub imagenet",
+        "dlcmd scrub --rate 200MiB/s imagenet",
+        "dlcmd scrub --sample 5% imagenet",
+        "dlcmd scrub --json --restart imagenet",
+    ]
+)
+@click.argument("dataset")
+@click.option("--rate", type=_Rate(), metavar="RATE", help="Read no faster, such as 200MiB/s.")
+@click.option("--sample", type=_Share(), metavar="SHARE", help="Only a part of the chunks: 5%.")
+@click.option("--seed", type=int, metavar="N", help="Which part; without it another one each time.")
+@click.option("--restart", is_flag=True, help="Begin anew instead of where the last run stopped.")
+@click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")
+@jobs_option()
+def scrub(
+    invocation: Invocation,
+    dataset: str,
+    rate: int | None,
+    sample: float | None,
+    seed: int | None,
+    restart: bool,
+    files: bool,
+    jobs: int | None,
+) -> int:
+    """Read and verify every chunk of a dataset: header, files and blocks against their checksums.
+
+    Stopped by Ctrl-C or a crash, the same command goes on where it was. Exit code 0: all that was read is sound; 7: something is damaged.
+    """
+    from dieselfs.checking import Sample
+
+    if seed is not None and sample is None:
+        raise UsageError("--seed chooses a sample", "add --sample 5%, or leave --seed out")
+    with invocation.places() as (store, index):
+        report = run_scrub(
+            invocation,
+            store,
+            index,
+            parse_dataset(dataset),
+            rate=rate,
+            sample=Sample(sample, seed) if sample is not None else None,
+            restart=restart,
+            jobs=jobs,
+        )
+    print_scrub(invocation, report, all_files=files)
+    return exit_code(report.verdict)
+
+
+def run_scrub(
+    invocation: Invocation,
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    *,
+    rate: int | None = None,
+    sample: Sample | None = None,
+    restart: bool = False,
+    jobs: int | None = None,
+) -> ScrubReport:
+    """Scrub with the user's progress file and a bar."""
+    from dieselfs import checking
+    from dieselfs.checking.scrub import JOBS
+
+    with invocation.progress("scrub") as progress:
+        return checking.scrub(
+            store,
+            index,
+            name,
+            rate_bytes_per_s=rate,
+            sample=sample,
+            jobs=jobs or JOBS,
+            progress_folder=cache_folder() / "scrub",
+            place=invocation.config.store.value,
+            restart=restart,
+            snapshot_folder=invocation.snapshot_folder,
+            expect=progress.expect,
+            advance=progress.advance,
+        )
+
+
+def print_scrub(invocation: Invocation, report: ScrubReport, *, all_files: bool) -> None:
+    """Findings and a summary."""
+    output = invocation.output
+    print_findings(invocation, report.findings, all_files=all_files)
+    hit = sorted({path for finding in report.findings for path in finding.files})
+    if output.json:
+        output.record(
+            {
+                "dataset": report.dataset.name,
+                "verdict": report.verdict.value,
+                "generation": report.generation,
+                "chunks": report.chunks,
+                "chunks_there": report.chunks_there,
+                "files": report.files,
+                "bytes": report.size_bytes,
+                "seed": report.seed,
+                "resumed": report.resumed,
+                "read_again": report.read_again,
+                "findings": len(report.findings),
+                "files_hit": len(hit),
+            }
+        )
+        return
+    of = f" of {report.chunks_there:,}" if report.chunks < report.chunks_there else ""
+    sample = f", sample of seed {report.seed}" if report.seed is not None else ""
+    output.line(
+        f"{report.dataset.name}: {report.verdict.value} ({counted(report.chunks, 'chunk')}{of}, {counted(report.files, 'file')}, "
+        f"{human_size(report.size_bytes)} read up to generation {report.generation}{sample}{', resumed' if report.resumed else ''})"
+    )
+    if report.read_again:
+        output.note(
+            f"{counted(report.read_again, 'chunk')} came damaged at first and sound the second time: look at memory, cables and network"
+        )
