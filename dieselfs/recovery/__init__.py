@@ -7,11 +7,21 @@ from dieselfs.recovery.history import (
     generation_before,
     read_history,
 )
+from dieselfs.recovery.points_in_time import AtTime, PointInTime, parse_point
+from dieselfs.recovery.recovery import recover
+from dieselfs.recovery.recovery_request import RecoveryOptions, RecoveryProgress, RecoveryReport
 
 __all__ = [
+    "AtTime",
     "DamagedCommit",
     "History",
+    "PointInTime",
+    "RecoveryOptions",
+    "RecoveryProgress",
+    "RecoveryReport",
     "UncommittedChunk",
     "generation_before",
+    "parse_point",
     "read_history",
+    "recover",
 ]

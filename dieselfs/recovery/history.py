@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef, decode_head, decode_preamble
@@ -131,6 +131,11 @@ class History:
             )
         return self.dataset
 
+    def known_to_reach(self, generation: int) -> History:
+        """With the generations up to this one counted as missing that are unknown so far."""
+        missing = [*self.missing, *range(self.newest + 1, generation + 1)]
+        return replace(self, missing=missing)
+
     def at(self, generation: int) -> Sequence[Commit]:
         """The commits up to `generation`; `Refused` if it is not there or can't be reached any more."""
         if not BIRTH_GENERATION <= generation <= len(self.commits):
@@ -152,12 +157,10 @@ def read_history(
     progress: Callable[[int], None] | None = None,
     *,
     dataset_id: bytes | None = None,
-    at_least: int = 0,
 ) -> History:
     """All that the store knows of the dataset. Raises nothing for what is missing or damaged; `progress` hears of commits read.
 
-    `dataset_id` says of which life of the name it is to be, if not of that of the birth. `at_least` is a generation that has been by
-    what is known elsewhere. Commits of other lives of the name count as damaged, but for the end of a former life, which is swept by whoever opens the dataset.
+    `dataset_id` says of which life of the name it is to be, if not of that of the birth. Commits of other lives of the name count as damaged, but for the end of a former life, which is swept by whoever opens the dataset.
     """
     check_dataset_name(name)
     # In this order: a chunk's and a snapshot's commit is older than they are, so it is among those that are read after.
@@ -181,7 +184,7 @@ def read_history(
         )
     ]
     known = {commit.generation for commit in commits} | {entry.generation for entry in damaged}
-    seen = [at_least, *known, *_generations_seen(uncommitted)]
+    seen = [0, *known, *_generations_seen(uncommitted)]
     if dataset:
         seen += _snapshot_generations(store, dataset, snapshots, max(known, default=0))
     newest = max(seen) or (BIRTH_GENERATION if stored else 0)

@@ -1,0 +1,120 @@
+"""An index as recovery finds it: empty, half filled, damaged or of another dataset, and nothing of it is believed that is not sound."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from metadata import keys
+from metadata.dataset_state import indexed_dataset, read_state, register_dataset
+from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
+
+_FILLING: Final = b"filling"
+"""In the state map while an empty index is filled: whoever finds it finds records of any directories, and nothing that leads to them."""
+
+
+def applied_generation(index: KeyValueStore, dataset: DatasetRef) -> int:
+    """How far the index says that it is; 0 if it does not say, or not soundly."""
+    try:
+        return read_state(index, dataset.id, keys.APPLIED).generation
+    except (RecordCorrupt, struct.error):
+        return 0
+
+
+def known_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
+    """The dataset of that name as the index knows it, None also if its record is damaged."""
+    try:
+        return indexed_dataset(index, name)
+    except RecordCorrupt:
+        return None
+
+
+def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
+    """Whether the index holds nothing of the dataset, as far as three scans that end at once can tell."""
+    maps = (
+        keys.state_of(dataset.id),
+        keys.chunks_of(dataset.id),
+        keys.directories_of(dataset.id, b""),
+        keys.files_of(dataset.id, b""),
+    )
+    return known_dataset(index, dataset.name) != dataset and not any(
+        batch for key in maps for batch in index.scan(key)
+    )
+
+
+def begin_filling(index: KeyValueStore, dataset: DatasetRef) -> None:
+    """Say that an empty index is being filled."""
+    index.put([[MapUpdate(keys.state_of(dataset.id), [_FILLING], [bytes(STAMP_BYTES)])]])
+
+
+def end_filling(index: KeyValueStore, dataset: DatasetRef) -> None:
+    """Say that it has been."""
+    index.remove([MapFields(keys.state_of(dataset.id), [_FILLING])])
+
+
+def let_go(index: KeyValueStore, dataset: DatasetRef) -> bool:
+    """Let an index follow the store that was held at a generation; whether it was."""
+    key = keys.state_of(dataset.id)
+    if index.get_many([MapFields(key, [keys.HELD])])[0][0] is None:
+        return False
+    index.remove([MapFields(key, [keys.HELD])])
+    return True
+
+
+def claim_name(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> bool:
+    """Let the dataset's name mean this dataset, whatever the index says of it; whether it said something else, or nothing."""
+    if known_dataset(index, dataset.name) == dataset:
+        return False
+    index.remove([MapFields(keys.DATASETS, [dataset.name.encode()])])
+    register_dataset(index, dataset, born_ns)
+    return True
+
+
+class CountedChanges:
+    """Implements `KeyValueStore`: passes all on to another and counts the records that puts and removals change there. A put costs a read
+    of the same fields more."""
+
+    def __init__(self, index: KeyValueStore) -> None:
+        self.changed = 0
+        self._index = index
+
+    def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        return self._index.get_many(lookups)
+
+    def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        return self._index.scan(key)
+
+    def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        updates = [update for phase in phases for update in phase]
+        present = self._index.get_many([MapFields(key, fields) for key, fields, _ in updates])
+        changed = {
+            (update.key, field)
+            for update, values in zip(updates, present, strict=True)
+            for field, value, now in zip(update.fields, update.values, values, strict=True)
+            if now is None or value[:STAMP_BYTES] > now[:STAMP_BYTES]
+        }
+        self._index.put(phases)
+        self.changed += len(changed)
+
+    def remove(self, removals: Sequence[MapFields]) -> None:
+        present = self._index.get_many(removals)
+        self._index.remove(removals)
+        self.changed += sum(value is not None for values in present for value in values)
+
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        present = self._index.get_many([MapFields(key, fields) for key, fields, _ in removals])
+        self._index.remove_exactly(removals)
+        self.changed += sum(
+            now == value
+            for removal, values in zip(removals, present, strict=True)
+            for value, now in zip(removal.values, values, strict=True)
+        )
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        self._index.drop(keys)
+
+    def close(self) -> None:
+        self._index.close()

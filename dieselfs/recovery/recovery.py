@@ -1,0 +1,302 @@
+"""Recovery as one call: the index made again from the store alone, verified, or made for an earlier time (docs/recovery.md)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.errors import Conflict, HistoryDamaged, UsageError
+from dieselfs.recovery.adoption import adopt, adoptable
+from dieselfs.recovery.history import History, read_history
+from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
+from dieselfs.recovery.log_rebuild import LogRebuild, plan_log
+from dieselfs.recovery.points_in_time import PointInTime, generation_at
+from dieselfs.recovery.present_index import (
+    CountedChanges,
+    applied_generation,
+    begin_filling,
+    claim_name,
+    end_filling,
+    is_empty,
+    known_dataset,
+    let_go,
+)
+from dieselfs.recovery.recovery_request import (
+    RecoveryOptions,
+    RecoveryProgress,
+    RecoveryReport,
+    Silent,
+)
+from dieselfs.snapshots import publish_snapshot
+from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.lmdb_file import LmdbFileStore
+from metadata.namespace import Namespace
+from metadata.rebuild import rebuild
+from metadata.rebuild.compared_index import ComparedIndex
+from metadata.rebuild.empty_index import EmptyIndex
+from metadata.rebuild.map_sink import MapSink
+from metadata.rebuild.mended_index import MendedIndex
+from metadata.records import DatasetState
+from metadata.snapshot_builder import build_snapshot
+
+
+def recover(
+    store: ObjectStore,
+    index: KeyValueStore | None,
+    name: str,
+    options: RecoveryOptions | None = None,
+    progress: RecoveryProgress | None = None,
+) -> RecoveryReport:
+    """Make the index what the store says, in the way that `options` asks for, and tell what was done.
+
+    Readers of snapshots do not notice. Others may read and write meanwhile, but for `without_commits` and `adopt`, for which all
+    writers must have stopped. Whoever was killed repeats it.
+
+    Raises `HistoryDamaged` for lost commits or chunks without the option to go on, `DirectoryNotFound`, `Refused` for a point in time
+    that can't be reached any more, `Conflict` if a writer came in between, and what store and index raise.
+    """
+    options, progress = options or RecoveryOptions(), progress or Silent()
+    _check(options, index)
+    return _Recovery(store, index, name, options, progress).run()
+
+
+def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
+    if options.since is not None and options.until is not None:
+        raise UsageError("--since and --until exclude each other", "give one of them")
+    if (options.check or options.since is not None) and index is None:
+        raise UsageError("there is no index to look at", "name one")
+    if options.until is not None and (options.check or options.adopt):
+        raise UsageError("the past is neither checked nor changed", "leave out --check and --adopt")
+    if options.until is not None and index is None and options.snapshot_folder is None:
+        raise UsageError("a snapshot needs a folder", "name one")
+
+
+class _Recovery:
+    """One run."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        index: KeyValueStore | None,
+        name: str,
+        options: RecoveryOptions,
+        progress: RecoveryProgress,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._name = name
+        self._options = options
+        self._progress = progress
+        self._looks = options.check or options.dry_run
+        self._log: LogRebuild | None = None
+        self._moved = 0
+        self._adopted: Sequence[ChunkRef] = ()
+        self._entries = 0
+
+    def run(self) -> RecoveryReport:
+        history = self._with_log(self._read())
+        if self._looks and self._log is not None:
+            return self._report(history)
+        dataset = history.check_complete()
+        lost = history.lost_chunks()
+        if lost and not self._options.without_chunks:
+            raise HistoryDamaged(
+                f"{len(lost):,} chunks of {self._name} are not in the store, the first is {lost[0].id}",
+                "restore them from a copy of the store, or go on without their files with --without-chunks",
+            )
+        if self._options.adopt:
+            history = self._with_adopted(history)
+        if self._options.until is not None:
+            report = self._until(history, dataset, self._options.until)
+        elif self._looks:
+            report = self._compare(history, dataset)
+        elif self._options.since is not None:
+            report = self._since(history, dataset, self._options.since)
+        else:
+            report = self._whole(history, dataset)
+        return replace(report, lost_chunks=lost)
+
+    # -- the history ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> History:
+        """With what the index knows of generations that the store has lost, and an interrupted plan carried out first."""
+        plan = stored_plan(self._store, self._name)
+        if plan is not None and self._looks:
+            raise Conflict(
+                f"lost commits of {self._name} are being made again, and whoever did it was interrupted",
+                f"`dlcmd recover {self._name}` finishes it",
+            )
+        if plan is not None:
+            self._moved += carry_out(self._store, plan)
+        history = read_history(self._store, self._name, dataset_id=self._options.dataset_id)
+        if history.dataset is None and self._options.without_commits:
+            dataset = plan_log(self._store, history).dataset
+            history = read_history(self._store, self._name, dataset_id=dataset.id)
+        if history.dataset is not None and self._index is not None and not history.is_removed:
+            history = history.known_to_reach(applied_generation(self._index, history.dataset))
+        return history
+
+    def _with_log(self, history: History) -> History:
+        """With lost commits made again, if that is wanted and needed."""
+        if not (self._options.without_commits and history.lost):
+            return history
+        self._log = plan_log(self._store, history)
+        if self._looks:
+            return history
+        store_plan(self._store, self._log.plan)
+        self._moved += carry_out(self._store, self._log.plan)
+        return read_history(self._store, self._name, dataset_id=self._log.dataset.id)
+
+    def _with_adopted(self, history: History) -> History:
+        assert history.dataset is not None
+        self._adopted = adoptable(self._store, history)
+        if self._looks or not self._adopted:
+            return history
+        adopt(self._store, history.dataset, history.newest, self._adopted)
+        return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
+
+    # -- the index --------------------------------------------------------------------------------------------------------
+
+    def _whole(self, history: History, dataset: DatasetRef) -> RecoveryReport:
+        assert self._index is not None
+        index = self._index
+        if was_empty := is_empty(index, dataset):
+            begin_filling(index, dataset)
+            state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
+            end_filling(index, dataset)
+            changed, removed = self._entries, 0
+        was_held = let_go(index, dataset)
+        if not was_empty or applied_generation(index, dataset) != state.generation:
+            mended = MendedIndex(index)
+            state = self._rebuild(history, dataset, history.commits, mended)
+            end_filling(index, dataset)
+            changed, removed = mended.changed, mended.removed
+        changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
+        log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
+        state = Namespace(index, dataset).catch_up(log, reader)  # what was committed meanwhile
+        return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
+
+    def _since(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
+        assert self._index is not None
+        after = generation_at(history.commits, point)
+        if not 0 <= after <= len(history.commits):
+            history.at(after)  # raises
+        counted = CountedChanges(self._index)
+        claimed = claim_name(counted, dataset, history.commits[0].time_ns)
+        counted.changed = int(claimed)
+        log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
+        state = Namespace(counted, dataset).reapply(log, reader, after)
+        return self._report(history, state, changed=counted.changed)
+
+    def _compare(self, history: History, dataset: DatasetRef) -> RecoveryReport:
+        assert self._index is not None
+        sink = ComparedIndex(self._index)
+        state = self._rebuild(history, dataset, history.commits, sink)
+        unnamed = known_dataset(self._index, dataset.name) != dataset
+        return self._report(
+            history,
+            state,
+            was_empty=is_empty(self._index, dataset),
+            differences=sink.differences,
+            difference_count=sum(sink.counts.values()) + unnamed,
+        )
+
+    def _until(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
+        generation = generation_at(history.commits, point)
+        commits = history.at(generation)
+        if self._looks:
+            return self._report(history)
+        if self._index is None:
+            return self._snapshot(history, dataset, commits)
+        if is_empty(self._index, dataset):
+            begin_filling(self._index, dataset)
+        namespace = Namespace(self._index, dataset)
+        let_go(self._index, dataset)
+        namespace.hold(generation)  # first: nobody who opens it meanwhile brings it further
+        state = self._rebuild(history, dataset, commits, MendedIndex(self._index))
+        end_filling(self._index, dataset)
+        claim_name(self._index, dataset, commits[0].time_ns)
+        return self._report(history, state)
+
+    def _snapshot(
+        self, history: History, dataset: DatasetRef, commits: Sequence[Commit]
+    ) -> RecoveryReport:
+        """Through a temporary index beside the snapshots, which may be as large as theirs together."""
+        folder = self._options.snapshot_folder
+        assert folder is not None
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".recover-", dir=folder) as temporary:
+            index = LmdbFileStore(temporary)
+            try:
+                state = self._rebuild(history, dataset, commits, EmptyIndex(index))
+                namespace = Namespace(index, dataset)
+                path = build_snapshot(
+                    dataset, state, namespace.root(), namespace.walk(), namespace.chunks(), folder
+                )
+            finally:
+                index.close()
+        snapshot_id = publish_snapshot(self._store, path)
+        return self._report(history, state, snapshot_id=snapshot_id, snapshot=path)
+
+    def _rebuild(
+        self, history: History, dataset: DatasetRef, commits: Sequence[Commit], sink: MapSink
+    ) -> DatasetState:
+        reader = ChunkReader(self._store, dataset)
+        lost = {ref.id for ref in history.lost_chunks()}
+
+        def read_head(ref: ChunkRef) -> ChunkHead:
+            return (
+                _without_entries(ref, dataset)
+                if ref.id in lost
+                else reader.head(ref.id, ref.head_bytes)
+            )
+
+        self._entries = 0
+        return rebuild(
+            dataset,
+            commits,
+            read_head,
+            sink,
+            spill_folder=self._options.spill_folder,
+            progress=self._put,
+        )
+
+    def _put(self, entries: int) -> None:
+        self._progress.advance(entries - self._entries, 0)
+        self._entries = entries
+
+    def _report(
+        self, history: History, state: DatasetState | None = None, **found: object
+    ) -> RecoveryReport:
+        return RecoveryReport(
+            history,
+            state,
+            log=self._log,
+            moved_aside=self._moved,
+            adopted=self._adopted,
+            **found,  # type: ignore[arg-type]
+        )
+
+
+def _without_entries(ref: ChunkRef, dataset: DatasetRef) -> ChunkHead:
+    """The head of a chunk that is lost, as if nothing had been in it."""
+    none = np.zeros(0, np.uint64)
+    entries = Entries(
+        [],
+        none.astype(np.uint8),
+        none.astype(np.uint16),
+        none.astype(np.int64),
+        none,
+        none,
+        none,
+        none,
+    )
+    return ChunkHead(ref.id, dataset, ref.payload_bytes, entries, ref.head_bytes)
