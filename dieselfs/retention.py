@@ -15,11 +15,12 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, find_dataset
-from chunkstore.leases import holding, survey_leases
+from chunkstore.leases import Lease, holding, survey_leases
+from chunkstore.numbered_objects import Survey
 from chunkstore.object_keys import chunk_prefix
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import standing, survey_tags
-from dieselfs.snapshots import list_published
+from chunkstore.tags import Tag, standing, survey_tags
+from dieselfs.snapshots import PublishedSnapshot, list_published
 
 GRACE_S: Final = 7 * 24 * 3600
 """What is younger is left alone: mounts that may not write a lease, snapshots that lie in files, and commits that are late."""
@@ -69,13 +70,33 @@ def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:
     dataset = find_dataset(store, name)
     if dataset is None:
         return Pins()
+    published = list_published(store, name)
     tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
-    generations = {published.generation for published in list_published(store, name)}
-    generations.update(tag.generation for tag in standing(tags, dataset))
-    for lease in holding(leases, dataset, now_ns):
-        generations.update(lease.generations)
+    return pins_of(dataset, published, tags, leases, now_ns)
+
+
+def pins_of(
+    dataset: DatasetRef,
+    published: Iterable[PublishedSnapshot],
+    tags: Survey[Tag],
+    leases: Survey[Lease],
+    now_ns: int,
+) -> Pins:
+    """What is pinned, by what was listed."""
+    generations = {snapshot.generation for snapshot in published}
+    generations |= held_generations(dataset, tags, leases, now_ns)
     unreadable = (*tags.damaged.values(), *leases.damaged.values())
     return Pins(tuple(sorted(generations)), unreadable)
+
+
+def held_generations(
+    dataset: DatasetRef, tags: Survey[Tag], leases: Survey[Lease], now_ns: int
+) -> frozenset[int]:
+    """Those of tags and leases alone: their snapshots are not deleted either."""
+    held = [tag.generation for tag in standing(tags, dataset)]
+    for lease in holding(leases, dataset, now_ns):
+        held += lease.generations
+    return frozenset(held)
 
 
 def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:

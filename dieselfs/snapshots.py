@@ -25,6 +25,7 @@ from metadata.snapshot import Snapshot
 from metadata.snapshot_builder import build_snapshot
 from metadata.snapshot_folder import SUFFIX, file_name
 from metadata.snapshot_folder import publish as new_file
+from metadata.snapshot_format import MAX_HEADER_BYTES, SnapshotHeader, decode_header
 
 _log = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
@@ -105,6 +106,12 @@ def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
         if _ID.fullmatch(snapshot_id := info.key.rpartition("/")[2])
     ]
     return sorted(found, key=lambda snapshot: (snapshot.generation, snapshot.snapshot_id))
+
+
+def published_header(store: ObjectStore, name: str, published: PublishedSnapshot) -> SnapshotHeader:
+    """What a snapshot in the store says of itself: a read of 4 KiB. `SnapshotRefused` if that is damaged, `NotFound`."""
+    start = store.get_range(snapshot_key(name, published.snapshot_id), 0, MAX_HEADER_BYTES)
+    return decode_header(start, published.size_bytes)
 
 
 def is_called(snapshot_id: str, which: str) -> bool:

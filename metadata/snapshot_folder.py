@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import IO, Final
 
 SUFFIX: Final = ".snapshot"
+INCOMPLETE: Final = ".incomplete-"
+"""How the names of files start that are being written, or whose writer was killed."""
 
 
 def file_name(dataset_name: str, snapshot_id: str) -> str:
@@ -27,7 +29,7 @@ def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
     The folder is made, for its owner alone, if it does not exist.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".incomplete-", dir=folder)
+    descriptor, temporary = tempfile.mkstemp(prefix=INCOMPLETE, dir=folder)
 
     def finish(name: str) -> Path:
         file.flush()

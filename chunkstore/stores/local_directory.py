@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -107,6 +108,26 @@ class LocalDirectory:
     def stat(self, key: str) -> ObjectInfo:
         with self._translated(key):
             return ObjectInfo(key, os.stat(self._path(key)).st_size)
+
+    def temporary_files(self, older_than_s: float) -> tuple[ObjectInfo, ...]:
+        """What killed writers left, by the time of the last write to it (`HasTemporaryFiles`)."""
+        found = []
+        folder = f"{self.root}/{_TEMPORARY}"
+        with self._translated(_TEMPORARY):
+            try:
+                entries = list(os.scandir(folder))
+            except FileNotFoundError:
+                return ()
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    file = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(file.st_mode) and time.time() - file.st_mtime >= older_than_s:
+                        found.append(ObjectInfo(entry.name, file.st_size))
+        return tuple(found)
+
+    def remove_temporary_file(self, name: str) -> None:
+        with self._translated(_TEMPORARY), suppress(FileNotFoundError):
+            os.unlink(f"{self.root}/{_TEMPORARY}/{os.path.basename(name)}")
 
     def _path(self, key: str) -> str:
         folder, slash, name = key.rpartition("/")

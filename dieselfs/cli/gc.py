@@ -1,0 +1,256 @@
+"""`dlcmd gc`: what a dataset's objects hold that nothing needs any more, listed and, when told, deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import parse_dataset
+from dieselfs.cli.confirmation import confirm
+from dieselfs.cli.durations import Duration, human_duration
+from dieselfs.cli.entries import for_each
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output, counted
+from dieselfs.cli.sizes import human_size
+from dieselfs.cli.verb import dry_run_option, verb, yes_option
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.garbage import Garbage
+    from dieselfs.waste import Waste
+    from metadata.kv.key_value_store import KeyValueStore
+
+_A_DAY_S = 86_400
+
+
+@verb(
+    examples=[
+        "dlcmd gc imagenet",
+        "dlcmd gc imagenet --delete",
+        "dlcmd gc --all --delete --yes --grace 14d",
+        "dlcmd gc imagenet -v --json",
+    ]
+)
+@click.argument("dataset", required=False)
+@click.option("--all", "everything", is_flag=True, help="All datasets of the store.")
+@click.option("--delete", is_flag=True, help="Delete what is found, after asking.")
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    metavar="TIME",
+    help="Leave alone what is younger.",
+)
+@click.option(
+    "--local",
+    is_flag=True,
+    help="Also this machine's snapshot files of former datasets of the name (not if other stores have one of that name).",
+)
+@click.option(
+    "--unreadable-leases",
+    is_flag=True,
+    help="Also leases that can't be read: say so only if no mount holds them.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Each object, and why.")
+@dry_run_option
+@yes_option
+def gc(
+    invocation: Invocation,
+    dataset: str | None,
+    everything: bool,
+    delete: bool,
+    grace: float,
+    local: bool,
+    unreadable_leases: bool,
+    verbose: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Find what nothing needs any more, and delete it when told: chunks that no commit names, chunks that were purged, leases of mounts
+    that were killed, old numbers of tags, snapshots of former datasets of the name, temporary files.
+
+    What is younger than the grace period is left alone, and so is what a published snapshot, a tag or a running mount needs.
+    """
+    if (dataset is None) != everything:
+        raise UsageError("name one dataset, or give --all", "see `dlcmd gc --help`")
+    with invocation.places() as (store, index):
+        names = [parse_dataset(dataset)] if dataset is not None else _stored_names(store)
+        run = _Run(invocation, store, index, grace, local, unreadable_leases, verbose)
+        failed = for_each(names, run.look_through, as_json=invocation.output.json)
+        run.look_outside()
+        run.print_found()
+        failed = failed or (ExitCode.INTEGRITY if run.damaged else ExitCode.OK)
+        if not run.waste:
+            return failed
+        if dry_run or not delete:
+            return failed or ExitCode.FOUND
+        _confirm(run.waste, grace, yes=yes)
+        run.delete()
+    return failed or ExitCode.REPAIRED
+
+
+class _Run:
+    """What is found on the way through the datasets, and its deletion."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        store: ObjectStore,
+        index: KeyValueStore,
+        grace_s: float,
+        local: bool,
+        unreadable_leases: bool,
+        verbose: bool,
+    ) -> None:
+        self._invocation = invocation
+        self._store = store
+        self._index = index
+        self._grace_s = grace_s
+        self._local = local
+        self._unreadable_leases = unreadable_leases
+        self._verbose = verbose
+        self._garbage: list[Garbage] = []
+        self._outside: list[Waste] = []
+        self._waiting: list[Waste] = []
+        self.damaged = False
+        """Something could not be judged."""
+
+    @property
+    def waste(self) -> list[Waste]:
+        return [waste for found in self._garbage for waste in found.waste] + self._outside
+
+    def look_through(self, name: str) -> None:
+        from dieselfs.garbage import find_garbage
+        from dieselfs.local_waste import former_snapshots
+
+        with self._invocation.progress(f"gc {name}") as progress:
+            found = find_garbage(
+                self._store,
+                name,
+                now_ns=time.time_ns(),
+                grace_s=self._grace_s,
+                known_generation=_indexed_generation(self._store, self._index, name),
+                unreadable_leases=self._unreadable_leases,
+                progress=lambda commits: progress.advance(commits, 0),
+            )
+        self._garbage.append(found)
+        self._waiting += found.waiting
+        for note in found.notes:
+            self.damaged = True
+            if self._invocation.output.json:
+                self._invocation.output.record({"dataset": name, "damaged": note})
+            else:
+                self._invocation.output.line(f"{name}: {note}: see `dlcmd fsck {name}`")
+        if self._local:
+            folder = self._invocation.snapshot_folder
+            self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
+
+    def look_outside(self) -> None:
+        from dieselfs.local_waste import incomplete_snapshots, temporary_files
+
+        self._take(temporary_files(self._store, self._grace_s))
+        if self._local:
+            folder = self._invocation.snapshot_folder
+            self._take(incomplete_snapshots(folder, self._grace_s, time.time()))
+
+    def _take(self, found: Iterable[Waste]) -> None:
+        for waste in found:
+            (self._waiting if waste.kept else self._outside).append(waste)
+
+    def print_found(self) -> None:
+        output = self._invocation.output
+        if output.json:
+            for waste in self.waste + self._waiting:
+                output.record(_record(waste))
+            return
+        if self._verbose:
+            rows = [
+                [str(w.kind), output.size(w.size_bytes), w.key, w.reason, w.kept or "waste"]
+                for w in self.waste + self._waiting
+            ]
+            output.table(["KIND", "SIZE", "WHERE", "WHY", "STATE"], rows)
+        else:
+            rows = _by_kind(self.waste + self._waiting, output)
+            output.table(["KIND", "COUNT", "SIZE", "STATE"], rows)
+        if not rows:
+            output.note("nothing found")
+
+    def delete(self) -> None:
+        from dieselfs.garbage_removal import delete_garbage
+        from dieselfs.local_waste import delete_outside
+
+        deleted: list[Waste] = []
+        with self._invocation.progress("delete") as progress:
+            progress.expect(len(self.waste), sum(waste.size_bytes for waste in self.waste))
+
+            def done(waste: Waste) -> None:
+                progress.advance(1, waste.size_bytes)
+                deleted.append(waste)
+
+            for garbage in self._garbage:
+                delete_garbage(self._store, garbage, deleted=done)
+            for waste in self._outside:
+                delete_outside(self._store, waste)
+                done(waste)
+        output = self._invocation.output
+        if output.json:
+            size_bytes = sum(waste.size_bytes for waste in deleted)
+            output.record({"deleted": len(deleted), "bytes": size_bytes})
+        else:
+            output.note(f"deleted {_extent(deleted)}")
+
+
+def _record(waste: Waste) -> dict[str, Any]:
+    return {
+        "kind": str(waste.kind),
+        "key": waste.key,
+        "bytes": waste.size_bytes,
+        "reason": waste.reason,
+        "kept": waste.kept or None,
+    }
+
+
+def _by_kind(found: Sequence[Waste], output: Output) -> list[list[str]]:
+    """Kind, count, size and state."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for waste in found:
+        sizes.setdefault((str(waste.kind), waste.kept or "waste"), []).append(waste.size_bytes)
+    return [
+        [kind, str(len(each)), output.size(sum(each)), state]
+        for (kind, state), each in sizes.items()
+    ]
+
+
+def _extent(found: Sequence[Waste]) -> str:
+    size = human_size(sum(waste.size_bytes for waste in found))
+    return f"{counted(len(found), 'object')}, {size}"
+
+
+def _confirm(found: Sequence[Waste], grace_s: float, *, yes: bool) -> None:
+    question = f"delete {_extent(found)}"
+    if grace_s < _A_DAY_S:
+        question += f", with a grace period of {human_duration(grace_s)} (no put may be running)"
+    confirm(question, yes=yes)
+
+
+def _stored_names(store: ObjectStore) -> list[str]:
+    """Walks through the whole store."""
+    return sorted({info.key.split("/")[1] for info in store.list("datasets/")})
+
+
+def _indexed_generation(store: ObjectStore, index: KeyValueStore, name: str) -> int:
+    """The newest that the index knows of; 0 if it does not know the dataset."""
+    from chunkstore.commit_log import find_dataset
+    from metadata import keys
+    from metadata.dataset_state import indexed_dataset, read_state
+
+    known = indexed_dataset(index, name)
+    if known is None or known != find_dataset(store, name):
+        return 0
+    return read_state(index, known.id, keys.APPLIED).generation

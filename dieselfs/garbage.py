@@ -1,0 +1,216 @@
+"""What a dataset's objects hold that nothing needs any more: found by `find_garbage`, deleted by `garbage_removal` (docs/housekeeping.md).
+
+Nothing is changed by looking, and nothing younger than the grace period may go. Where the store does not tell the whole truth, a commit
+lost or a tag that can't be read, what could depend on it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.leases import Lease, survey_leases
+from chunkstore.numbered_objects import NumberedObject, Survey
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import Tag, standing, survey_tags
+from dieselfs.errors import HistoryDamaged
+from dieselfs.recovery.history import History, read_history
+from dieselfs.retention import (
+    GRACE_S,
+    Pins,
+    held_generations,
+    may_be_deleted,
+    pins_of,
+    retired_chunks,
+)
+from dieselfs.snapshot_waste import judge_snapshots
+from dieselfs.snapshots import PublishedSnapshot, list_published
+from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+
+_NS: Final = 1_000_000_000
+_CLOCKS_DIFFER_NS: Final = 3600 * _NS
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What was found of one dataset."""
+
+    dataset: DatasetRef
+    generation: int
+    """The newest; commits after it have not been looked at."""
+    grace_s: float
+    waste: tuple[Waste, ...]
+    """May go now."""
+    waiting: tuple[Waste, ...]
+    """May go later: `kept` says why it stays."""
+    notes: tuple[str, ...]
+    """What could not be judged, for the user."""
+
+
+def find_garbage(
+    store: ObjectStore,
+    name: str,
+    *,
+    now_ns: int,
+    grace_s: float = GRACE_S,
+    known_generation: int = 0,
+    unreadable_leases: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Garbage:
+    """Look through all objects of a dataset. `known_generation`: the newest that anybody else knows of, such as the index.
+
+    `unreadable_leases`: those that can't be read may go; say so only if no mount holds them. `progress` hears of commits read.
+    Raises `HistoryDamaged` if commits are lost: what they named can't be told from waste; `DirectoryNotFound` without the dataset.
+
+    Cost: four listings; a get for each commit, tag and lease; a ranged read for each uncommitted chunk, two for each snapshot.
+    """
+    facts = _read_facts(store, name, now_ns, grace_s, progress)
+    _check_newest(facts, known_generation)
+    held = held_generations(facts.dataset, facts.tags, facts.leases, now_ns)
+    snapshots = judge_snapshots(
+        store, facts.history, facts.dataset.id, facts.published, held, facts.oldest_kept_ns
+    )
+    found = [
+        *_uncommitted_chunks(facts),
+        *_retired_chunks(facts),
+        *_tags(facts),
+        *_leases(facts, unreadable_leases),
+        *snapshots.waste,
+    ]
+    return Garbage(
+        facts.dataset,
+        facts.history.newest,
+        grace_s,
+        tuple(waste for waste in found if not waste.kept),
+        tuple(waste for waste in found if waste.kept),
+        (*facts.pins.unreadable, *snapshots.notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What was listed and read, once."""
+
+    dataset: DatasetRef
+    published: list[PublishedSnapshot]
+    tags: Survey[Tag]
+    leases: Survey[Lease]
+    history: History
+    pins: Pins
+    now_ns: int
+    grace_s: float
+
+    @property
+    def oldest_kept_ns(self) -> int:
+        """What is of a later time is younger than the grace period."""
+        return self.now_ns - int(self.grace_s * _NS)
+
+
+def _read_facts(
+    store: ObjectStore,
+    name: str,
+    now_ns: int,
+    grace_s: float,
+    progress: Callable[[int], None] | None,
+) -> _Facts:
+    """Those who name chunks first and the chunks last: what they name is stored by then."""
+    published = list_published(store, name)
+    dataset = DatasetRef(name, b"")  # surveys need the name alone
+    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    history = read_history(store, name, progress)
+    dataset = history.check_complete()
+    return _Facts(
+        dataset,
+        published,
+        tags,
+        leases,
+        history,
+        pins_of(dataset, published, tags, leases, now_ns),
+        now_ns,
+        grace_s,
+    )
+
+
+def _check_newest(facts: _Facts, known_generation: int) -> None:
+    """A commit that is lost at the end of the log leaves no gap; but somebody may know of it."""
+    tagged = [tag.generation for tag in standing(facts.tags, facts.dataset)]
+    leases = facts.leases.values.values()
+    leased = [
+        g for lease in leases if lease.dataset_id == facts.dataset.id for g in lease.generations
+    ]
+    known = max([known_generation, *tagged, *leased])
+    if known > facts.history.newest:
+        name = facts.dataset.name
+        raise HistoryDamaged(
+            f"{name} was at generation {known}, but its commits end at {facts.history.newest}",
+            f"nothing was deleted; see `dlcmd fsck {name}` and `dlcmd recover {name}`",
+        )
+
+
+def _uncommitted_chunks(facts: _Facts) -> Iterator[Waste]:
+    """By the time in the id. A clock that is wrong by more than the grace period shows only if it is behind the dataset's birth."""
+    born_ns = facts.history.commits[0].time_ns
+    for chunk in facts.history.uncommitted:
+        key = chunk_key(facts.dataset.name, chunk.id)
+        stored_ns = chunk.id.seconds * _NS
+        own = chunk.evidence is not None and chunk.evidence.dataset == facts.dataset
+        if own and stored_ns < born_ns - _CLOCKS_DIFFER_NS:
+            kept = "its writer's clock was wrong, so that its age is not known"
+        else:
+            kept = YOUNG if stored_ns > facts.oldest_kept_ns else ""
+        reason = "no commit names it"
+        yield Waste(WasteKind.UNCOMMITTED, key, chunk.object_bytes, reason, kept)
+
+
+def _retired_chunks(facts: _Facts) -> Iterator[Waste]:
+    for chunk in retired_chunks(facts.history.commits):
+        size_bytes = facts.history.stored.get(chunk.ref.id)
+        if size_bytes is None:
+            continue
+        kept = ""
+        if not may_be_deleted(chunk, facts.pins, facts.grace_s, facts.now_ns):
+            kept = PINNED if facts.pins.protects(chunk.added, chunk.retired) else YOUNG
+        key = chunk_key(facts.dataset.name, chunk.ref.id)
+        reason = f"retired by generation {chunk.retired}"
+        yield Waste(WasteKind.RETIRED, key, size_bytes, reason, kept, chunk)
+
+
+def _tags(facts: _Facts) -> Iterator[Waste]:
+    for name, entries in facts.tags.objects.items():
+        newest = facts.tags.values.get(name)
+        written_ns = None if newest is None else newest.time_ns
+        for entry in entries[:-1]:
+            yield _numbered(facts, WasteKind.SUPERSEDED, entry, f"tag {name} changed", written_ns)
+        if newest is not None and newest.dataset_id != facts.dataset.id:
+            reason = f"tag {name} is of a former dataset of this name"
+            yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
+        elif newest is not None and newest.gone:
+            reason = f"tag {name} is removed"
+            yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
+
+
+def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[Waste]:
+    for lease_id, entries in facts.leases.objects.items():
+        newest, last = facts.leases.values.get(lease_id), entries[-1]
+        written_ns = None if newest is None else newest.written_ns
+        for entry in entries[:-1]:
+            reason = f"lease {lease_id} was renewed"
+            yield _numbered(facts, WasteKind.SUPERSEDED, entry, reason, written_ns)
+        if newest is None:
+            if unreadable_too and lease_id in facts.leases.damaged:
+                reason = facts.leases.damaged[lease_id]
+                yield Waste(WasteKind.LEASE, last.key, last.size_bytes, reason)
+        elif newest.dataset_id != facts.dataset.id or newest.is_over(facts.now_ns):
+            reason = f"over: process {newest.pid} of {newest.host} does not renew it"
+            yield _numbered(facts, WasteKind.LEASE, last, reason, written_ns)
+
+
+def _numbered(
+    facts: _Facts, kind: WasteKind, entry: NumberedObject, reason: str, written_ns: int | None
+) -> Waste:
+    """As old as the greatest number, `written_ns`: what was superseded or ended was so by then. Unreadable: it stays."""
+    young = written_ns is None or written_ns > facts.oldest_kept_ns
+    return Waste(kind, entry.key, entry.size_bytes, reason, YOUNG if young else "")

@@ -1,0 +1,86 @@
+"""Deletes what `find_garbage` named, as far as nothing has come meanwhile that needs it.
+
+Once more before every thousand objects: the pins, and the commits since. Between that look and the last deletion after it a late commit could
+still name an uncommitted chunk that is older than the grace period; its writer looks for such chunks right before it commits
+(`chunkstore.group_commit`), so that both would have to happen within the same second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from chunkstore.commit_log import CommitLog, find_dataset
+from chunkstore.leases import survey_leases
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import survey_tags
+from dieselfs.errors import Conflict
+from dieselfs.garbage import Garbage
+from dieselfs.retention import held_generations, may_be_deleted, pins_of
+from dieselfs.snapshots import list_published
+from dieselfs.waste import Waste, WasteKind
+
+_LOOKED_AT_ONCE: Final = 1000
+_DELETED_AT_ONCE: Final = 16
+
+
+def delete_garbage(
+    store: ObjectStore,
+    garbage: Garbage,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+    deleted: Callable[[Waste], None] = lambda waste: None,
+) -> list[Waste]:
+    """Delete the waste and return what was deleted; `deleted` hears of each. `Conflict` if the dataset was removed meanwhile.
+
+    One delete each, 16 at a time. An error of the store ends it; what is done stays done.
+    """
+    done: list[Waste] = []
+    with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
+        for at in range(0, len(garbage.waste), _LOOKED_AT_ONCE):
+            batch = garbage.waste[at : at + _LOOKED_AT_ONCE]
+            still = list(_still_waste(store, garbage, batch, clock_ns()))
+            for waste, _ in zip(
+                still, pool.map(lambda waste: store.delete(waste.key), still), strict=True
+            ):
+                done.append(waste)
+                deleted(waste)
+    return done
+
+
+def _still_waste(
+    store: ObjectStore, garbage: Garbage, batch: Sequence[Waste], now_ns: int
+) -> Iterator[Waste]:
+    dataset = garbage.dataset
+    if find_dataset(store, dataset.name) != dataset:
+        raise Conflict(
+            f"dataset {dataset.name} was removed meanwhile", "run the same command again"
+        )
+    published = list_published(store, dataset.name)
+    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    pinned = pins_of(dataset, published, tags, leases, now_ns)
+    held = held_generations(dataset, tags, leases, now_ns)
+    committed = {
+        chunk_key(dataset.name, ref.id)
+        for commit in CommitLog(store, dataset).since(garbage.generation)
+        for ref in commit.added
+    }
+    for waste in batch:
+        match waste.kind:
+            case WasteKind.UNCOMMITTED if waste.key in committed:
+                continue
+            case WasteKind.RETIRED if waste.chunk is None or not may_be_deleted(
+                waste.chunk, pinned, garbage.grace_s, now_ns
+            ):
+                continue
+            case WasteKind.DANGLING_SNAPSHOT if _generation(waste) in held:
+                continue
+        yield waste
+
+
+def _generation(waste: Waste) -> int:
+    """Of a snapshot's key, which ends with `<generation>-<hash>`."""
+    return int(waste.key.rpartition("/")[2].partition("-")[0])

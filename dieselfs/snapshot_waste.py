@@ -1,0 +1,87 @@
+"""Published snapshots that are waste: those of former lives of the name, and those whose chunks were deleted by right.
+
+A snapshot that misses a chunk which nobody retired is no waste but damage: that is told and left to `dlcmd fsck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import NotFound
+from chunkstore.object_keys import snapshot_key
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.recovery.history import History
+from dieselfs.snapshots import PublishedSnapshot, published_header
+from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from metadata.errors import SnapshotRefused
+from metadata.snapshot_format import SnapshotHeader
+
+_ID_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotVerdicts:
+    """What was found among the published snapshots."""
+
+    waste: tuple[Waste, ...]
+    notes: tuple[str, ...]
+    """For the user: snapshots that are damaged."""
+
+
+def judge_snapshots(
+    store: ObjectStore,
+    history: History,
+    dataset_id: bytes,
+    published: Iterable[PublishedSnapshot],
+    held: frozenset[int],
+    oldest_kept_ns: int,
+) -> SnapshotVerdicts:
+    """`published` must have been listed before `history` was read; `held` are the generations of tags and leases; what is of a
+    commit after `oldest_kept_ns` stays. Two ranged reads each: a header, and 16 bytes a chunk."""
+    waste: list[Waste] = []
+    notes: list[str] = []
+    retired = history.retired()
+    for snapshot in published:
+        try:
+            header = published_header(store, history.name, snapshot)
+            if header.dataset.id != dataset_id:
+                kept = YOUNG if header.updated_ns > oldest_kept_ns else ""
+                reason = "of a former dataset of this name"
+                waste.append(_waste(history, snapshot, WasteKind.FORMER_SNAPSHOT, reason, kept))
+                continue
+            chunks = _chunks(store, history.name, snapshot, header)
+        except SnapshotRefused as error:
+            notes.append(f"snapshot {snapshot.snapshot_id} is damaged ({error})")
+            continue
+        except NotFound:  # deleted meanwhile
+            continue
+        gone = [chunk for chunk in chunks if chunk not in history.stored]
+        if any(chunk not in retired for chunk in gone):
+            notes.append(f"snapshot {snapshot.snapshot_id} needs chunks that are lost")
+        elif gone:
+            kept = PINNED if snapshot.generation in held else ""
+            kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")
+            reason = f"{len(gone)} of its {len(chunks)} chunks are deleted"
+            waste.append(_waste(history, snapshot, WasteKind.DANGLING_SNAPSHOT, reason, kept))
+    return SnapshotVerdicts(tuple(waste), tuple(notes))
+
+
+def _waste(
+    history: History, snapshot: PublishedSnapshot, kind: WasteKind, reason: str, kept: str
+) -> Waste:
+    key = snapshot_key(history.name, snapshot.snapshot_id)
+    return Waste(kind, key, snapshot.size_bytes, reason, kept)
+
+
+def _chunks(
+    store: ObjectStore, name: str, snapshot: PublishedSnapshot, header: SnapshotHeader
+) -> list[ChunkId]:
+    """The chunks that hold a live file of the snapshot."""
+    start, size = header.sections["chunk_id"]
+    data = store.get_range(snapshot_key(name, snapshot.snapshot_id), start, size)
+    if len(data) != size:
+        raise SnapshotRefused("it is shorter than it says")
+    return [ChunkId(data[at : at + _ID_BYTES]) for at in range(0, size, _ID_BYTES)]
