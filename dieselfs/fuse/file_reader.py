@@ -1,6 +1,9 @@
 """One read of a file of the dataset: exactly the bytes that exist in the range, or an error.
 
 A short reply would silently truncate the file for its reader, and shrink `st_size` with it.
+
+What a read ahead was refused the kernel asks for again at once, as the single page that its reader waits for. After an outage that was waited out
+to the end, that would be the same wait again: such a failure is the answer for a moment.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from typing import Any, Final, Protocol
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkSource, FileExtent
-from chunkstore.errors import Corrupt
+from chunkstore.errors import Corrupt, Unavailable
 from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.worker_threads import WorkerThreads
 
 WAIT_S: Final = 1e-3
 """A READ that takes longer counts as one that its reader waited for."""
+LONG_FAILURE_S: Final = 1.0
+"""A read that took longer to fail is not tried anew for so long."""
 
 
 class CachedSource(ChunkSource, Protocol):
@@ -59,6 +64,8 @@ class FileReader:
         self._source, self._threads = source, threads
         self._bytes_read = self._thread_reads = self._waits = 0
         self._waited_s = 0.0
+        self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
+        """Files whose last read took long to fail, until when that is the answer."""
 
     def statistics(self) -> ReaderStatistics:
         return ReaderStatistics(self._bytes_read, self._thread_reads, self._waits, self._waited_s)
@@ -79,9 +86,21 @@ class FileReader:
     async def _read_in_thread(self, file: FileExtent, start: int, length: int) -> memoryview:
         self._thread_reads += 1
         begin = time.monotonic()
+        self._check_failed(file, begin)
         try:
             return await self._threads.run_abandonable(self._source.read, file, start, length)
+        except Unavailable as error:
+            now = time.monotonic()
+            if now - begin > LONG_FAILURE_S:
+                self._failed[file] = now + LONG_FAILURE_S, error
+            raise
         finally:
             took_s = time.monotonic() - begin
             self._waited_s += took_s
             self._waits += took_s > WAIT_S
+
+    def _check_failed(self, file: FileExtent, now: float) -> None:
+        if self._failed:
+            self._failed = {key: kept for key, kept in self._failed.items() if kept[0] > now}
+            if file in self._failed:
+                raise Unavailable(str(self._failed[file][1]))

@@ -1,6 +1,9 @@
 """The guardian itself, a program of its own: waits for the death of the process that started it, then aborts one
 FUSE connection. `python -I -S guardian_process.py DAEMON_PID CONNECTION`
 
+Having the connection's controls in hand, it also lets more READs wait at a time than the kernel's own 12: that many readers that wait for a store
+would else keep all others from what is in memory.
+
 Imports as little as it can: it lives as long as the mount. Its one line on stdout says whether it is on guard:
 `armed`, or why not. Why it works as it does: see `dieselfs.fuse.guardian`.
 """
@@ -13,6 +16,8 @@ import signal
 import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
+MAX_BACKGROUND = 128
+"""READs ahead that the kernel sends before the first is answered; their readers may be as many."""
 _FUSECTL = "/sys/fs/fuse/connections"
 _DEATH = signal.SIGUSR1
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT)
@@ -25,13 +30,17 @@ _FSCONFIG = 431
 _FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
 _CLOEXEC = 1
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def main() -> int:
     daemon, connection = int(sys.argv[1]), sys.argv[2]
     try:
         _ask_for_signal(daemon)
-        switch = _open_switch(connection)
+        controls = _open_controls(connection)
+        switch = os.open("abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=controls)
+        _let_wait(controls)
+        os.close(controls)  # it would pin the file system
     except OSError as error:
         _report(error.strerror or "unknown error")
         return 1
@@ -55,10 +64,10 @@ def _ask_for_signal(daemon: int) -> None:
         raise ProcessLookupError(0, "the daemon is gone")
 
 
-def _open_switch(connection: str) -> int:
-    """A descriptor of the connection's `abort` file, in the system's fusectl or in one mounted nowhere."""
+def _open_controls(connection: str) -> int:
+    """A descriptor of the connection's folder, in the system's fusectl or in one mounted nowhere."""
     try:
-        return os.open(f"{_FUSECTL}/{connection}/abort", os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(f"{_FUSECTL}/{connection}", _FOLDER)
     except OSError as error:
         if os.geteuid() != 0:
             raise type(error)(
@@ -66,9 +75,23 @@ def _open_switch(connection: str) -> int:
             ) from None
     root = _detached_fusectl()
     try:
-        return os.open(f"{connection}/abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=root)
+        return os.open(connection, _FOLDER, dir_fd=root)
     finally:
         os.close(root)
+
+
+def _let_wait(controls: int) -> None:
+    """Above the system's limit for ordinary users (fuse.max_user_bgreq) nothing changes."""
+    try:
+        control = os.open("max_background", os.O_WRONLY | os.O_CLOEXEC, dir_fd=controls)
+    except OSError:
+        return
+    try:
+        os.write(control, b"%d" % MAX_BACKGROUND)
+    except OSError:
+        pass
+    finally:
+        os.close(control)
 
 
 def _detached_fusectl() -> int:

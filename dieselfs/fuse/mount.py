@@ -57,10 +57,11 @@ log = logging.getLogger(__name__)
 GRACE_S: Final = 3.0
 """For requests in flight when the mount is told to end. With the detaching it stays below 5 s."""
 _READING_THREADS: Final = 32
+_OTHER_THREADS: Final = 4
+"""For what is asked of the control directory: it is answered while all reads wait for a store."""
 _MIN_TASKS: Final = 8  # waiting tasks that pyfuse3 keeps instead of starting one per request
-_MAX_TASKS: Final = (
-    256  # above _READING_THREADS, so that memory hits pass reads that wait for a store
-)
+_MAX_TASKS: Final = 256
+"""Above what the kernel sends at a time (`guardian_process.MAX_BACKGROUND`): READs of what is in memory pass those that wait for a store."""
 _FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
@@ -164,8 +165,8 @@ def _assemble(
     mountpoint: Path,
     store_statistics: Callable[[], object],
 ) -> _Parts:
-    threads = WorkerThreads(_READING_THREADS)
-    reader = FileReader(source, threads)
+    threads = WorkerThreads(_OTHER_THREADS)
+    reader = FileReader(source, WorkerThreads(_READING_THREADS))
     epochs = Epochs(snapshot, options.owner)
     epochs.listen(_warn_of_hidden_name)
     refresher = Refresher(epochs, newer)

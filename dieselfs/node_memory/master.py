@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
+from chunkstore.errors import Corrupt, NotFound
 from dieselfs.errors import LocalFileError, MasterGone, NoRoom, NotYetSupported
 from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.node_memory.eviction import FarthestNextUse, PolicyName, policy_of
@@ -31,6 +32,8 @@ READER_PATIENCE_S: Final = 0.005
 """A member that waits for a piece hears at once what it is to unmap; without this many reads go past a full memory under `lru`."""
 CLOSE_S: Final = 5.0
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
+DAMAGE_KNOWN_S: Final = 5.0
+"""A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""
 LOOK_AGAIN_S: Final = 10.0
 """After the file system was full: how often at most it is asked whether there is more room."""
 
@@ -66,6 +69,8 @@ class Master:
         self._ledger = Ledger(budget_bytes, policy_of(policy), time.monotonic)
         self._in_flight: dict[str, Future[bool]] = {}
         """True: it is there. False: who fetched it was interrupted."""
+        self._damaged: dict[str, tuple[float, Exception]] = {}
+        """Until when each is known to be."""
         self._storing = 0
         self._members: dict[Hashable, int | None] = {}
         """The budget that each wishes."""
@@ -109,6 +114,7 @@ class Master:
                     return
                 fetched = self._in_flight.get(piece.name)
                 if fetched is None:
+                    self._check_sound(piece.name)
                     if not self._reserve(piece, ahead, patient_until):
                         continue
                     mine = self._in_flight[piece.name] = Future()
@@ -230,6 +236,19 @@ class Master:
         if self._closed:
             raise _gone()
 
+    def _check_sound(self, name: str) -> None:
+        known_until, error = self._damaged.get(name, (0.0, None))
+        if error is not None:
+            if time.monotonic() < known_until:
+                raise type(error)(*error.args)  # of the one that is kept the traceback would grow
+            del self._damaged[name]
+
+    def _note_damage(self, name: str, error: Exception) -> None:
+        now = time.monotonic()
+        self._damaged = {key: kept for key, kept in self._damaged.items() if kept[0] > now}
+        self._damaged[name] = now + DAMAGE_KNOWN_S, error
+        log.error("chunk %s: what is sound in it is read file by file: %s", name, error)
+
     def _is_there(self, piece: Piece) -> bool:
         if piece.name not in self._ledger:
             return False
@@ -325,6 +344,8 @@ class Master:
                     self._found_full()
                 self._not_kept += isinstance(error, NoRoom)
                 self._failed_fetches += not isinstance(error, NoRoom)
+                if isinstance(error, Corrupt | NotFound):
+                    self._note_damage(piece.name, error)
             self._changed.notify_all()
             if not waiters.done():  # not closed meanwhile
                 if isinstance(error, Exception):

@@ -144,6 +144,11 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Working:
+    """No answer, but a sign that one is being worked at: a store that is out may keep it waiting for minutes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     error: str
     """The name of a class in `_ERRORS`."""
@@ -182,6 +187,7 @@ Message: TypeAlias = (
     | Follow
     | AskStatistics
     | Done
+    | Working
     | Failed
     | Counted
     | News
@@ -370,6 +376,7 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Failed, (_error_name, _text, _text)),
     (Counted, (_statistics,)),
     (News, (_news,)),
+    (Working, ()),
 )
 _KIND: Final = {made: kind for kind, (made, _) in enumerate(_TABLE)}
 _READERS: Final = {_KIND[made]: _reader(made, *readers) for made, readers in _TABLE}

@@ -2,7 +2,8 @@
 
 Every process of the task maps the same files. A read of what is mapped is a slice: no lock, no system call, no message. What is in
 the folder and not mapped yet is mapped, once a process. What is missing is asked of the task's master, who fetches it once for all.
-What the master has no room for, or if there is no master, is read from the source: the file's range alone, and counted.
+What the master has no room for, or finds damaged or missing, or if there is no master, is read from the source: the file's range alone, and
+counted. So of a damaged chunk only the files that are hit can't be read.
 
 The idea is in docs/decisions/0006-node-memory.md; who the master is, and what happens when it dies, in `membership`.
 """
@@ -23,6 +24,7 @@ from typing import Any, Final
 from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
+from chunkstore.errors import Corrupt, NotFound
 from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
 from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.node_memory.eviction import PolicyName
@@ -53,7 +55,7 @@ class NodeMemoryStatistics:
     misses: int
     """Pieces that had to be asked of the master."""
     fallbacks: int
-    """Reads past node memory: no room, or no master."""
+    """Reads past node memory: no room, no master, or a piece that is damaged or missing."""
     mapped_pieces: int
     """As of now."""
     mapped_bytes: int
@@ -297,7 +299,7 @@ class NodeMemory:
                 return None
             try:
                 self._fetch(master, piece)
-            except (NoRoom, LocalFileError):
+            except (NoRoom, LocalFileError, Corrupt, NotFound):
                 return None
             except MasterGone:
                 continue

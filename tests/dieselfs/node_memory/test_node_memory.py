@@ -15,7 +15,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import Corrupt
 from dieselfs.errors import MasterGone, NoRoom
-from dieselfs.node_memory import membership
+from dieselfs.node_memory import master, membership
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -132,12 +132,33 @@ def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
     for ask in (
         lambda: memory.read(extent(chunk(CORRUPT)), 0, 1),
         lambda: memory.payload(chunk(CORRUPT)),
-        lambda: memory.map(Piece(chunk(CORRUPT))),
         lambda: memory.fetch([chunk(CORRUPT)]),
     ):
         with pytest.raises(Corrupt, match="is corrupt"):
             ask()
+    with pytest.raises(NoRoom):  # the reader may still read file by file
+        memory.map(Piece(chunk(CORRUPT)))
     assert is_right(memory, 1)
+
+
+def test_what_is_sound_in_a_damaged_chunk_is_read_and_the_chunk_is_not_fetched_for_each_file(
+    memory: NodeMemory, source: LoggedSource
+) -> None:
+    damaged, half = chunk(CORRUPT), CHUNK_BYTES // 2
+    for at in range(half, CHUNK_BYTES, 4096):
+        assert memory.read(extent(damaged, at, 4096), 0, 4096) == content(damaged)[at : at + 4096]
+    assert (source.payloads, source.ranges) == (1, 8)
+    assert memory.statistics().fallbacks == 8
+
+
+def test_a_damaged_chunk_is_looked_at_again_after_a_while(
+    memory: NodeMemory, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master, "DAMAGE_KNOWN_S", 0.0)
+    for times in (1, 2):
+        with pytest.raises(Corrupt):
+            memory.read(extent(chunk(CORRUPT)), 0, 1)
+        assert source.payloads == times
 
 
 def test_an_evicted_piece_is_dropped_when_the_next_is_mapped_and_counts_while_a_reader_has_it(

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
 from dieselfs.errors import MasterGone, NoRoom, NotYetSupported
 from dieselfs.node_memory import packet_socket, remote_master
+from dieselfs.node_memory import server as server_module
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.messages import (
     MAX_NAMES,
@@ -241,6 +242,21 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
             server.arrived(name)
         member.fetch(piece(1))
         assert heard(deaf, lambda news: len(news) >= count)
+
+
+def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(
+    folder: TaskFolder, master: Master, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is out keeps it waiting, and the master says that it works."""
+    monkeypatch.setattr(remote_master, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(server_module, "WORKING_S", 0.1)
+    source.gate = Path(f"{source.log}.gate")
+    with closing(Server(folder, master)), joined(folder) as member:
+        opening = threading.Timer(2.2, source.gate.touch)
+        opening.start()
+        member.fetch(piece(1), on_news=lambda: None)
+        opening.join()
+        assert source.payloads == 1
 
 
 def test_a_notice_that_a_hanging_master_does_not_take_is_not_waited_for_for_ever(
