@@ -12,7 +12,7 @@ from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.records import EMPTY_STATE, DatasetState
 
-_NAME_STAMP = struct.Struct(">QQ")
+_STAMP = struct.Struct(">QQ")
 
 
 def read_state(index: KeyValueStore, dataset_id: bytes, field: bytes) -> DatasetState:
@@ -22,11 +22,31 @@ def read_state(index: KeyValueStore, dataset_id: bytes, field: bytes) -> Dataset
     return EMPTY_STATE if value is None else DatasetState.decode(key, field, value)
 
 
+def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
+    """The generation at which the index is held, None for one that follows the store. One get."""
+    key = keys.state_of(dataset_id)
+    value = index.get_many([MapFields(key, [keys.HELD])])[0][0]
+    if value is None:
+        return None
+    body, check = value[:-8], value[-8:]
+    if len(body) != _STAMP.size or xxhash.xxh3_64_digest(key + keys.HELD + body) != check:
+        raise RecordCorrupt("index record of the generation held is damaged")
+    return int(_STAMP.unpack(body)[0])
+
+
+def hold(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
+    """Keep the index at this generation, for good; of two, the greater stays."""
+    key = keys.state_of(dataset_id)
+    body = _STAMP.pack(generation, 0)
+    value = body + xxhash.xxh3_64_digest(key + keys.HELD + body)
+    index.put([[MapUpdate(key, [keys.HELD], [value])]])
+
+
 def register_dataset(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> None:
     """Let the index know the dataset's name; of two lives of a name, the one born later stays."""
     name = dataset.name.encode()
     # Stamps stay below 2^53: microseconds since 1970 do until the year 2255.
-    body = _NAME_STAMP.pack(born_ns // 1000, 0) + dataset.id
+    body = _STAMP.pack(born_ns // 1000, 0) + dataset.id
     value = body + xxhash.xxh3_64_digest(keys.DATASETS + name + body)
     index.put([[MapUpdate(keys.DATASETS, [name], [value])]])
 
@@ -46,9 +66,6 @@ def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 def _dataset_id(name: bytes, value: bytes) -> bytes:
     body, check = value[:-8], value[-8:]
-    if (
-        len(body) != _NAME_STAMP.size + 16
-        or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check
-    ):
+    if len(body) != _STAMP.size + 16 or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check:
         raise RecordCorrupt(f"index record of dataset {name.decode(errors='replace')} is damaged")
-    return body[_NAME_STAMP.size :]
+    return body[_STAMP.size :]

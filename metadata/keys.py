@@ -18,6 +18,8 @@ APPLIED = b"applied"
 TOTALS = b"totals"
 HELD = b"held"
 """Only in an index made for one point in time: the generation that it stays at."""
+REBUILDING = b"rebuilding"
+"""Only while an index is rebuilt in place, or after that was interrupted: no commits may be applied to it."""
 ROOT_FIELD = b""
 """The root directory has no name in a parent: its own record is this field of its own map of sub-directories."""
 

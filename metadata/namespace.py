@@ -5,8 +5,8 @@ put under a stamp and the greater stamp stays:
 
 - an entry's stamp is (version, deletion?, generation that placed it), so that a deletion hides every version up to the one it saw,
   and a later commit that merely moves an entry keeps its version;
-- chunk records (with their bitmaps of hidden entries) and totals are stamped by generation, computed from the entries as they were before,
-  and put in a phase before those entries: whoever resumes half an application finds them complete.
+- a chunk record's is the number of its holes, which only grow; totals are stamped by generation. Both are computed from the entries as
+  they were before, and put in a phase before those entries: whoever resumes half an application finds them complete.
 
 Everything is a function of the commits alone: a directory's record is brought to the generation of the last commit that put
 something below it (keeping its attributes), so that removing a directory never hides a file that a concurrent writer added to it.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,13 +29,13 @@ from chunkstore.commit_log import Commit, CommitLog
 from chunkstore.paths import split
 from metadata import keys
 from metadata.application import apply_commit
-from metadata.dataset_state import indexed_dataset, read_state
-from metadata.errors import DatasetNotFound, PathConflict, PathNotFound, RecordCorrupt
+from metadata.commit_source import ChunkGone, ChunkHeads, commits_after, removed
+from metadata.dataset_state import hold, indexed_dataset, read_held, read_state
+from metadata.errors import PathConflict, PathNotFound, RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.listing import DirectoryListing
+from metadata.reapplication import reapply
 from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_deletion
-
-_HEAD_READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +67,49 @@ class Namespace:
         """Generation applied, update timestamp and totals; one get."""
         return read_state(self._index, self.dataset.id, keys.APPLIED)
 
-    def apply(self, commit: Commit, heads: Sequence[bytes | memoryview]) -> DatasetState:
-        """Apply the commit that follows the generation applied; `heads` are the encoded heads of the chunks it added."""
+    def apply(
+        self,
+        commit: Commit,
+        heads: Sequence[bytes | memoryview],
+        retired_heads: Sequence[ChunkHead] = (),
+    ) -> DatasetState:
+        """Apply the commit that follows the generation applied; `heads` are the encoded heads of the chunks it added, in that order,
+        `retired_heads` those of the chunks it retires."""
         decoded = [decode_head(head, ref.id) for head, ref in zip(heads, commit.added, strict=True)]
-        return apply_commit(self._index, self.dataset.id, commit, decoded)
+        return apply_commit(self._index, self.dataset.id, commit, decoded, retired_heads)
 
     def catch_up(self, log: CommitLog, reader: ChunkReader) -> DatasetState:
-        """Apply every commit of the store that the index lacks, reading the heads of the chunks they added."""
+        """Apply every commit of the store that the index lacks, reading the heads of the chunks they added and retired.
+
+        A held index goes no further than its generation. One that lacks commits whose chunks have been purged and deleted meanwhile is
+        compared with the whole store (`reapply`), with a warning. `DatasetNotFound` if the dataset has been removed."""
         state = self.state()
-        with ThreadPoolExecutor(_HEAD_READERS, "heads") as pool:
-            for commit in log.since(state.generation):
-                if commit.removed:
-                    raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
-                heads: list[ChunkHead] = list(
-                    pool.map(lambda ref: reader.head(ref.id, ref.head_bytes), commit.added)
-                )
-                state = apply_commit(self._index, self.dataset.id, commit, heads)
-        if not state.generation:  # every dataset has a first commit
-            raise DatasetNotFound(f"dataset {self.dataset.name!r} has been removed")
+        commits = commits_after(log, state.generation, self.held())
+        if not commits and not state.generation:  # every dataset has a first commit
+            raise removed(log)
+        retired = {chunk_id for commit in commits for chunk_id in commit.retired}
+        try:
+            with ChunkHeads(reader, retired) as heads:
+                for commit in commits:
+                    added = heads.added(commit)
+                    state = apply_commit(
+                        self._index, self.dataset.id, commit, added, heads.retired(commit)
+                    )
+        except ChunkGone:
+            return self.reapply(log, reader, state.generation)
         return state
+
+    def reapply(self, log: CommitLog, reader: ChunkReader, after: int) -> DatasetState:
+        """Bring back what the index has lost of the commits after `after`; see `metadata.reapplication`."""
+        return reapply(self._index, self.dataset, log, reader, after)
+
+    def held(self) -> int | None:
+        """The generation that this index stays at, None if it follows the store. One get."""
+        return read_held(self._index, self.dataset.id)
+
+    def hold(self, generation: int) -> None:
+        """Let the index stay at `generation` for good: it shows one point in time, and nobody writes by it."""
+        hold(self._index, self.dataset.id, generation)
 
     def stat(self, path: bytes) -> PathEntry:
         """What stands at `path`; `PathNotFound`. A directory hides a file of its name. One round trip."""
@@ -158,7 +181,7 @@ class Namespace:
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
         if record is None or record.retired:
             raise RecordCorrupt(
-                f"the index has no record of chunk {print_id(chunk_id)}; rebuild it: name a new, empty one with --index"
+                f"the index has no record of chunk {print_id(chunk_id)}; rebuild it with `dlcmd recover`"
             )
         return record
 

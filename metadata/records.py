@@ -21,7 +21,7 @@ from chunkstore.chunk_id import ChunkId
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 _CHECK_BYTES: Final = 8
 NO_CHUNK: Final = bytes(16)
 """The chunk of a directory that no entry describes: it exists because something lies in it."""
@@ -79,11 +79,16 @@ def decode_entries(
         return np.zeros(0, ENTRY)
     padded = np.frombuffer(b"".join(values), np.dtype([("entry", ENTRY), ("check", "V8")]))
     entries = padded["entry"]
-    if (entries["record_version"] != RECORD_VERSION).any():
-        raise RecordCorrupt(
-            f"index records of a version that this release (version {RECORD_VERSION}) does not read"
-        )
+    foreign = entries["record_version"] != RECORD_VERSION
+    if foreign.any():
+        raise _foreign_version(int(entries["record_version"][foreign][0]))
     return entries
+
+
+def _foreign_version(version: int) -> RecordCorrupt:
+    return RecordCorrupt(
+        f"index record of version {version}; this release reads {RECORD_VERSION}: rebuild it with `dlcmd recover`"
+    )
 
 
 def _seal(key: bytes, field: bytes, body: bytes) -> bytes:
@@ -95,23 +100,23 @@ def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
     if len(body) <= STAMP_BYTES or xxhash.xxh3_64_digest(key + field + body) != check:
         raise RecordCorrupt(f"index record of {field!r} is damaged")
     if body[STAMP_BYTES] != RECORD_VERSION:
-        raise RecordCorrupt(
-            f"index record of version {body[STAMP_BYTES]}; this release reads {RECORD_VERSION}"
-        )
+        raise _foreign_version(body[STAMP_BYTES])
     return body
 
 
 _CHUNK = struct.Struct(
-    ">QQ" + "BqIQIIIQ"
-)  # stamp: generation, retired; version, time, head, payload, entries, files, dead, bytes
+    ">QQ" + "BQqIQIIQ"
+)  # stamp: retired, deleted count; version, generation, time, head, payload, entries, files, deleted bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """What the index knows of a chunk: DIESEL §4.1.1's update time, size, counts and deletion bitmap."""
+    """What the index knows of a chunk: DIESEL §4.1.1's update time, size, counts and deletion bitmap.
+
+    A function of the chunk's head and its holes. Holes only grow, so the stamp is (retired, number of holes)."""
 
     generation: int
-    """The last commit that changed this record: its stamp."""
+    """The commit that added the chunk; of a retired one, the commit that retired it."""
     updated_ns: int
     """Time of that commit, by its writer's clock."""
     head_bytes: int
@@ -128,15 +133,15 @@ class ChunkRecord:
 
     def encode(self, key: bytes, chunk_id: ChunkId) -> bytes:
         body = _CHUNK.pack(
-            self.generation,
             self.retired,
+            self.deleted_count,
             RECORD_VERSION,
+            self.generation,
             self.updated_ns,
             self.head_bytes,
             self.payload_bytes,
             self.entry_count,
             self.file_count,
-            self.deleted_count,
             self.deleted_bytes,
         )
         return _seal(key, chunk_id.value, body + self.deleted)
@@ -144,7 +149,9 @@ class ChunkRecord:
     @classmethod
     def decode(cls, key: bytes, chunk_id: bytes, value: bytes) -> ChunkRecord:
         body = _unseal(key, chunk_id, value)
-        generation, retired, _, updated, head, payload, entries, files, dead, dead_bytes = (
+        if len(body) < _CHUNK.size:
+            raise RecordCorrupt(f"index record of {chunk_id!r} is damaged")
+        retired, dead, _, generation, updated, head, payload, entries, files, dead_bytes = (
             _CHUNK.unpack_from(body)
         )
         bitmap = body[_CHUNK.size :]

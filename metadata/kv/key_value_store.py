@@ -21,7 +21,7 @@ class MapFields(NamedTuple):
 
 
 class MapUpdate(NamedTuple):
-    """Values to put into one map; `values[i]` belongs to `fields[i]` and starts with its stamp. No field twice."""
+    """Values of one map; `values[i]` belongs to `fields[i]` and starts with its stamp. No field twice."""
 
     key: bytes
     fields: Sequence[bytes]
@@ -54,6 +54,11 @@ class KeyValueStore(Protocol):
 
     def remove(self, removals: Sequence[MapFields]) -> None:
         """Remove fields whatever their stamps; missing ones do not matter."""
+        ...
+
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        """Remove each field whose value is still the one given, byte for byte (a damaged one too): whoever has looked at a value may
+        take it away without taking what another process has put there since. Comparing and removing a field is atomic."""
         ...
 
     def drop(self, keys: Sequence[bytes]) -> None:

@@ -83,6 +83,21 @@ class LmdbFileStore:
         if keys:
             self._run(delete, write=True)
 
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        pairs = sorted(
+            (key + field, value)
+            for key, fields, values in removals
+            for field, value in zip(fields, values, strict=True)
+        )
+
+        def delete(transaction: lmdb.Transaction) -> None:
+            for name, value in pairs:
+                if transaction.get(name) == value:
+                    transaction.delete(name)
+
+        if pairs:
+            self._run(delete, write=True)
+
     def drop(self, keys: Sequence[bytes]) -> None:
         def delete(transaction: lmdb.Transaction) -> None:
             cursor = transaction.cursor()

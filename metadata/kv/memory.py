@@ -55,6 +55,16 @@ class MemoryStore:
                 if not present:
                     del self._maps[key]
 
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        with self._lock:
+            for key, fields, values in removals:
+                present = self._maps.get(key, {})
+                for field, value in zip(fields, values, strict=True):
+                    if present.get(field) == value:
+                        del present[field]
+                if not present:
+                    self._maps.pop(key, None)
+
     def drop(self, keys: Sequence[bytes]) -> None:
         with self._lock:
             for key in keys:

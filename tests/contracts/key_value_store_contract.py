@@ -216,6 +216,24 @@ class KeyValueStoreContract:
         put_one(store, key, b"a", value(1))
         assert content(store, key) == {b"a": value(1), b"b": value(9)}
 
+    def test_remove_exactly_takes_only_what_was_seen(
+        self, store: KeyValueStore, key: bytes
+    ) -> None:
+        names = [b"%d" % i for i in range(5_000)]
+        store.put([[MapUpdate(key, names, [value(1)] * len(names))]])
+        put_one(store, key, b"7", value(2))
+        gone = {key: [b"7", b"8", b"4999", b"missing"], b"{nowhere}f": [b"a"]}
+        store.remove_exactly(
+            [MapUpdate(at, fields, [value(1)] * len(fields)) for at, fields in gone.items()]
+        )
+        expected = dict.fromkeys(names, value(1)) | {b"7": value(2)}
+        del expected[b"8"], expected[b"4999"]
+        assert content(store, key) == expected
+        store.remove_exactly([])
+        store.remove_exactly([MapUpdate(key, [], [])])
+        store.remove_exactly([MapUpdate(key, list(expected), list(expected.values()))])
+        assert content(store, key) == {}
+
     def test_drop_takes_whole_maps(self, store: KeyValueStore, key: bytes) -> None:
         other = new_key()
         put_one(store, key, b"a", value(9))

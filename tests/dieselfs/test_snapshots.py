@@ -48,6 +48,9 @@ class Hooked:
     def remove(self, removals: Sequence[MapFields]) -> None:
         self.inner.remove(removals)
 
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        self.inner.remove_exactly(removals)
+
     def drop(self, keys: Sequence[bytes]) -> None:
         self.inner.drop(keys)
 

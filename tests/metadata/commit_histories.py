@@ -254,14 +254,13 @@ class Reference:
                 self.directories[path] = Standing(
                     commit.generation, False, old.entry, old.place, old.offset
                 )
-        self._find_holes(commit.generation)
+        self._find_holes()
 
-    def _find_holes(self, generation: int) -> None:
+    def _find_holes(self) -> None:
         standing = {s.place for kind in (self.files, self.directories) for s in kind.values()}
         for number, chunk in self.chunks.items():
             holes = {p for p in range(len(chunk.entries)) if (number, p) not in standing}
-            if holes != chunk.holes:
-                chunk.holes, chunk.generation = holes, generation
+            chunk.holes = holes
 
     def live(self, kind: dict[bytes, Standing]) -> dict[bytes, Standing]:
         return {path: found for path, found in kind.items() if path and not found.deleted}

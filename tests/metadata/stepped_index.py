@@ -72,6 +72,12 @@ class Piecewise:
                 self._step()
                 self._inner.remove([MapFields(key, [field])])
 
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        for key, fields, values in removals:
+            for field, value in zip(fields, values, strict=True):
+                self._step()
+                self._inner.remove_exactly([MapUpdate(key, [field], [value])])
+
     def drop(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self._step()

@@ -92,7 +92,7 @@ def test_walk(namespace: Namespace) -> None:
 
 
 def test_an_unknown_chunk_is_a_damaged_index(namespace: Namespace) -> None:
-    with pytest.raises(RecordCorrupt, match="new, empty one with --index"):
+    with pytest.raises(RecordCorrupt, match="dlcmd recover"):
         namespace.chunk(bytes(16))
 
 

@@ -13,7 +13,14 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from metadata import keys
-from metadata.dataset_state import indexed_dataset, list_datasets, read_state, register_dataset
+from metadata.dataset_state import (
+    hold,
+    indexed_dataset,
+    list_datasets,
+    read_held,
+    read_state,
+    register_dataset,
+)
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
@@ -29,7 +36,7 @@ from metadata.records import (
     is_file,
 )
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "records_v1.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "records_v2.json").read_text())
 DATASET = DatasetRef("pets", bytes(range(16)))
 CHUNK = ChunkId(bytes(range(100, 116)))
 FILES = keys.files_of(DATASET.id, b"cat")
@@ -44,7 +51,7 @@ def entry(generation: int = 7, deleted: bool = False, placed: int = 8) -> np.nda
     row["chunk"] = np.frombuffer(CHUNK.value, "V16")
     row["offset"], row["length"], row["hash"] = 1 << 40, 100_001, 0x0102030405060708
     row["mtime_ns"], row["position"], row["mode"] = -5, 513, 0o100640
-    row["record_version"] = 1
+    row["record_version"] = 2
     return row
 
 
@@ -117,15 +124,16 @@ def test_a_value_of_another_length_or_place_is_refused(kind: str) -> None:
             decode(kind, key[:-1] + b"x", field, value)
 
 
+@pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("kind", ["entry", "chunk", "totals"])
-def test_a_later_version_of_a_record_is_refused(kind: str) -> None:
+def test_another_version_of_a_record_is_refused(kind: str, version: int) -> None:
     key, field, value = encoded()[kind]
     at = ENTRY.fields["record_version"][1] if kind == "entry" else 16
     for size in [len(value) - 8] if kind == "entry" else [len(value) - 8, 20, len(value) + 9]:
         body = bytearray(value[:-8].ljust(size, b"\0")[:size])
-        body[at] = 2
+        body[at] = version
         sealed = bytes(body) + xxhash.xxh3_64_digest(key + field + bytes(body))
-        with pytest.raises(RecordCorrupt, match="version"):
+        with pytest.raises(RecordCorrupt, match=r"version.*dlcmd recover"):
             decode(kind, key, field, sealed)
 
 
@@ -179,9 +187,34 @@ def test_a_deletion_beats_what_it_saw_and_loses_to_what_came_later() -> None:
 def test_a_retired_chunk_stays_retired() -> None:
     retired = encoded()["retired chunk"][2]
     assert ChunkRecord.decode(CHUNKS, CHUNK.value, retired).retired
-    for generation in (1, 11, 12):
-        alive = ChunkRecord(generation, 0, 1, 1, 1, 1, 0, 0, b"\0").encode(CHUNKS, CHUNK)
-        assert alive[:16] < retired[:16]
+    for generation, holes in (1, 0), (11, 1), (1 << 40, 65_536):
+        alive = ChunkRecord(generation, 0, 1, 1, 65_536, 1, holes, 0, b"\xff" * 8192)
+        assert alive.encode(CHUNKS, CHUNK)[:16] < retired[:16]
+
+
+def test_of_two_records_of_a_chunk_the_one_with_more_holes_is_the_later() -> None:
+    def stamp(generation: int, holes: int) -> bytes:
+        return ChunkRecord(generation, 0, 1, 1, 9, 9, holes, 0, b"\0\0").encode(CHUNKS, CHUNK)[:16]
+
+    assert stamp(9, 0) < stamp(2, 1) < stamp(1, 9)
+    assert stamp(5, 3) == stamp(6, 3)
+
+
+def test_the_generation_held() -> None:
+    index = MemoryStore()
+    assert read_held(index, DATASET.id) is None
+    hold(index, DATASET.id, 7)
+    hold(index, DATASET.id, 5)
+    assert read_held(index, DATASET.id) == 7
+    [[value]] = index.get_many([MapFields(STATE, [keys.HELD])])
+    assert value is not None
+    for bit in range(8 * len(value)):
+        damaged = bytearray(value)
+        damaged[bit >> 3] ^= 1 << (bit & 7)
+        index.drop([STATE])
+        index.put([[MapUpdate(STATE, [keys.HELD], [bytes(damaged)])]])
+        with pytest.raises(RecordCorrupt):
+            read_held(index, DATASET.id)
 
 
 def test_datasets_by_name() -> None:

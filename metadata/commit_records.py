@@ -1,0 +1,208 @@
+"""What one commit says of paths: one entry record a name, the winners of the commit and the directories above them.
+
+The law is docs/metadata-layout.md, rules 1 to 3 of "What a commit makes of the index". About 2 µs of Python an entry.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_format import KIND_DELETION, ChunkHead
+from chunkstore.commit_log import Commit
+from chunkstore.paths import ancestors, split
+from metadata import keys
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.records import ENTRY, NO_CHUNK, RECORD_VERSION, decode_entries, is_deletion
+
+_IMPLICIT_MODE = stat.S_IFDIR | 0o755
+
+
+@dataclass(slots=True)
+class MapPart:
+    """What the commit says of one map: the fields of one directory's files or sub-directories."""
+
+    directory: bytes | None
+    """None for the root directory's own record, which stands in its own map and is not counted."""
+    key: bytes
+    names: list[bytes]
+    rows: npt.NDArray[np.void]
+
+    def added(self, generation: int) -> npt.NDArray[np.bool_]:
+        """Which rows are new in this commit: neither deletions nor carried along with an older version."""
+        new: npt.NDArray[np.bool_] = self.rows["version"] == np.uint64(generation << 1)
+        return new
+
+
+@dataclass(slots=True)
+class Holes:
+    """Entries that something newer hides: chunk -> {position: length}."""
+
+    found: defaultdict[bytes, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, rows: npt.NDArray[np.void]) -> None:
+        for chunk, position, length in zip(
+            rows["chunk"].tolist(), rows["position"].tolist(), rows["length"].tolist(), strict=True
+        ):
+            if chunk != NO_CHUNK:
+                self.found[chunk][position] = length
+
+
+def commit_records(
+    index: KeyValueStore, dataset_id: bytes, commit: Commit, heads: Sequence[ChunkHead]
+) -> tuple[list[MapPart], Holes]:
+    """The entry records that the commit puts, by map, directories above included; and what of the commit itself does not stand.
+
+    One round of reads: of the directories that exist already the records are taken over."""
+    rows, paths = _rows(commit, heads)
+    holes = Holes()
+    maps = _by_map(dataset_id, rows, paths, _winners(rows, paths, holes))
+    _add_implicit_directories(index, dataset_id, commit, maps, holes)
+    return maps, holes
+
+
+def _rows(commit: Commit, heads: Sequence[ChunkHead]) -> tuple[npt.NDArray[np.void], list[bytes]]:
+    """All entries of the commit as index rows, by ascending chunk id and position."""
+    heads = sorted(heads, key=lambda head: head.chunk_id)
+    rows = np.zeros(sum(len(head.entries) for head in heads), ENTRY)
+    paths: list[bytes] = []
+    for head in heads:
+        entries = head.entries
+        part = rows[len(paths) : len(paths) + len(entries)]
+        part["chunk"] = np.frombuffer(head.chunk_id.value, "V16")
+        part["position"] = np.arange(len(entries))
+        for column in ("offset", "length", "hash", "mtime_ns", "mode"):
+            part[column] = getattr(entries, column)
+        generation = np.full(len(entries), commit.generation, np.uint64)
+        if entries.versions is not None:
+            carried = entries.versions["generation"]
+            generation[carried > 0] = carried[carried > 0]
+        part["version"] = generation << np.uint64(1) | (entries.kind == KIND_DELETION)
+        paths.extend(entries.paths)
+    rows["placed"] = commit.generation
+    rows["record_version"] = RECORD_VERSION
+    return rows, paths
+
+
+def _winners(
+    rows: npt.NDArray[np.void], paths: Sequence[bytes], holes: Holes
+) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """path -> row of the entry that stands, for files and for directories; what loses within the commit is a hole."""
+    is_directory = (rows["mode"] & 0o170000) == stat.S_IFDIR
+    winners: list[dict[bytes, int]] = []
+    for chosen in (np.flatnonzero(~is_directory), np.flatnonzero(is_directory)):
+        numbers = chosen.tolist()
+        named = paths if len(numbers) == len(paths) else [paths[number] for number in numbers]
+        best = dict(zip(named, numbers, strict=True))
+        if len(best) < len(numbers):
+            best = _greatest(rows["version"], paths, numbers)
+            standing = set(best.values())
+            holes.add(rows[[number for number in numbers if number not in standing]])
+        winners.append(best)
+    return winners[0], winners[1]
+
+
+def _greatest(
+    version: npt.NDArray[np.uint64], paths: Sequence[bytes], numbers: Iterable[int]
+) -> dict[bytes, int]:
+    best: dict[bytes, int] = {}
+    for number in numbers:
+        other = best.get(paths[number])
+        if other is None or version[number] >= version[other]:
+            best[paths[number]] = number
+    return best
+
+
+def _by_map(
+    dataset_id: bytes,
+    rows: npt.NDArray[np.void],
+    paths: Sequence[bytes],
+    winners: tuple[dict[bytes, int], dict[bytes, int]],
+) -> list[MapPart]:
+    parts: list[MapPart] = []
+    for best, key_of in zip(winners, (keys.files_of, keys.directories_of), strict=True):
+        grouped: defaultdict[bytes, tuple[list[bytes], list[int]]] = defaultdict(lambda: ([], []))
+        if (root := best.pop(b"", None)) is not None:
+            parts.append(MapPart(None, key_of(dataset_id, b""), [keys.ROOT_FIELD], rows[[root]]))
+        for path, number in best.items():
+            directory, _, name = path.rpartition(b"/")
+            names, numbers = grouped[directory]
+            names.append(name)
+            numbers.append(number)
+        for directory, (names, numbers) in grouped.items():
+            parts.append(MapPart(directory, key_of(dataset_id, directory), names, rows[numbers]))
+    return parts
+
+
+def _add_implicit_directories(
+    index: KeyValueStore, dataset_id: bytes, commit: Commit, maps: list[MapPart], holes: Holes
+) -> None:
+    """Bring the directories above everything added to this generation, with the attributes they have (or 0755, now)."""
+    by_key = {part.key: part for part in maps if part.directory is not None}
+    wanted: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    put: dict[bytes, set[bytes]] = {}
+    for path in _directories_above(maps, commit.generation):
+        parent, name = split(path)
+        if parent not in put:
+            part = by_key.get(keys.directories_of(dataset_id, parent))
+            put[parent] = _names_added(part, commit.generation)
+        if name not in put[parent]:
+            wanted[parent].append(name)
+    lookups = [
+        MapFields(keys.directories_of(dataset_id, parent), names)
+        for parent, names in wanted.items()
+    ]
+    for parent, lookup, values in zip(wanted, lookups, index.get_many(lookups), strict=True):
+        rows = _implicit_rows(commit, lookup, values)
+        part = by_key.get(lookup.key)
+        if part is None:
+            maps.append(MapPart(parent, lookup.key, list(lookup.fields), rows))
+            continue
+        implied = set(lookup.fields)
+        beaten = [number for number, name in enumerate(part.names) if name in implied]
+        holes.add(part.rows[beaten])
+        kept = [number for number, name in enumerate(part.names) if name not in implied]
+        part.names = [part.names[number] for number in kept] + list(lookup.fields)
+        part.rows = np.concatenate(
+            [part.rows[kept], rows], dtype=ENTRY
+        )  # NumPy would make it native-endian
+
+
+def _names_added(part: MapPart | None, generation: int) -> set[bytes]:
+    """The names that a commit itself adds to a map."""
+    if part is None:
+        return set()
+    added = part.added(generation).tolist()
+    return {name for name, new in zip(part.names, added, strict=True) if new}
+
+
+def _directories_above(maps: Iterable[MapPart], generation: int) -> set[bytes]:
+    above: set[bytes] = set()
+    for part in maps:
+        if part.directory and part.directory not in above and part.added(generation).any():
+            above.add(part.directory)
+            above.update(ancestors(part.directory))
+    return above
+
+
+def _implicit_rows(
+    commit: Commit, lookup: MapFields, values: Sequence[bytes | None]
+) -> npt.NDArray[np.void]:
+    rows = np.zeros(len(values), ENTRY)
+    rows["mode"], rows["mtime_ns"], rows["record_version"] = (
+        _IMPLICIT_MODE,
+        commit.time_ns,
+        RECORD_VERSION,
+    )
+    for number, value in enumerate(values):
+        if value is not None:
+            present = decode_entries(lookup.key, [lookup.fields[number]], [value])
+            if not is_deletion(present)[0]:
+                rows[number] = present[0]
+    rows["version"], rows["placed"] = commit.generation << 1, commit.generation
+    return rows

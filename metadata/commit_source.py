@@ -1,0 +1,87 @@
+"""What the store says of the commits that an index lacks: the commits, and the heads of their chunks, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from chunkstore.chunk_format import ChunkHead
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.errors import NotFound
+from metadata.errors import DatasetNotFound
+
+_READERS = 8
+
+
+def commits_after(log: CommitLog, generation: int, held: int | None) -> list[Commit]:
+    """All later commits, in order; those of a held index end where it does. `DatasetNotFound` if the dataset has been removed."""
+    commits: list[Commit] = []
+    if held is not None and generation >= held:
+        return commits
+    for commit in log.since(generation):
+        if commit.removed:
+            raise removed(log)
+        commits.append(commit)
+        if commit.generation == held:
+            break
+    return commits
+
+
+def removed(log: CommitLog) -> DatasetNotFound:
+    return DatasetNotFound(f"dataset {log.dataset.name!r} has been removed")
+
+
+class ChunkGone(Exception):
+    """A chunk that a later commit retires is not in the store any more."""
+
+
+class ChunkHeads:
+    """One ranged read a chunk, eight at once. Leave the context to end the threads.
+
+    `NotFound` and `Corrupt` as they come from the store, but for chunks in `retired`: those may be gone."""
+
+    def __init__(self, reader: ChunkReader, retired: Set[ChunkId]) -> None:
+        """`retired`: what the commits known retire."""
+        self._reader = reader
+        self._retired = retired
+        self._threads = ThreadPoolExecutor(_READERS, "heads")
+
+    def __enter__(self) -> ChunkHeads:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+
+    def added(self, commit: Commit) -> list[ChunkHead]:
+        """Of all chunks that the commit adds. Raises `ChunkGone`."""
+        return self._read([(ref.id, ref.head_bytes) for ref in commit.added])
+
+    def lasting(self, commit: Commit) -> list[ChunkHead]:
+        """Of those added chunks that no commit retires."""
+        return self._read(
+            [(ref.id, ref.head_bytes) for ref in commit.added if ref.id not in self._retired]
+        )
+
+    def retired(self, commit: Commit) -> list[ChunkHead]:
+        """Of all chunks that the commit retires. Raises `ChunkGone`."""
+        return self._read([(chunk_id, None) for chunk_id in commit.retired])
+
+    def _read(self, chunks: Sequence[tuple[ChunkId, int | None]]) -> list[ChunkHead]:
+        return list(self._threads.map(self._head, chunks))
+
+    def _head(self, chunk: tuple[ChunkId, int | None]) -> ChunkHead:
+        chunk_id, head_bytes = chunk
+        try:
+            return self._reader.head(chunk_id, head_bytes)
+        except NotFound:
+            if chunk_id in self._retired:
+                raise ChunkGone from None
+            raise

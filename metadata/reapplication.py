@@ -1,0 +1,216 @@
+"""Commits put again into an index that has lost or damaged records: by stamps, whatever its totals say; then one scan settles the rest.
+
+An index that knew everything up to a generation may have forgotten any of what came later (a fail-over), each record by itself. Entries are
+decided by stamps, so putting the commits after that generation once more, in order, brings every entry back. What is left, holes and
+totals, is counted in one scan of the index (`metadata.recount`): an entry of a chunk that no record refers to is a hole.
+
+What the later commits alone cannot tell (a damaged record, a record in a chunk that nobody knows, an index so far behind that chunks it
+would need have been purged) all commits together tell: from the first on, directories are followed in memory, so that nothing of theirs
+is taken over from the index, and files are decided by stamps. Memory: the chunks' bitmaps and then the directories, never the files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.commit_log import Commit, CommitLog
+from metadata import keys
+from metadata.application import chunk_record, retired_record
+from metadata.commit_records import commit_records
+from metadata.commit_source import ChunkGone, ChunkHeads, commits_after, removed
+from metadata.dataset_state import read_held
+from metadata.errors import IndexBehind, RecordCorrupt
+from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
+from metadata.kv.memory import MemoryStore
+from metadata.records import ChunkRecord, DatasetState, encode_entries
+from metadata.recount import Census, Undecided, recounted, take_census
+
+log = logging.getLogger(__name__)
+
+_ROUNDS = 8
+"""Each repeats for something that the one before took away, or for commits that others made meanwhile."""
+
+
+def reapply(
+    index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
+) -> DatasetState:
+    """Make the index what the commits say, given that it once held all of generation `after` and has lost nothing older.
+
+    May be repeated after a crash; readers of the index are served all the while. A process that applies a commit at the same time may
+    count from totals that are not mended yet. Raises `DatasetNotFound`, `IndexBehind` if writers do not let it finish, `NotFound`
+    and `Corrupt` for chunks.
+
+    Cost: the heads of the chunks added after `after`, and one scan of the index; of an older chunk its head if it has holes that its
+    record does not know. Where that does not settle it, the heads of all chunks and the scan once more."""
+    held = read_held(index, dataset.id)
+    with_retired = True
+    for _ in range(_ROUNDS):
+        later = commits_after(commits, after, held)
+        if not later and not after:
+            raise removed(commits)
+        history = _History(later, later[-1] if later else commits.read(after), after == 0)
+        try:
+            known = _put_again(index, dataset.id, reader, history, with_retired and after > 0)
+            state = _settle(index, dataset.id, reader, history, known)
+        except (ChunkGone, Undecided, RecordCorrupt) as reason:
+            if not after:
+                raise RecordCorrupt(f"{reason}: name a new, empty index with --index") from reason
+            log.warning(
+                "index of dataset %s: %s: compared with the whole store", dataset.name, reason
+            )
+            after = 0
+        else:
+            if state is not None:
+                return state
+            with_retired = False  # what a retired chunk says has been put once, and taken away
+    raise IndexBehind(
+        f"dataset {dataset.name!r} is being written: stop its writers, or try again later"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What one round puts again."""
+
+    commits: list[Commit]
+    last: Commit
+    is_whole: bool
+    """From the first commit on."""
+
+    @property
+    def retired(self) -> dict[ChunkId, Commit]:
+        return {chunk_id: commit for commit in self.commits for chunk_id in commit.retired}
+
+
+@dataclass(slots=True)
+class _Known:
+    chunks: dict[bytes, ChunkRecord]
+    """The chunks that the commits add and do not retire, without holes."""
+    directories: MemoryStore | None
+    """With all commits: what the maps of directories hold, and nothing else."""
+
+
+def _put_again(
+    index: KeyValueStore,
+    dataset_id: bytes,
+    reader: ChunkReader,
+    history: _History,
+    with_retired: bool,
+) -> _Known:
+    known = _Known({}, MemoryStore() if history.is_whole else None)
+    retired, chunks_key = history.retired, keys.chunks_of(dataset_id)
+    with ChunkHeads(reader, retired.keys()) as reading:
+        for commit in history.commits:
+            heads = reading.added(commit) if with_retired else reading.lasting(commit)
+            records = {
+                head.chunk_id.value: chunk_record(commit, head)
+                for head in heads
+                if head.chunk_id not in retired
+            }
+            known.chunks |= records
+            maps, _ = commit_records(known.directories or index, dataset_id, commit, heads)
+            entries = [
+                MapUpdate(part.key, part.names, encode_entries(part.key, part.names, part.rows))
+                for part in maps
+            ]
+            if known.directories is not None:
+                known.directories.put([[update for update in entries if update.key.endswith(b"d")]])
+            index.put([[_encoded(chunks_key, records)], entries])
+    return known
+
+
+def _encoded(chunks_key: bytes, records: dict[bytes, ChunkRecord]) -> MapUpdate:
+    values = [record.encode(chunks_key, ChunkId(chunk)) for chunk, record in records.items()]
+    return MapUpdate(chunks_key, list(records), values)
+
+
+def _settle(
+    index: KeyValueStore, dataset_id: bytes, reader: ChunkReader, history: _History, known: _Known
+) -> DatasetState | None:
+    """Put what is wrong of chunks, totals and `applied`. None: something was taken away, or others are ahead, so begin again."""
+    chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
+    retired = {chunk_id.value: commit for chunk_id, commit in history.retired.items()}
+    present = {field: value for batch in index.scan(chunks_key) for field, value in batch}
+    chunks = dict(known.chunks)
+    gone = set(retired)
+    if not history.is_whole:
+        for chunk, value in present.items():
+            if chunk in chunks or chunk in gone:
+                continue
+            record = ChunkRecord.decode(chunks_key, chunk, value)
+            if record.retired:
+                gone.add(chunk)
+            else:
+                chunks[chunk] = record
+    census = take_census(
+        index, dataset_id, chunks.keys(), None if history.is_whole else gone, known.directories
+    )
+    if _mend(index, census):
+        return None
+    expected = {
+        chunk: recounted(chunk, record, census, reader) for chunk, record in chunks.items()
+    } | {chunk: retired_record(commit) for chunk, commit in retired.items()}
+    state = DatasetState(
+        history.last.generation,
+        history.last.time_ns,
+        census.files,
+        census.file_bytes,
+        census.directories,
+        len(chunks),
+    )
+    totals = MapUpdate(state_key, [keys.TOTALS], [state.encode(state_key, keys.TOTALS)])
+    applied = MapUpdate(state_key, [keys.APPLIED], [state.encode(state_key, keys.APPLIED)])
+    [[found_totals, found_applied]] = index.get_many(
+        [MapFields(state_key, [keys.TOTALS, keys.APPLIED])]
+    )
+    if _generation(state_key, found_totals) > state.generation:
+        return None
+    if history.is_whole:
+        strange = [chunk for chunk in present if chunk not in expected]
+        index.remove_exactly([MapUpdate(chunks_key, strange, [present[c] for c in strange])])
+    _replace(index, _encoded(chunks_key, expected), present)
+    _replace(index, totals, {keys.TOTALS: found_totals})
+    _replace(index, applied, {keys.APPLIED: found_applied})
+    return state
+
+
+def _mend(index: KeyValueStore, census: Census) -> bool:
+    """Whether records of files had to go: something that they had beaten may stand now."""
+    index.remove_exactly(census.wrong[::-1])
+    index.put([census.missing])
+    return census.has_wrong_files
+
+
+def _generation(state_key: bytes, totals: bytes | None) -> int:
+    try:
+        return (
+            0 if totals is None else DatasetState.decode(state_key, keys.TOTALS, totals).generation
+        )
+    except RecordCorrupt:
+        return 0
+
+
+def _replace(
+    index: KeyValueStore, update: MapUpdate, present: Mapping[bytes, bytes | None]
+) -> None:
+    """Put what differs, also where a wrong value has as great a stamp."""
+    in_the_way: list[tuple[bytes, bytes]] = []
+    wrong: list[tuple[bytes, bytes]] = []
+    for name, value in zip(update.fields, update.values, strict=True):
+        found = present.get(name)
+        if found == value:
+            continue
+        wrong.append((name, value))
+        if found is not None and found[:STAMP_BYTES] >= value[:STAMP_BYTES]:
+            in_the_way.append((name, found))
+    if in_the_way:
+        index.remove_exactly(
+            [MapUpdate(update.key, [n for n, _ in in_the_way], [v for _, v in in_the_way])]
+        )
+    if wrong:
+        index.put([[MapUpdate(update.key, [n for n, _ in wrong], [v for _, v in wrong])]])

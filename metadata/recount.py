@@ -1,0 +1,172 @@
+"""One scan of the index: what stands in it, so that holes and totals can be counted instead of followed."""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
+from metadata import keys
+from metadata.errors import RecordCorrupt
+from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
+from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_deletion, is_file
+
+
+class Undecided(Exception):
+    """The commits put again do not tell what a record should be."""
+
+
+@dataclass(slots=True)
+class Census:
+    """What a scan has found."""
+
+    standing: defaultdict[bytes, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
+    """By chunk, the entries that records refer to: a bitmap as `ChunkRecord.deleted`, perhaps shorter."""
+    files: int = 0
+    file_bytes: int = 0
+    directories: int = 0
+    wrong: list[MapUpdate] = field(default_factory=list)
+    """Values that have to go, parents before children."""
+    missing: list[MapUpdate] = field(default_factory=list)
+    """Values of directories that have to come."""
+    has_wrong_files: bool = False
+
+    def count(self, rows: npt.NDArray[np.void]) -> None:
+        for chunk, position in zip(rows["chunk"].tolist(), rows["position"].tolist(), strict=True):
+            if chunk != NO_CHUNK:
+                bitmap = self.standing[chunk]
+                if position >> 3 >= len(bitmap):
+                    bitmap.extend(bytes((position >> 3) + 1 - len(bitmap)))
+                bitmap[position >> 3] |= 1 << (position & 7)
+        files = is_file(rows)
+        self.files += int(files.sum())
+        self.file_bytes += int(rows["length"][files].sum())
+        live = ~is_deletion(rows) & ((rows["mode"] & 0o170000) == stat.S_IFDIR)
+        self.directories += int(live.sum())
+
+
+def take_census(
+    index: KeyValueStore,
+    dataset_id: bytes,
+    chunks: Set[bytes],
+    gone: Set[bytes] | None,
+    directories: KeyValueStore | None,
+) -> Census:
+    """Walk the whole index. `chunks` are those that records may lie in, `gone` retired ones that they may not; None: all others.
+
+    `directories` holds what the maps of directories must be; None: believe those of the index. Raises `RecordCorrupt` and `Undecided`
+    for what is not known so; with `directories` and without `gone` everything is. One scan of each map."""
+    census = Census()
+    pending = [b""]
+    while pending:
+        directory = pending.pop()
+        prefix = directory + b"/" if directory else b""
+        key = keys.directories_of(dataset_id, directory)
+        found = _content(index, key)
+        expected = found if directories is None else _content(directories, key)
+        if expected is not found:
+            _compare(census, key, expected, found)
+        pending += [prefix + name for name in expected.keys() | found.keys() if name]
+        root = expected.pop(keys.ROOT_FIELD, None)
+        if root is not None:
+            census.count(_decoded(census, key, {keys.ROOT_FIELD: root}, chunks, gone))
+            census.directories -= 1
+        census.count(_decoded(census, key, expected, chunks, gone))
+        key = keys.files_of(dataset_id, directory)
+        census.count(_decoded(census, key, _content(index, key), chunks, gone))
+    return census
+
+
+def _content(index: KeyValueStore, key: bytes) -> dict[bytes, bytes]:
+    return {field: value for batch in index.scan(key) for field, value in batch}
+
+
+def _compare(
+    census: Census, key: bytes, expected: Mapping[bytes, bytes], found: Mapping[bytes, bytes]
+) -> None:
+    wrong = [
+        name
+        for name, value in found.items()
+        if name not in expected
+        or (value != expected[name] and value[:STAMP_BYTES] >= expected[name][:STAMP_BYTES])
+    ]
+    missing = [name for name, value in expected.items() if found.get(name) != value]
+    if wrong:
+        census.wrong.append(MapUpdate(key, wrong, [found[name] for name in wrong]))
+    if missing:
+        census.missing.append(MapUpdate(key, missing, [expected[name] for name in missing]))
+
+
+def _decoded(
+    census: Census,
+    key: bytes,
+    values: Mapping[bytes, bytes],
+    chunks: Set[bytes],
+    gone: Set[bytes] | None,
+) -> npt.NDArray[np.void]:
+    """The rows of one map that may stay; the others are noted as wrong."""
+    names = list(values)
+    damaged: list[bytes] = []
+    try:
+        rows = decode_entries(key, names, [values[name] for name in names])
+    except RecordCorrupt:
+        if gone is not None:
+            raise
+        damaged = [name for name in names if _is_damaged(key, name, values[name])]
+        names = sorted(set(names).difference(damaged))
+        rows = decode_entries(key, names, [values[name] for name in names])
+    inside = [chunk in chunks or chunk == NO_CHUNK for chunk in rows["chunk"].tolist()]
+    outside = [name for name, here in zip(names, inside, strict=True) if not here]
+    if gone is not None and outside:
+        for chunk in rows["chunk"][~np.array(inside)].tolist():
+            if chunk not in gone:
+                raise Undecided("a record lies in a chunk of which the index knows nothing")
+    if strange := damaged + outside:
+        census.wrong.append(MapUpdate(key, strange, [values[name] for name in strange]))
+        census.has_wrong_files = True
+    return rows[np.array(inside, np.bool_)]
+
+
+def _is_damaged(key: bytes, name: bytes, value: bytes) -> bool:
+    try:
+        decode_entries(key, [name], [value])
+    except RecordCorrupt:
+        return True
+    return False
+
+
+def recounted(
+    chunk: bytes, record: ChunkRecord, census: Census, reader: ChunkReader
+) -> ChunkRecord:
+    """The record with the holes that the census leaves. Reads the chunk's head if there are any that the record does not know.
+
+    Raises `Undecided` if the record has holes that stand."""
+    count = record.entry_count
+    standing, known = _bits(census.standing.get(chunk, b""), count), _bits(record.deleted, count)
+    if (standing & known).any():
+        raise Undecided("an entry stands that a chunk's record calls deleted")
+    holes = ~standing
+    if (holes == known).all():
+        return record
+    length = reader.head(ChunkId(chunk), record.head_bytes).entries.length
+    return replace(
+        record,
+        deleted_count=int(holes.sum()),
+        deleted_bytes=int(length[holes].sum()),
+        deleted=np.packbits(holes, bitorder="little").tobytes(),
+    )
+
+
+def _bits(bitmap: Sequence[int] | bytes | bytearray, count: int) -> npt.NDArray[np.bool_]:
+    bits = np.unpackbits(np.frombuffer(bytes(bitmap), np.uint8), bitorder="little")
+    if len(bits) > count and bits[count:].any():
+        raise Undecided("a record names an entry that its chunk does not have")
+    whole = np.zeros(count, np.bool_)
+    whole[: min(count, len(bits))] = bits[:count]
+    return whole
