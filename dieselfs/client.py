@@ -29,7 +29,7 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
-from dieselfs.errors import NotYetSupported, UsageError
+from dieselfs.errors import UsageError
 from dieselfs.file_stat import (
     FileStat,
     joined,
@@ -41,10 +41,12 @@ from dieselfs.file_stat import (
 from dieselfs.node_memory.node_memory import NodeMemory, NodeMemoryStatistics
 from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.plan.plan_file import ReadingPlan, write_plan
+from dieselfs.purging.purge import purge
+from dieselfs.purging.request import PurgeProgress, PurgeReport, PurgeRequest
 from dieselfs.reading_position import ReadingPosition
 from dieselfs.sample_reader import SampleReader
 from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
-from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
+from metadata.errors import PathConflict, PathNotFound, RecordCorrupt, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
@@ -366,12 +368,15 @@ class Client:
             None if self._memory is None else self._memory.statistics(),
         )
 
-    def purge(self) -> None:
-        """DL_purge: merge chunks with holes. Not built yet."""
-        raise NotYetSupported(
-            "purge does not exist yet",
-            "deleted files are hidden, and their bytes stay in the store",
-        )
+    def purge(
+        self, request: PurgeRequest | None = None, progress: PurgeProgress | None = None
+    ) -> PurgeReport:
+        """DL_purge: merge chunks with holes, and delete the old ones that nobody may read any more. What was put before is flushed.
+
+        Snapshots from before stay readable for the grace period (7 days), and as long as they are published, tagged or mounted.
+        """
+        self.flush()
+        return purge(self.dataset, request or PurgeRequest(), progress)
 
     def delete_dataset(self) -> None:
         """DL_delete_dataset: remove the dataset with everything in it, for good."""
@@ -513,10 +518,17 @@ class Client:
     def _extent(self, path: bytes) -> FileExtent:
         if self._snapshot is not None:
             return self._snapshot.extent(self._file_inode(path))
-        entry = self.dataset.namespace.stat(path)
-        if entry.is_directory:
-            raise PathConflict(f"is a directory: {_decoded(path) or '/'}")
-        return self._extent_of(entry)
+        while True:
+            entry = self.dataset.namespace.stat(path)
+            if entry.is_directory:
+                raise PathConflict(f"is a directory: {_decoded(path) or '/'}")
+            try:
+                return self._extent_of(entry)
+            except RecordCorrupt:
+                now = self.dataset.namespace.stat(path)
+                if now.row["chunk"] == entry.row["chunk"]:
+                    raise
+                # A purge has moved it in between: it lies elsewhere, and is looked up again.
 
     def _extent_of(self, entry: PathEntry) -> FileExtent:
         row = entry.row

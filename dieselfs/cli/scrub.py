@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from dieselfs.address import parse_dataset
 from dieselfs.cli.findings import exit_code, print_findings
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import counted
+from dieselfs.cli.shares import Share
 from dieselfs.cli.sizes import human_size, parse_size
 from dieselfs.cli.verb import jobs_option, verb
 from dieselfs.config import cache_folder
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.checking import Sample, ScrubReport
     from metadata.kv.key_value_store import KeyValueStore
-
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -38,21 +36,6 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return rate
 
 
-class _Share(click.ParamType):  # type: ignore[type-arg]
-    """A share of the whole, written 5%."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        match = _SHARE.fullmatch(str(value))
-        share = float(match[1]) / 100 if match else 0.0
-        if not 0 < share <= 1:
-            raise UsageError(f"{value!r} is not a share", "write for instance 5%")
-        return share
-
-
 @verb(
     examples=[
         "dlcmd scrub imagenet",
@@ -63,7 +46,7 @@ class _Share(click.ParamType):  # type: ignore[type-arg]
 )
 @click.argument("dataset")
 @click.option("--rate", type=_Rate(), metavar="RATE", help="Read no faster, such as 200MiB/s.")
-@click.option("--sample", type=_Share(), metavar="SHARE", help="Only a part of the chunks: 5%.")
+@click.option("--sample", type=Share(), metavar="SHARE", help="Only a part of the chunks: 5%.")
 @click.option("--seed", type=int, metavar="N", help="Which part; without it another one each time.")
 @click.option("--restart", is_flag=True, help="Begin anew instead of where the last run stopped.")
 @click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")

@@ -259,6 +259,8 @@ class _Purge:
 def _checked(request: PurgeRequest) -> PurgeRequest:
     if min(request.leave, request.grace_s, request.small_bytes) < 0:
         raise UsageError("leave, the grace period and the size of small chunks are not negative")
+    if request.target_bytes is not None and not 4096 <= request.target_bytes <= 1 << 30:
+        raise UsageError("a chunk has 4 KiB to 1 GiB", "4MiB suits most")
     if request.round_bytes < 1:
         raise UsageError("a round moves one byte at least")
     return request
