@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_format import KIND_FILE, ChunkHead
+from chunkstore.chunk_format import ChunkHead
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
+from metadata.application import chunk_record
 from metadata.records import ENTRY, RECORD_VERSION, ChunkRecord
 
 NOWHERE: Final = np.uint64(2**64 - 1)
@@ -61,19 +62,7 @@ class ChunkTable:
         """The next chunk in order has this head; the place of its first entry."""
         commit = self._added[len(self._records)].commit
         entries = head.entries
-        self._records.append(
-            ChunkRecord(
-                generation=commit.generation,
-                updated_ns=commit.time_ns,
-                head_bytes=head.head_bytes,
-                payload_bytes=head.payload_bytes,
-                entry_count=len(entries),
-                file_count=int((entries.kind == KIND_FILE).sum()),
-                deleted_count=0,
-                deleted_bytes=0,
-                deleted=b"",
-            )
-        )
+        self._records.append(replace(chunk_record(commit, head), deleted=b""))
         self._length_sums.append(int(entries.length.sum()))
         place = self._next_place
         self._next_place += 8 * ((len(entries) + 7) // 8)

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from metadata.kv.key_value_store import KeyValueStore
+from metadata import keys
+from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.rebuild.index_difference import Fault, IndexDifference
 from metadata.rebuild.map_comparison import (
     Mismatch,
@@ -32,10 +33,14 @@ class ComparedIndex:
         self._listed = listed
         self._known: set[bytes] = set()
         self._strange: list[bytes] = []
+        self._dataset_id = b""
 
     @property
     def is_equal(self) -> bool:
         return not self.counts
+
+    def begin(self, dataset_id: bytes, generation: int) -> None:
+        self._dataset_id = dataset_id
 
     def put(self, parts: Sequence[MapPart]) -> None:
         for part in parts:
@@ -45,12 +50,15 @@ class ComparedIndex:
                 self._known.add(part.key)
                 self._strange += [m.path for m in mismatches if m.expected is None and m.field]
 
-    def finish(self, dataset_id: bytes, state: MapPart) -> None:
+    def finish(self, state: MapPart) -> None:
         for directory in self._strange:
-            for part in maps_below(self._index, dataset_id, directory, self._known):
+            for part in maps_below(self._index, self._dataset_id, directory, self._known):
                 self._note(compare_map(self._index, part))
                 self._known.add(part.key)
         self._note(compare_fields(self._index, state))
+        [[mark]] = self._index.get_many([MapFields(state.key, [keys.REBUILDING])])
+        if mark is not None:
+            self._note([Mismatch(state, keys.REBUILDING, mark, None)])
 
     def _note(self, mismatches: Iterable[Mismatch]) -> None:
         for mismatch in mismatches:

@@ -7,6 +7,7 @@ from typing import Final
 
 from metadata.kv.key_value_store import KeyValueStore, MapUpdate
 from metadata.rebuild.map_sink import MapPart
+from metadata.rebuild.under_way import mark, unmark
 
 _PUT_BYTES: Final = 16 << 20
 """One synced transaction of LMDB, two pipelines of Redis: what memory holds besides the part in work."""
@@ -19,6 +20,11 @@ class EmptyIndex:
         self._index = index
         self._pending: list[MapUpdate] = []
         self._pending_bytes = 0
+        self._dataset_id = b""
+
+    def begin(self, dataset_id: bytes, generation: int) -> None:
+        self._dataset_id = dataset_id
+        mark(self._index, dataset_id, generation)
 
     def put(self, parts: Sequence[MapPart]) -> None:
         for part in parts:
@@ -29,9 +35,10 @@ class EmptyIndex:
             if self._pending_bytes >= _PUT_BYTES:
                 self._flush()
 
-    def finish(self, dataset_id: bytes, state: MapPart) -> None:
+    def finish(self, state: MapPart) -> None:
         self._flush()
         self._index.put([[MapUpdate(state.key, state.fields, state.values)]])
+        unmark(self._index, self._dataset_id)
 
     def _flush(self) -> None:
         if self._pending:

@@ -53,13 +53,12 @@ def head_columns(head: ChunkHead, generation: int, first_place: int) -> HeadColu
     entries = head.entries
     count = len(entries)
     deletion = entries.kind == KIND_DELETION
-    adds = ~deletion
     versions = np.full(count, generation, np.uint64)
     if entries.versions is not None:
         carried = entries.versions["generation"]
-        adds &= carried == 0
         versions = np.where(carried > 0, carried, versions)
     versions = versions << np.uint64(1) | deletion
+    adds = versions == np.uint64(generation << 1)
     places = np.arange(first_place, first_place + count, dtype=np.uint64)
 
     paths = entries.paths

@@ -39,13 +39,17 @@ class MapPart:
 
 
 class MapSink(Protocol):
-    """Takes a rebuilt index. Called from one thread: `put` any number of times, then `finish` once."""
+    """Takes a rebuilt index. Called from one thread: `begin`, then `put` any number of times, then `finish`."""
+
+    def begin(self, dataset_id: bytes, generation: int) -> None:
+        """The index of this dataset at this generation is to come."""
+        ...
 
     def put(self, parts: Sequence[MapPart]) -> None:
         """Take the maps of directories, both maps of every directory that the history knows, in the order of keys; then the map
         of chunks. Every field of a map is covered by exactly one part. About 10,000 fields a call."""
         ...
 
-    def finish(self, dataset_id: bytes, state: MapPart) -> None:
+    def finish(self, state: MapPart) -> None:
         """Take `totals` and `applied`, the last of all. Other fields of the state map belong to others and are let alone."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
+from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
 from metadata.rebuild.map_comparison import (
     Mismatch,
     compare_fields,
@@ -12,6 +12,7 @@ from metadata.rebuild.map_comparison import (
     maps_below,
 )
 from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.rebuild.under_way import is_marked, mark, unmark
 
 
 class MendedIndex:
@@ -27,6 +28,13 @@ class MendedIndex:
         self._index = index
         self._known: set[bytes] = set()
         self._strange: list[Mismatch] = []
+        self._dataset_id = b""
+        self._generation = 0
+        self._marked = False
+
+    def begin(self, dataset_id: bytes, generation: int) -> None:
+        self._dataset_id, self._generation = dataset_id, generation
+        self._marked = is_marked(self._index, dataset_id)
 
     def put(self, parts: Sequence[MapPart]) -> None:
         mismatches: list[Mismatch] = []
@@ -40,23 +48,28 @@ class MendedIndex:
             mismatches += found
         self._mend(mismatches)
 
-    def finish(self, dataset_id: bytes, state: MapPart) -> None:
+    def finish(self, state: MapPart) -> None:
         for strange in self._strange:
             if strange.field:
-                self._drop_below(dataset_id, strange.path)
+                self._drop_below(strange.path)
         self._mend(self._strange)
         self._mend(compare_fields(self._index, state))
+        if self._marked:
+            unmark(self._index, self._dataset_id)
 
-    def _drop_below(self, dataset_id: bytes, directory: bytes) -> None:
+    def _drop_below(self, directory: bytes) -> None:
         """Deepest first, so that who is interrupted still finds the rest."""
-        parts = list(maps_below(self._index, dataset_id, directory, self._known))
+        parts = list(maps_below(self._index, self._dataset_id, directory, self._known))
         self.removed += sum(len(batch) for part in parts for batch in self._index.scan(part.key))
         self._index.drop([part.key for part in reversed(parts)])
 
     def _mend(self, mismatches: Sequence[Mismatch]) -> None:
         if not mismatches:
             return
-        removals: dict[bytes, list[bytes]] = {}
+        if not self._marked:
+            mark(self._index, self._dataset_id, self._generation)
+            self._marked = True
+        removals: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         updates: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         for mismatch in mismatches:
             key, field, present, expected = (
@@ -68,7 +81,9 @@ class MendedIndex:
             if present is not None and (
                 expected is None or expected[:STAMP_BYTES] <= present[:STAMP_BYTES]
             ):
-                removals.setdefault(key, []).append(field)
+                fields, values = removals.setdefault(key, ([], []))
+                fields.append(field)
+                values.append(present)
             if expected is None:
                 self.removed += 1
             else:
@@ -76,5 +91,5 @@ class MendedIndex:
                 fields, values = updates.setdefault(key, ([], []))
                 fields.append(field)
                 values.append(expected)
-        self._index.remove([MapFields(key, fields) for key, fields in removals.items()])
+        self._index.remove_exactly([MapUpdate(key, *content) for key, content in removals.items()])
         self._index.put([[MapUpdate(key, *content) for key, content in updates.items()]])

@@ -19,6 +19,7 @@ from chunkstore.chunk_format import ChunkHead, DatasetRef
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
 from metadata import keys
+from metadata.application import retired_record
 from metadata.rebuild.chunk_table import ChunkTable, chunks_to_read
 from metadata.rebuild.directory_table import DirectoryTable
 from metadata.rebuild.head_columns import head_columns
@@ -27,7 +28,7 @@ from metadata.rebuild.index_maps import IndexMaps, spread
 from metadata.rebuild.map_sink import MapKind, MapPart, MapSink
 from metadata.rebuild.memory_limits import DEFAULT_LIMITS, MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries
-from metadata.records import ChunkRecord, DatasetState
+from metadata.records import DatasetState
 
 _LEAST_ENTRY_BYTES: Final = 64
 """Of an entry in a head, with a short path: so many entries there are at most, nearly."""
@@ -54,6 +55,7 @@ def rebuild(
     files. `progress` is told now and then how many files' records the sink has, 0 while heads are read. The dataset's name is
     not registered. Costs about 4 µs a file, and memory as `MemoryLimits` says.
     """
+    sink.begin(dataset.id, commits[-1].generation)
     added = chunks_to_read(commits)
     chunks, directories = ChunkTable(added), DirectoryTable(dataset.id)
     entries_at_most = sum(chunk.ref.head_bytes for chunk in added) // _LEAST_ENTRY_BYTES
@@ -84,7 +86,7 @@ def rebuild(
     key = keys.state_of(dataset.id)
     fields = sorted([keys.TOTALS, keys.APPLIED])
     values = [state.encode(key, field) for field in fields]
-    sink.finish(dataset.id, MapPart(MapKind.STATE, b"", key, fields, values))
+    sink.finish(MapPart(MapKind.STATE, b"", key, fields, values))
     return state
 
 
@@ -124,21 +126,13 @@ def _batches(parts: Iterable[MapPart]) -> Iterator[list[MapPart]]:
 
 
 def _chunk_map(dataset_id: bytes, commits: Sequence[Commit], chunks: ChunkTable) -> MapPart:
-    records = {chunk_id: record for chunk_id, record in chunks.records()}
-    for commit in commits:
-        for chunk_id in commit.retired:
-            records.setdefault(
-                chunk_id,
-                ChunkRecord(commit.generation, commit.time_ns, 0, 0, 0, 0, 0, 0, b"", retired=True),
-            )
-    key, ids = keys.chunks_of(dataset_id), sorted(records)
-    return MapPart(
-        MapKind.CHUNKS,
-        b"",
-        key,
-        [chunk_id.value for chunk_id in ids],
-        [records[chunk_id].encode(key, chunk_id) for chunk_id in ids],
-    )
+    key = keys.chunks_of(dataset_id)
+    values = {chunk_id.value: record.encode(key, chunk_id) for chunk_id, record in chunks.records()}
+    for commit in reversed(commits):  # of two that retire a chunk, the first
+        record = retired_record(commit)
+        values.update((chunk_id.value, record.encode(key, chunk_id)) for chunk_id in commit.retired)
+    ids = sorted(values)
+    return MapPart(MapKind.CHUNKS, b"", key, ids, [values[chunk_id] for chunk_id in ids])
 
 
 def _state(commits: Sequence[Commit], maps: IndexMaps) -> DatasetState:

@@ -16,7 +16,7 @@ from metadata.rebuild.memory_limits import DEFAULT_LIMITS, MemoryLimits
 from metadata.rebuild.mended_index import MendedIndex
 from tests.metadata.commit_histories import DATASET, History, random_history
 
-HISTORIES = 300
+HISTORIES = 150
 
 
 def head_reader(history: History):
