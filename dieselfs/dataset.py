@@ -34,9 +34,10 @@ class Dataset:
     """Created by this very opening."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> DatasetState:
-        """Let the index know of a commit just made here; what other writers committed before it is read from the store."""
+        """Let the index know of a commit just made here; what other writers committed before it, and what the commit retires, is read from
+        the store."""
         applied = self.namespace.state()
-        if applied.generation + 1 == commit.generation:
+        if applied.generation + 1 == commit.generation and not commit.retired:
             return self.namespace.apply(commit, heads)
         try:
             return self.catch_up()
