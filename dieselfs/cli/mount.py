@@ -25,12 +25,15 @@ from dieselfs.errors import LocalFileError, MountError, MountpointBusy, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.config import Setting
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
     from dieselfs.node_memory.task_folder import TaskFolder
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
+_CHUNKS_LOOKED_FOR: Final = 8
 
 
 @verb(
@@ -92,6 +95,12 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     is_flag=True,
     help="Answer all requests in Python: slower; to compare, or to find a fault.",
 )
+@click.option(
+    "--patience",
+    type=click.IntRange(min=1),
+    metavar="SECONDS",
+    help="How long reads wait for a store that does not answer, before they fail (default: 150).",
+)
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -132,7 +141,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     check_mountable(_mount_options(invocation, request))
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
-        _check_chunks(invocation, snapshot)
+        _check_chunks(invocation.store(), snapshot, invocation.config.store)
         _check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
@@ -230,7 +239,8 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     options = _mount_options(invocation, request)
     check_mountable(options)
     with _opened(_choose(invocation, request), request) as snapshot:
-        store, folder = invocation.store(), snapshot.path.parent
+        store, folder = invocation.store(request.patience_s), snapshot.path.parent
+        _check_chunks(store, snapshot, invocation.config.store)  # patient from here on
         task = _task_folder(request, snapshot)
         memory_bytes = _memory_bytes(request, task)
         options = replace(
@@ -249,7 +259,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     snapshot,
                     memory,
                     options,
-                    newer=lambda shown: find_newer(shown, folder, store),
+                    newer=lambda shown: find_newer(shown, folder, invocation.store()),
                     store_statistics=store.statistics,
                     serving=lease.serve,
                 )
@@ -297,17 +307,20 @@ def _opened(path: Path, request: MountRequest) -> Snapshot:
     return snapshot
 
 
-def _check_chunks(invocation: Invocation, snapshot: Snapshot) -> None:
-    """A wrong --store would otherwise show only when the first file is read."""
+def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:
+    """A wrong --store would otherwise show only when the first file is read. Some chunks that are lost are no reason not to mount."""
     from chunkstore.errors import NotFound
     from chunkstore.object_keys import chunk_key
 
-    if not snapshot.chunk_count:
-        return
-    try:
-        invocation.store().stat(chunk_key(snapshot.dataset.name, snapshot.chunk(0).id))
-    except NotFound as error:
-        where = invocation.config.store
+    count = snapshot.chunk_count
+    error: Exception | None = None
+    for number in range(0, count, -(-count // _CHUNKS_LOOKED_FOR) or 1):
+        try:
+            store.stat(chunk_key(snapshot.dataset.name, snapshot.chunk(number).id))
+            return
+        except NotFound as missing:
+            error = missing
+    if error is not None:
         raise MountError(
             f"the chunks of {snapshot.dataset.name} are not in the store {where}", "check --store"
         ) from error

@@ -20,6 +20,7 @@ VALUES: Final = (
         "shuffle",
         "task",
         "eviction",
+        "patience",
     ),
     *("store", "index", "profile"),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.address import Address
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_helper import is_mount_helper
@@ -40,6 +41,7 @@ class MountRequest:
     preload: bool
     store_ahead_bytes: int | None
     plain: bool
+    patience_s: float
 
 
 def mount_request(
@@ -71,7 +73,12 @@ def mount_request(
         preload=flags["preload"] or "preload" in options,
         store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
         plain=flags["plain"] or "plain" in options,
+        patience_s=float(_patience(flags, options) or PATIENCE_S),
     )
+
+
+def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
+    return as_number(options, "patience") if flags["patience"] is None else flags["patience"]
 
 
 def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
@@ -102,6 +109,7 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--eviction", request.eviction),
         ("--shuffle", request.shuffle),
         ("--store-ahead", request.store_ahead_bytes),
+        ("--patience", round(request.patience_s)),
     ):
         command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
