@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from dieselfs.dataset import Dataset
 from metadata.dataset_state import register_dataset
-from metadata.errors import IndexForgot, RecordCorrupt
+from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt
 from metadata.kv.forgetting import memory_of
 
 _ATTEMPTS = 4
@@ -55,7 +55,7 @@ class Publisher:
             losses = memory_of(self._dataset.index).losses
             try:
                 self._put_again()
-            except IndexForgot as error:
+            except (IndexForgot, IndexBehind) as error:  # others may be putting right the same
                 log.warning("%s", error)
                 continue
             self._losses = losses
@@ -75,9 +75,5 @@ class Publisher:
             after,
         )
         born_ns = dataset.log.read(BIRTH_GENERATION).time_ns
-        if after < BIRTH_GENERATION:
-            dataset.namespace.forget()
-            dataset.catch_up()
-        else:
-            dataset.namespace.reapply(dataset.log, dataset.reader, after)
+        dataset.namespace.reapply(dataset.log, dataset.reader, after)
         register_dataset(dataset.index, dataset.ref, born_ns)

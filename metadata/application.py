@@ -53,7 +53,12 @@ def apply_commit(
     # Read last: while totals are older, no entry of this commit was there to be taken for an older one.
     before = read_state(index, dataset_id, keys.TOTALS)
     if before.generation > commit.generation:  # another process is past this commit already
-        return read_state(index, dataset_id, keys.APPLIED)
+        applied = read_state(index, dataset_id, keys.APPLIED)
+        if applied.generation < before.generation - 1:
+            raise RecordCorrupt(
+                f"the index has lost what it had applied up to generation {before.generation - 1}: rebuild it with `dlcmd recover`"
+            )
+        return applied
     if before.generation < commit.generation - 1:
         raise RecordCorrupt(
             f"the index has lost its totals of generation {commit.generation - 1}: rebuild it with `dlcmd recover`"

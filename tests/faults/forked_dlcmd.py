@@ -1,0 +1,113 @@
+"""`dlcmd` in a process of its own, forked from the test so that it starts in milliseconds, and killed where the test says."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chunkstore.group_commit import GroupCommit
+from dieselfs import assembly
+from dieselfs.cli import run
+from dieselfs.packing.request import PackProgress
+from tests.faults.killed_calls import KilledIndex, KilledStore, KillPoint, SharedCounts, Trap
+
+END_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command, and every process that it started, is gone."""
+
+    code: int
+    """Its exit code; of a killed one the signal, negative."""
+    errors: str
+    acknowledged: int
+    put_calls: int
+    packing_calls: int
+
+    @property
+    def was_killed(self) -> bool:
+        return self.code < 0
+
+
+class Running:
+    """A command under way; `end` waits for it."""
+
+    def __init__(self, folder: Path, work: Callable[[SharedCounts], int]) -> None:
+        self._counts = SharedCounts()
+        self._errors = folder / f"errors-{time.monotonic_ns()}"
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(reading)  # `writing` stays open in every process that comes of this one
+            _never_return(self._errors, lambda: work(self._counts))
+        os.close(writing)
+        self._alive = reading
+
+    def end(self) -> Ended:
+        """When the last of its processes has ended."""
+        ready, _, _ = select.select([self._alive], [], [], END_TIMEOUT_S)
+        os.close(self._alive)
+        _, status = os.waitpid(self.pid, 0 if ready else os.WNOHANG)
+        counts = self._counts
+        assert ready, f"the command does not end; it said {self._errors.read_text()!r}"
+        return Ended(
+            os.waitstatus_to_exitcode(status),
+            self._errors.read_text(),
+            counts.acknowledged,
+            counts.calls(False),
+            counts.calls(True),
+        )
+
+
+def _never_return(errors: Path, work: Callable[[], int]) -> None:
+    code = 70
+    try:
+        sys.stdout = sys.stderr = open(errors, "w", buffering=1)  # noqa: SIM115
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def start_dlcmd(
+    folder: Path,
+    arguments: Sequence[str],
+    point: KillPoint | None = None,
+    group_bytes: int | None = None,
+) -> Running:
+    """Start `dlcmd arguments` with commits of at most about `group_bytes`; it dies at `point`."""
+
+    def work(counts: SharedCounts) -> int:
+        _set_trap(Trap(counts, point), counts)
+        if group_bytes is not None:
+            defaults: Any = GroupCommit.__init__.__kwdefaults__
+            defaults["group_bytes"] = group_bytes
+        return run(arguments)
+
+    return Running(folder, work)
+
+
+def _set_trap(trap: Trap, counts: SharedCounts) -> None:
+    """In the child, before it opens anything."""
+
+    def killed(openers: Any, wrap: Any) -> None:
+        for scheme, opener in list(openers.items()):
+            openers[scheme] = lambda url, opener=opener: wrap(opener(url), trap)
+
+    def changed(progress: PackProgress) -> None:
+        counts.acknowledged = progress.files_committed
+        progress.on_change(progress)
+
+    killed(assembly._STORES, KilledStore)
+    killed(assembly._INDEXES, KilledIndex)
+    PackProgress.changed = changed  # type: ignore[method-assign]
