@@ -11,6 +11,7 @@ from chunkstore.commit_log import find_dataset
 from chunkstore.errors import ChunkStoreError
 from dieselfs import snapshots
 from dieselfs.errors import LocalFileError, SnapshotNotFound
+from dieselfs.tagging import resolved
 from metadata.errors import SnapshotRefused, SnapshotStale
 from metadata.snapshot import Snapshot
 
@@ -22,13 +23,15 @@ _COPY_BYTES: Final = 8 << 20
 
 
 def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """The local file of the snapshot whose id starts with `which`, or whose generation it is; pulled if it is not here yet."""
+    """The local file of the snapshot whose id starts with `which`, whose generation it is, or that has this tag; pulled if it is not here yet."""
+    which = resolved(which, dataset, store)
     matching = [path for path in _local(folder, dataset, store) if is_called(path, dataset, which)]
     return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
 
 
 def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """A published snapshot (None: the newest) brought to this machine, verified; `SnapshotNotFound`."""
+    """A published snapshot (None: the newest; else an id, its beginning, a generation or a tag) brought to this machine, verified; `SnapshotNotFound`."""
+    which = None if which is None else resolved(which, dataset, store)
     known = [published.snapshot_id for published in snapshots.list_published(store, dataset)]
     matching = [
         snapshot_id

@@ -1,0 +1,83 @@
+"""Names for snapshots: what a tag, an id or its beginning means, and tagging what others can find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chunkstore import tags
+from chunkstore.commit_log import find_dataset, newest_generation
+from chunkstore.errors import NotFound
+from chunkstore.object_keys import snapshot_key
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import Tag
+from dieselfs.errors import SnapshotNotFound, UsageError
+from dieselfs.snapshots import is_called, list_local, list_published, publish_snapshot
+from metadata.errors import DatasetNotFound, SnapshotStale
+
+
+def resolved(which: str, dataset: str, store: ObjectStore) -> str:
+    """`which` itself if it may be (the beginning of) an id or a generation, else the id that the tag of that name means.
+
+    `SnapshotNotFound`, or `Corrupt` if the tag can't be read. Tags can't look like ids, so that neither hides the other.
+    """
+    if tags.is_like_an_id(which):
+        return which
+    try:
+        return tags.resolve(store, dataset, which).snapshot_id
+    except (NotFound, ValueError):
+        raise SnapshotNotFound(
+            f"{dataset} has no snapshot or tag {which!r}", f"see `dlcmd snapshot ls {dataset}`"
+        ) from None
+
+
+def tag_snapshot(
+    store: ObjectStore, dataset: str, which: str | None, tag: str, folder: Path
+) -> Tag:
+    """Tag the snapshot that `which` names (an id or its beginning, a generation, another tag), or the newest if it is as new as the
+    dataset. One that only this machine has is published: a tag is for everybody.
+
+    `UsageError` for an illegal tag, `SnapshotNotFound`, `SnapshotStale` without `which`.
+    """
+    try:
+        tags.check_tag_name(tag)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    ref = find_dataset(store, dataset)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {dataset!r}")
+    wanted = None if which is None else resolved(which, dataset, store)
+    published = [snapshot.snapshot_id for snapshot in list_published(store, dataset)]
+    files = {
+        path.stem.removeprefix(f"{dataset}-"): path for path in list_local(folder, dataset, ref.id)
+    }
+    known = sorted(
+        {i for i in [*published, *files] if wanted is None or is_called(i, wanted)}, key=_generation
+    )
+    if not known:
+        raise SnapshotNotFound(
+            f"there is no snapshot {which or ''} of {dataset}".replace("  ", " "),
+            f"make one with `dlcmd snapshot create {dataset}`",
+        )
+    chosen = known[-1]
+    if which is None and _generation(chosen) < newest_generation(store, dataset):
+        raise SnapshotStale(
+            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, and the dataset has changed since: "
+            f"make one with `dlcmd snapshot create {dataset}`, or name the snapshot: {dataset}@{_generation(chosen)}"
+        )
+    if chosen not in published:
+        publish_snapshot(store, files[chosen])
+    made = tags.tag(store, dataset, tag, chosen)
+    try:
+        store.stat(snapshot_key(dataset, chosen))
+    except NotFound:  # pruned meanwhile: whoever prunes from now on sees the tag
+        if chosen not in files:
+            raise SnapshotNotFound(
+                f"snapshot {chosen} of {dataset} was removed meanwhile",
+                f"`dlcmd snapshot untag {dataset} {tag}`, or tag another",
+            ) from None
+        publish_snapshot(store, files[chosen])
+    return made
+
+
+def _generation(snapshot_id: str) -> int:
+    return int(snapshot_id.partition("-")[0])
