@@ -79,5 +79,15 @@ def tag_snapshot(
     return made
 
 
+def untag_snapshot(store: ObjectStore, dataset: str, tag: str) -> None:
+    """Remove a tag, also one that can't be read; the snapshot stays. `UsageError` for an illegal tag, `SnapshotNotFound`."""
+    try:
+        tags.untag(store, dataset, tag)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except NotFound as error:
+        raise SnapshotNotFound(str(error)) from error
+
+
 def _generation(snapshot_id: str) -> int:
     return int(snapshot_id.partition("-")[0])

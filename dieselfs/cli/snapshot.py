@@ -7,22 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_address, parse_dataset
+from dieselfs.address import Address, parse_dataset
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import counted
+from dieselfs.cli.snapshot_diff import diff_command
+from dieselfs.cli.snapshot_files import local_file, without_path
+from dieselfs.cli.snapshot_rm import prune_command, rm_command
+from dieselfs.cli.snapshot_tags import tag_command, untag_command
 from dieselfs.cli.verb import human_option, verb
 from dieselfs.cli.verbs import SuggestingGroup
-from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
+    from chunkstore.chunk_format import DatasetRef
+    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.dataset import Dataset
     from metadata.snapshot import Snapshot
 
 
 @click.group(cls=SuggestingGroup)
 def snapshot() -> None:
-    """Create, list, show, pull and verify snapshots: what a mount needs instead of an index."""
+    """Snapshots of a dataset: what a mount needs instead of an index, and the versions that can be named, compared and pruned."""
 
 
 @verb(
@@ -78,10 +83,16 @@ def ls(invocation: Invocation, dataset: str, human: bool | None) -> None:
             output.record(record)
         return
     rows = [
-        [r["id"], str(r["generation"]), output.size(r["bytes"], human), ", ".join(_places(r))]
+        [
+            r["id"],
+            str(r["generation"]),
+            output.size(r["bytes"], human),
+            ", ".join(_places(r)),
+            ", ".join(r["tags"]),
+        ]
         for r in records
     ]
-    output.table(["ID", "GENERATION", "SIZE", "WHERE"], rows)
+    output.table(["ID", "GENERATION", "SIZE", "WHERE", "TAGS"], rows)
 
 
 def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
@@ -89,8 +100,11 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
     from dieselfs import snapshots
     from metadata.errors import DatasetNotFound
 
+    store = invocation.store()
+    ref = find_dataset(store, name)
+    tags = {} if ref is None else _tags(invocation, store, ref)
     found: dict[str, dict[str, Any]] = {}
-    for published in snapshots.list_published(invocation.store(), name):
+    for published in snapshots.list_published(store, name):
         found[published.snapshot_id] = _record(
             published.snapshot_id, published.size_bytes, None, True
         )
@@ -99,9 +113,24 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
         found[snapshot_id] = _record(
             snapshot_id, path.stat().st_size, str(path), snapshot_id in found
         )
-    if not found and find_dataset(invocation.store(), name) is None:
+    if not found and ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")
+    for snapshot_id, record in found.items():
+        record["tags"] = tags.get(snapshot_id, [])
     return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
+
+
+def _tags(invocation: Invocation, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
+    """Snapshot id -> tags. Those that can't be read, or whose snapshot is gone, are told."""
+    from chunkstore.tags import standing, survey_tags
+
+    survey = survey_tags(store, ref)
+    for name, reason in survey.damaged.items():
+        invocation.output.note(f"tag {name} can't be read: {reason}")
+    found: dict[str, list[str]] = {}
+    for tag in standing(survey, ref):
+        found.setdefault(tag.snapshot_id, []).append(tag.name)
+    return found
 
 
 def _record(snapshot_id: str, size_bytes: int, file: str | None, published: bool) -> dict[str, Any]:
@@ -128,7 +157,7 @@ def show(invocation: Invocation, which: str, human: bool | None) -> None:
     """Show what a snapshot says of itself; without ID, the newest one on this machine."""
     from metadata.snapshot import Snapshot
 
-    path = _local_file(invocation, which)
+    path = local_file(invocation, which)
     with Snapshot.open(path) as opened:
         record = _described(opened, path)
     if invocation.output.json:
@@ -164,7 +193,7 @@ def pull(invocation: Invocation, which: str) -> None:
     """Bring a published snapshot (the newest, or that of ID) to this machine, verified."""
     from dieselfs.cli.snapshot_choice import pull_snapshot
 
-    address = _without_path(which)
+    address = without_path(which)
     folder = invocation.snapshot_folder
     path = pull_snapshot(address.snapshot, address.dataset, folder, invocation.store())
     _print_file(invocation, path, published=True)
@@ -179,7 +208,7 @@ def verify(invocation: Invocation, which: str) -> None:
     """Check every byte of a snapshot file: the whole-file hash, names, ranges."""
     from metadata.snapshot import Snapshot
 
-    path = _local_file(invocation, which)
+    path = local_file(invocation, which)
     Snapshot.verify(path)
     if invocation.output.json:
         invocation.output.record({"file": str(path), "sound": True})
@@ -187,31 +216,19 @@ def verify(invocation: Invocation, which: str) -> None:
         invocation.output.line(f"{path}: sound")
 
 
-for _command in (create, ls, show, pull, verify):
+for _command in (
+    create,
+    ls,
+    show,
+    pull,
+    verify,
+    tag_command,
+    untag_command,
+    diff_command,
+    rm_command,
+    prune_command,
+):
     snapshot.add_command(_command)
-
-
-def _local_file(invocation: Invocation, which: str) -> Path:
-    """A file as it is named, or the local file of a snapshot (pulled if it is not here)."""
-    from dieselfs.cli.snapshot_choice import find_snapshot, newest_known
-    from dieselfs.errors import LocalFileError
-
-    path = Path(which)
-    if path.is_file():
-        return path
-    if which.endswith(".snapshot") or ("/" in which and "://" not in which):
-        raise LocalFileError(f"{which}: no such file", "see `dlcmd snapshot ls DATASET`")
-    address, folder = _without_path(which), invocation.snapshot_folder
-    if address.snapshot:
-        return find_snapshot(address.snapshot, address.dataset, folder, invocation.store())
-    return newest_known(address.dataset, folder, invocation.store())
-
-
-def _without_path(which: str) -> Address:
-    address = parse_address(which)
-    if address.path:
-        raise UsageError(f"{which}: snapshots are of whole datasets", f"write {address.dataset}")
-    return address
 
 
 def _print_file(invocation: Invocation, path: Path, *, published: bool) -> None:

@@ -1,0 +1,40 @@
+"""Which snapshot file a word of a `dlcmd snapshot` command means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dieselfs.address import Address, parse_address
+from dieselfs.cli.invocation import Invocation
+from dieselfs.errors import LocalFileError, UsageError
+
+
+def local_file(invocation: Invocation, which: str) -> Path:
+    """A file as it is named, or the local file of a snapshot (pulled if it is not here)."""
+    from dieselfs.cli.snapshot_choice import find_snapshot, newest_known
+
+    path = Path(which)
+    if path.is_file():
+        return path
+    if which.endswith(".snapshot") or ("/" in which and "://" not in which):
+        raise LocalFileError(f"{which}: no such file", "see `dlcmd snapshot ls DATASET`")
+    address, folder = without_path(which), invocation.snapshot_folder
+    if address.snapshot:
+        return find_snapshot(address.snapshot, address.dataset, folder, invocation.store())
+    return newest_known(address.dataset, folder, invocation.store())
+
+
+def without_path(which: str) -> Address:
+    """The address, which may not name a path."""
+    address = parse_address(which)
+    if address.path:
+        raise UsageError(f"{which}: snapshots are of whole datasets", f"write {address.dataset}")
+    return address
+
+
+def named(which: str) -> tuple[str, str]:
+    """Dataset and snapshot of an address that must name both."""
+    address = without_path(which)
+    if not address.snapshot:
+        raise UsageError(f"{which} names no snapshot", f"write {address.dataset}@ID")
+    return address.dataset, address.snapshot

@@ -1,0 +1,170 @@
+"""`dlcmd snapshot rm` and `prune`: snapshots are given up, here and in the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import parse_dataset
+from dieselfs.cli.confirmation import confirm
+from dieselfs.cli.durations import Duration
+from dieselfs.cli.entries import iso_time
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
+from dieselfs.cli.snapshot_files import named
+from dieselfs.cli.verb import dry_run_option, human_option, verb, yes_option
+from dieselfs.errors import Refused, SnapshotNotFound, UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.snapshot_pruning import Version, Versions
+
+
+@verb(
+    name="rm",
+    examples=["dlcmd snapshot rm imagenet@12", "dlcmd snapshot rm imagenet@12-8d3f01 --yes"],
+)
+@click.argument("which", metavar="DATASET@ID")
+@click.option("--force", is_flag=True, help="Even if a running mount serves it.")
+@yes_option
+def rm_command(invocation: Invocation, which: str, force: bool, yes: bool) -> None:
+    """Delete a snapshot, on this machine and in the store. Refused while it is tagged, or served by a running mount.
+
+    Its chunks go later, with `dlcmd purge` or `dlcmd gc`, if nothing else needs them.
+    """
+    from dieselfs.snapshot_pruning import check_free, give_up
+    from dieselfs.snapshots import is_called
+    from dieselfs.tagging import resolved
+
+    name, wanted = named(which)
+    store, folder = invocation.store(), invocation.snapshot_folder
+    versions = _versions(invocation, store, name)
+    snapshot_id = resolved(wanted, name, store)
+    matching = [v for v in versions.versions if is_called(v.snapshot_id, snapshot_id)]
+    if len(matching) > 1:
+        raise UsageError(
+            f"{which} means {counted(len(matching), 'snapshot')}",
+            f"write one of {', '.join(v.snapshot_id for v in matching)}",
+        )
+    if not matching:
+        raise SnapshotNotFound(f"there is no snapshot {which}", f"see `dlcmd snapshot ls {name}`")
+    check_free(versions, matching[0], force=force)
+    confirm(f"delete snapshot {matching[0].snapshot_id} of {name}", yes=yes)
+    gone = give_up(store, versions.dataset, folder, matching, now_ns=time.time_ns(), force=force)
+    _print_gone(invocation, name, gone)
+
+
+@verb(
+    name="prune",
+    examples=[
+        "dlcmd snapshot prune imagenet --keep-last 5 -n",
+        "dlcmd snapshot prune imagenet --keep-last 3 --keep-within 30d --yes",
+    ],
+)
+@click.argument("dataset")
+@click.option("--keep-last", type=click.IntRange(min=1), metavar="N", help="Keep the newest N.")
+@click.option(
+    "--keep-within",
+    type=Duration(),
+    metavar="TIME",
+    help="Keep those of states younger than this: 30d.",
+)
+@dry_run_option
+@yes_option
+@human_option
+def prune_command(
+    invocation: Invocation,
+    dataset: str,
+    keep_last: int | None,
+    keep_within: float | None,
+    dry_run: bool,
+    yes: bool,
+    human: bool | None,
+) -> None:
+    """Delete the snapshots that no rule keeps, on this machine and in the store. The newest, what is tagged, and what a running mount
+    serves always stay. A snapshot is as old as the last commit before it.
+    """
+    from dieselfs.snapshot_pruning import give_up, prunable
+
+    if keep_last is None and keep_within is None:
+        raise UsageError("which are to be kept?", "give --keep-last, --keep-within or both")
+    name = parse_dataset(dataset)
+    store = invocation.store()
+    versions = _versions(invocation, store, name)
+    if versions.unreadable:
+        raise Refused(
+            f"what holds the snapshots of {name} is not known: {'; '.join(versions.unreadable)}",
+            f"tag or untag it anew; for leases see `dlcmd gc {name}`",
+        )
+    now_ns = time.time_ns()
+    chosen = prunable(
+        versions.versions, keep_last=keep_last, keep_within_s=keep_within, now_ns=now_ns
+    )
+    if dry_run or not chosen:
+        _print_plan(invocation, versions, chosen, human)
+        return
+    confirm(f"delete {counted(len(chosen), 'snapshot')} of {name}", yes=yes)
+    folder = invocation.snapshot_folder
+    _print_gone(invocation, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
+
+
+def _versions(invocation: Invocation, store: ObjectStore, name: str) -> Versions:
+    from chunkstore.commit_log import find_dataset
+    from dieselfs.snapshot_pruning import list_versions
+    from metadata.errors import DatasetNotFound
+
+    ref = find_dataset(store, name)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
+    return list_versions(store, ref, invocation.snapshot_folder, time.time_ns())
+
+
+def _print_plan(
+    invocation: Invocation, versions: Versions, chosen: Sequence[Version], human: bool | None
+) -> None:
+    output = invocation.output
+    if output.json:
+        for version in versions.versions:
+            output.record(_record(version) | {"action": _action(version, chosen)})
+        return
+    rows = [
+        [
+            _action(version, chosen),
+            version.snapshot_id,
+            output.size(version.size_bytes, human),
+            "damaged" if version.time_ns is None else iso_time(version.time_ns),
+            ", ".join([*version.tags, *(["mounted"] if version.leased else [])]),
+        ]
+        for version in versions.versions
+    ]
+    output.table(["", "ID", "SIZE", "TIME", "HELD BY"], rows)
+
+
+def _action(version: Version, chosen: Sequence[Version]) -> str:
+    return "delete" if version in chosen else "keep"
+
+
+def _print_gone(invocation: Invocation, name: str, gone: Sequence[Version]) -> None:
+    for version in gone:
+        if invocation.output.json:
+            invocation.output.record(_record(version) | {"action": "deleted"})
+        else:
+            invocation.output.line(version.snapshot_id)
+    if not invocation.output.json:
+        invocation.output.note(f"deleted {counted(len(gone), 'snapshot')} of {name}")
+
+
+def _record(version: Version) -> dict[str, Any]:
+    return {
+        "id": version.snapshot_id,
+        "generation": version.generation,
+        "bytes": version.size_bytes,
+        "time": None if version.time_ns is None else iso_time(version.time_ns),
+        "file": None if version.file is None else str(version.file),
+        "published": version.published,
+        "tags": list(version.tags),
+        "leased": version.leased,
+    }
