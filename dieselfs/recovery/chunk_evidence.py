@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from chunkstore.chunk_format import KIND_DIRECTORY, KIND_FILE, ChunkHead, Datase
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.paths import ancestors
+
+FURTHEST: Final = 1_000_000
+"""Generations beyond the newest that anything else tells of: who speaks of more is not believed, and no store filled up to there."""
 
 
 @dataclass(frozen=True, slots=True)

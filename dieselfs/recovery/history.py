@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef, decode_head, decode_preamble
@@ -26,7 +27,7 @@ from chunkstore.object_keys import (
 )
 from chunkstore.stores.object_store import ObjectInfo, ObjectStore
 from dieselfs.errors import DirectoryNotFound, HistoryDamaged, Refused
-from dieselfs.recovery.chunk_evidence import ChunkEvidence
+from dieselfs.recovery.chunk_evidence import FURTHEST, ChunkEvidence
 from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import MAX_HEADER_BYTES, decode_header
@@ -132,7 +133,9 @@ class History:
         return self.dataset
 
     def known_to_reach(self, generation: int) -> History:
-        """With the generations up to this one counted as missing that are unknown so far."""
+        """With the generations up to this one counted as missing that are unknown so far, unless it can't be believed."""
+        if generation > self.newest + FURTHEST:
+            return self
         missing = [*self.missing, *range(self.newest + 1, generation + 1)]
         return replace(self, missing=missing)
 
@@ -176,14 +179,9 @@ def read_history(
     ]
     named = {ref.id for commit in commits for ref in commit.added}
     named.update(chunk for commit in commits for chunk in commit.retired)
-    uncommitted = [
-        chunk
-        for _, chunk in read_in_parallel(
-            lambda chunk_id: _read_uncommitted(store, name, dataset, chunk_id, stored[chunk_id]),
-            sorted(stored.keys() - named),
-        )
-    ]
     known = {commit.generation for commit in commits} | {entry.generation for entry in damaged}
+    read = partial(_read_uncommitted, store, name, dataset, max(known, default=0), stored)
+    uncommitted = [chunk for _, chunk in read_in_parallel(read, sorted(stored.keys() - named))]
     seen = [0, *known, *_generations_seen(uncommitted)]
     if dataset:
         seen += _snapshot_generations(store, dataset, snapshots, max(known, default=0))
@@ -279,9 +277,11 @@ def _read_uncommitted(
     store: ObjectStore,
     name: str,
     dataset: DatasetRef | None,
+    newest: int,
+    stored: Mapping[ChunkId, int],
     chunk_id: ChunkId,
-    object_bytes: int,
 ) -> UncommittedChunk:
+    object_bytes = stored[chunk_id]
     try:
         head = read_chunk_head(store, name, chunk_id)
     except (Corrupt, NotFound) as error:
@@ -292,6 +292,8 @@ def _read_uncommitted(
         flaw = f"chunk {chunk_id} belongs to another dataset ({head.dataset.name})"
     elif object_bytes != wanted:
         flaw = f"chunk {chunk_id} has {object_bytes} bytes instead of {wanted}"
+    elif evidence.newest_seen > newest + FURTHEST:
+        flaw = f"chunk {chunk_id} speaks of generation {evidence.newest_seen:,}"
     return UncommittedChunk(chunk_id, object_bytes, evidence, flaw)
 
 
@@ -316,7 +318,7 @@ def _snapshot_generations(
         with suppress(SnapshotRefused, NotFound):
             data = store.get_range(info.key, 0, MAX_HEADER_BYTES)
             header = decode_header(data, info.size_bytes)
-            if header.dataset == dataset:
+            if header.dataset == dataset and header.generation <= newest + FURTHEST:
                 found.append(header.generation)
     return found
 

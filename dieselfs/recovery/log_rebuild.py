@@ -13,15 +13,13 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.errors import DirectoryNotFound, HistoryDamaged
+from dieselfs.errors import DirectoryNotFound
 from dieselfs.recovery.chunk_evidence import ChunkEvidence
 from dieselfs.recovery.history import History, read_chunk_head
 from dieselfs.recovery.log_plan import LogPlan
 from dieselfs.recovery.lost_commits import deal
 from dieselfs.recovery.parallel_reads import read_in_parallel
 
-_MADE_AT_MOST: Final = 10_000_000
-"""Commits: a generation beyond it was not written by us, and nobody should fill a store up to it."""
 _NS: Final = 10**9
 
 
@@ -37,7 +35,7 @@ class LogRebuild:
     """Chunks that these commits name."""
     dealt_files: int
     left: int
-    """Whole chunks of the dataset that no lost commit can have named."""
+    """Whole chunks of the dataset that no lost commit can have named, since none but the birth is lost."""
     foreign: int
     """Chunks of other datasets of that name, left alone."""
 
@@ -70,20 +68,13 @@ def plan_log(
         for chunk in history.uncommitted
         if chunk.evidence is not None and chunk.evidence.dataset == dataset and chunk.is_whole
     ]
-    newest_sound = history.commits[-1].generation if history.commits else 0
     dealt = deal(
         whole,
         history.added(),
         _said_by_named(store, history, progress),
         history.lost,
-        end_is_lost=newest_sound < max(history.newest, BIRTH_GENERATION),
     )
     last = max([BIRTH_GENERATION, history.newest, *dealt.values()])
-    if last > _MADE_AT_MOST:
-        raise HistoryDamaged(
-            f"chunks of {history.name} speak of generation {last:,}",
-            "no log of that length can be made: restore the commits from a copy of the store",
-        )
     added: defaultdict[int, list[ChunkRef]] = defaultdict(list)
     for evidence in whole:
         if evidence.ref.id in dealt:

@@ -18,7 +18,7 @@ from typing import Final
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import BIRTH_GENERATION
-from dieselfs.recovery.chunk_evidence import ChunkEvidence
+from dieselfs.recovery.chunk_evidence import FURTHEST, ChunkEvidence
 
 _FIRST: Final = BIRTH_GENERATION + 1
 """The birth adds nothing."""
@@ -44,23 +44,22 @@ def deal(
     named: Mapping[ChunkId, int],
     said_by_named: Iterable[ChunkEvidence],
     missing: Collection[int],
-    *,
-    end_is_lost: bool,
 ) -> dict[ChunkId, int]:
-    """Chunk -> generation, for all of `unnamed` for which there is one.
+    """Chunk -> generation, for all of `unnamed`; none if no commit that can have named any is lost.
 
     `named`: the generations of the chunks that sound commits name, and `said_by_named` what the heads of these chunks say. `missing`: the
-    generations without a sound commit. With `end_is_lost` any number of them may follow all that are known; without it only what a
-    chunk must be later than leads there.
+    generations without a sound commit. Any number of them may follow all that are known: whoever lost some may have lost the last.
     """
     by_id = {evidence.ref.id: evidence for evidence in unnamed}
     after = max([BIRTH_GENERATION, *missing, *named.values()]) + 1
     open_generations = {generation for generation in missing if generation >= _FIRST}
+    if named and not open_generations:
+        return {}
     bounds, seen = _certain(by_id, said_by_named)
     dealt = {
         chunk: generation
         for chunk, generation in seen.items()
-        if generation in open_generations or generation >= after
+        if generation in open_generations or after <= generation < after + FURTHEST
     }
     latest = max([after, *dealt.values(), *(limits.low for limits in bounds.values())])
     open_generations.update(range(after, latest + len(by_id) + 1))
@@ -75,13 +74,9 @@ def deal(
         if chunk not in dealt:
             limits = bounds[chunk]
             limits.follow(floors.get(process), None)
-            if not end_is_lost and limits.low < after:
-                limits.follow(None, after - 1)
             chosen = _choose(
                 choices, limits, max(last, ids.newest_before(chunk)) + 1, ids.oldest_after(chunk)
             )
-            if chosen is None:
-                continue
             dealt[chunk] = last = chosen
         floors[process] = dealt[chunk]
     return dealt
@@ -150,15 +145,13 @@ class _Ids:
         return self._oldest[at] if at < len(self._ids) else None
 
 
-def _choose(
-    choices: Sequence[int], limits: _Bounds, wanted: int, at_most: int | None
-) -> int | None:
+def _choose(choices: Sequence[int], limits: _Bounds, wanted: int, at_most: int | None) -> int:
     """The first of the ascending `choices` from `wanted` on, if that is within the limits and not beyond `at_most`; else the nearest to
-    `at_most` within the limits; None if there is none within them."""
+    `at_most` within the limits, or the first that is not below them."""
     start = bisect_left(choices, limits.low)
     end = len(choices) if limits.high is None else bisect_right(choices, limits.high)
     if start >= end:
-        return None
+        return choices[start]
     first = max(start, bisect_left(choices, wanted))
     if first < end and (at_most is None or choices[first] <= at_most):
         return choices[first]

@@ -75,6 +75,8 @@ def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
         raise UsageError("there is no index to look at", "name one")
     if options.until is not None and (options.check or options.adopt):
         raise UsageError("the past is neither checked nor changed", "leave out --check and --adopt")
+    if options.check and (options.adopt or options.since is not None):
+        raise UsageError("--check changes nothing", "leave out --adopt and --since, or use -n")
     if options.until is not None and index is None and options.snapshot_folder is None:
         raise UsageError("a snapshot needs a folder", "name one")
 
@@ -114,6 +116,8 @@ class _Recovery:
             )
         if self._options.adopt:
             history = self._with_adopted(history)
+            if self._options.dry_run:
+                return self._report(history)
         if self._options.until is not None:
             report = self._until(history, dataset, self._options.until)
         elif self._looks:
