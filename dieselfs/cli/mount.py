@@ -230,6 +230,7 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
+    from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import check_mountable, run_mount
     from dieselfs.lease_keeper import LeaseKeeper
     from dieselfs.node_memory.node_memory import NodeMemory
@@ -249,7 +250,8 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             memory_bytes=memory_bytes,
             preload_bytes=memory_bytes if request.preload else 0,
         )
-        reader = ChunkReader(store, snapshot.dataset)
+        expected = ExpectedFiles(snapshot)
+        reader = ChunkReader(store, snapshot.dataset, expected)
         memory = NodeMemory.open(
             task, reader, budget_bytes=memory_bytes, policy=request.eviction or "uniform", lead=True
         )
@@ -259,7 +261,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     snapshot,
                     memory,
                     options,
-                    newer=lambda shown: find_newer(shown, folder, invocation.store()),
+                    newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
                     store_statistics=store.statistics,
                     serving=lease.serve,
                 )

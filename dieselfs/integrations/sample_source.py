@@ -6,9 +6,11 @@ import warnings
 from dataclasses import dataclass
 from typing import Self
 
+from chunkstore.chunk_reader import ChunkReader
 from dieselfs.client import Client
 from dieselfs.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
+from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
@@ -28,7 +30,8 @@ class SampleSource:
     def open(cls, snapshot: Snapshot, dataset: Dataset, memory: NodeMemory | None = None) -> Self:
         """`memory`: by default that of all who read this dataset on the node, with a default budget."""
         if memory is None:
-            memory = NodeMemory.open(TaskFolder.at(default_task(dataset.ref)), dataset.reader)
+            chunks = ChunkReader(dataset.store, dataset.ref, ExpectedFiles(snapshot))
+            memory = NodeMemory.open(TaskFolder.at(default_task(dataset.ref)), chunks)
         return cls(snapshot, memory, SampleReader(snapshot, memory))
 
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:

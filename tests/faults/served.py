@@ -1,0 +1,150 @@
+"""Datasets on disk, and mounts of them by `dlcmd mount` itself, that a test breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.client import Client
+from dieselfs.fuse.mount_table import entry_at
+from metadata.kv.lmdb_file import LmdbFileStore
+from metadata.snapshot import Snapshot
+from tests.faults.flapping_store import set_mode
+from tests.mount.mounting import PATIENCE_S, eventually, is_alive
+
+PROGRAM = Path(__file__).with_name("dlcmd_flapping.py")
+NAME = "d"
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store, an index and snapshots in one folder, and `dlcmd` that uses them."""
+
+    folder: Path
+
+    @property
+    def objects(self) -> LocalDirectory:
+        return LocalDirectory(self.folder / "store")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "DIESELFS_STORE": f"flapping://{self.folder}",
+            "DIESELFS_INDEX": f"lmdb://{self.folder}/index",
+            "DIESELFS_SNAPSHOTS": f"{self.folder}/snapshots",
+            "XDG_STATE_HOME": f"{self.folder}/state",
+            "HOME": str(self.folder),
+        }
+
+    def make(self, files: Files, target_bytes: int = 1 << 20) -> Snapshot:
+        """Put `files` into the dataset, which may exist; the snapshot of what it is then."""
+        self.folder.mkdir(exist_ok=True)
+        set_mode(self.folder, "ok")
+        index = LmdbFileStore(self.folder / "index")
+        client = Client.connect(
+            NAME,
+            store=self.objects,
+            index=index,
+            create=True,
+            snapshot_folder=self.folder / "snapshots",
+            target_bytes=target_bytes,
+            open_chunks=1,
+        )
+        try:
+            with client:
+                for path, data in files.items():
+                    client.put(data, path)
+                client.flush()
+                path = client.save_meta()
+        finally:
+            index.close()
+        return Snapshot.open(path)
+
+    def object_file(self, key: str) -> Path:
+        """The file of an object, to be damaged."""
+        return Path(self.objects._path(key))
+
+    def chunk_file(self, snapshot: Snapshot, number: int) -> Path:
+        return self.object_file(chunk_key(NAME, snapshot.chunk(number).id))
+
+    def dlcmd(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, PROGRAM, *map(str, arguments)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
+
+    @contextmanager
+    def mounted(self, mountpoint: Path, *options: str) -> Iterator[Served]:
+        served = self.mount(mountpoint, *options)
+        try:
+            yield served
+        finally:
+            served.end()
+
+    def mount(self, mountpoint: Path, *options: str) -> Served:
+        mountpoint.mkdir(exist_ok=True)
+        done = self.dlcmd("mount", "--json", "--no-index", *options, NAME, mountpoint)
+        assert done.returncode == 0, done.stderr
+        record = json.loads(done.stdout)
+        return Served(mountpoint, record["pid"], Path(record["log"]))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A mount by `dlcmd mount`."""
+
+    path: Path
+    pid: int
+    log_file: Path
+    log_begins: int = field(default=0)
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+    def statistics(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.path / ".dieselfs/stats.json").read_text())
+        return document
+
+    def end(self) -> None:
+        if is_alive(self.pid):
+            os.kill(self.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGTERM)
+        eventually(lambda: not is_alive(self.pid), f"the end of daemon {self.pid}")
+        while entry_at(self.path) is not None:
+            subprocess.run(["umount", "-l", self.path], check=False)
+
+    def resources(self) -> tuple[int, int]:
+        """(descriptors, threads) of the daemon."""
+        process = Path("/proc", str(self.pid))
+        return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))
+
+
+def errno_of(path: Path) -> int | None:
+    """Of reading all of the file; None if that works."""
+    try:
+        path.read_bytes()
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def paths_in_chunk(snapshot: Snapshot, number: int) -> list[str]:
+    return [os.fsdecode(snapshot.path_of(inode)) for inode in snapshot.files_in_chunk(number)]
