@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,27 +125,20 @@ def _forget(
             key_of = keys.directories_of if directories[number] else keys.files_of
             fields[key_of(dataset_id, directory)].add(name)
     lookups = [MapFields(key, sorted(names)) for key, names in fields.items()]
-    removals = records_in(lookups, index.get_many(lookups), {head.chunk_id.value for head in heads})
+    chunks = {head.chunk_id.value for head in heads}
+    removals: list[MapUpdate] = []
+    for (key, names), values in zip(lookups, index.get_many(lookups), strict=True):
+        present = [(name, value) for name, value in zip(names, values, strict=True) if value]
+        rows = decode_entries(key, [name for name, _ in present], [value for _, value in present])
+        inside = np.array([chunk in chunks for chunk in rows["chunk"].tolist()], np.bool_)
+        # Live ones are restated or replaced, and counted when they are.
+        chosen = np.flatnonzero(inside & is_deletion(rows) if deletions_only else inside).tolist()
+        if chosen:
+            removals.append(
+                MapUpdate(key, [present[at][0] for at in chosen], [present[at][1] for at in chosen])
+            )
     if removals:
         index.remove_exactly(removals)
-
-
-def records_in(
-    lookups: Sequence[MapFields], found: Sequence[Sequence[bytes | None]], chunks: Set[bytes]
-) -> list[MapUpdate]:
-    """Those of the values found that lie in one of these chunks."""
-    inside: list[MapUpdate] = []
-    for (key, fields), values in zip(lookups, found, strict=True):
-        present = [(f, v) for f, v in zip(fields, values, strict=True) if v is not None]
-        rows = decode_entries(key, [f for f, _ in present], [v for _, v in present])
-        pairs = [
-            pair
-            for pair, chunk in zip(present, rows["chunk"].tolist(), strict=True)
-            if chunk in chunks
-        ]
-        if pairs:
-            inside.append(MapUpdate(key, [f for f, _ in pairs], [v for _, v in pairs]))
-    return inside
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from chunkstore.commit_log import Commit
 from metadata import keys
 from metadata.application import apply_commit
 from metadata.kv.key_value_store import KeyValueStore
+from metadata.namespace import Namespace
+from metadata.records import DatasetState
 
 DATASET = DatasetRef("pets", bytes(range(16)))
 PATHS = [b"a", b"b", b"a/a", b"a/b", b"b/a", b"a/a/a", b"a/a/b", b"b/a/c/d", b"b/\xff"]
@@ -34,7 +36,7 @@ IMPLICIT_MODE = stat.S_IFDIR | 0o755
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of a chunk. `seen` is 0 but for deletions."""
+    """One row of a chunk. `seen` is 0 but for deletions, `carried` but for what purge has moved."""
 
     path: bytes
     kind: int
@@ -43,6 +45,11 @@ class Entry:
     mode: int = 0
     mtime_ns: int = 0
     seen: int = 0
+    carried: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        return not self.seen and not self.carried
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,48 @@ class History:
     entries: Sequence[Sequence[Sequence[Entry]]]
     """By commit, chunk and position."""
 
-    def apply_to(self, index: KeyValueStore, start: int = 0) -> None:
-        for commit, heads in list(zip(self.commits, self.heads, strict=True))[start:]:
-            apply_commit(index, DATASET.id, commit, decoded(commit, heads))
+    gone: frozenset[int] = frozenset()
+    """Numbers of retired chunks whose objects are deleted in the end."""
+
+    def apply_to(
+        self, index: KeyValueStore, start: int = 0, without: frozenset[int] = frozenset()
+    ) -> None:
+        """The commits from number `start` on, without reading some chunks."""
+        for number in range(start, len(self.commits)):
+            self.apply_one(index, number, without)
+
+    def apply_one(
+        self, index: KeyValueStore, number: int, without: frozenset[int] = frozenset()
+    ) -> DatasetState:
+        unread = {chunk_id(chunk) for chunk in without}
+        commit = self.commits[number]
+        added = [
+            head for head in decoded(commit, self.heads[number]) if head.chunk_id not in unread
+        ]
+        retired = [self.head(chunk) for chunk in commit.retired if chunk not in unread]
+        return apply_commit(index, DATASET.id, commit, added, retired)
+
+    def catch_up(self, index: KeyValueStore) -> None:
+        """As `Namespace.catch_up` does: from the generation applied on."""
+        for number in range(Namespace(index, DATASET).state().generation, len(self.commits)):
+            self.apply_one(index, number)
+
+    def head(self, chunk: ChunkId) -> ChunkHead:
+        encoded = [head for heads in self.heads for head in heads]
+        return decode_head(encoded[int.from_bytes(chunk.value, "big") - 1], chunk)
+
+    @property
+    def retired(self) -> frozenset[int]:
+        return frozenset(
+            int.from_bytes(chunk.value, "big")
+            for commit in self.commits
+            for chunk in commit.retired
+        )
+
+    def until(self, generation: int) -> History:
+        return History(
+            self.commits[:generation], self.heads[:generation], self.entries[:generation]
+        )
 
     @property
     def directories(self) -> set[bytes]:
@@ -115,25 +161,116 @@ def history(
     return History(made, heads, [[], *commits])
 
 
+def random_purged_history(
+    draw: random.Random, max_commits: int = 8, *, sane: bool = False
+) -> History:
+    """As `random_history`, with commits in between that retire chunks by the rules of docs/metadata-layout.md, "Retiring"."""
+    commits: list[list[list[Entry]]] = []
+    retired: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    reference = Reference.of(history([]))
+    for generation in range(2, 2 + draw.randint(2, max_commits)):
+        if reference.chunks and draw.random() < 0.45:
+            gone |= {n for numbers in retired.values() for n in numbers if draw.random() < 0.6}
+            chunks = [chunk for commit in commits for chunk in commit]
+            leaving = set(
+                draw.sample(sorted(reference.chunks), draw.randint(1, len(reference.chunks)))
+            )
+            commits.append(_purged(draw, reference, chunks, leaving, gone))
+            retired[generation] = sorted(leaving)
+        else:
+            commits.append(_random_commit(draw, generation, commits, sane=sane))
+        reference = Reference.of(history(commits, retired))
+    made = history(commits, retired)
+    return History(made.commits, made.heads, made.entries, frozenset(gone))
+
+
+def _purged(
+    draw: random.Random,
+    reference: Reference,
+    chunks: Sequence[Sequence[Entry]],
+    leaving: set[int],
+    gone: set[int],
+) -> list[list[Entry]]:
+    """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of all there ever were."""
+    carried: dict[tuple[bytes, bool], Entry] = {}
+    concerned: set[bytes] = set()
+    for number in leaving:
+        for entry in chunks[number - 1]:
+            if entry.seen:
+                concerned.update([entry.path] if entry.directory else [])
+            else:
+                concerned.update(_above(entry.path))
+    deletions = []
+    for is_directory, kind in (False, reference.files), (True, reference.directories):
+        for path, standing in kind.items():
+            inside = standing.place is not None and standing.place[0] in leaving
+            if standing.deleted:
+                deletions += [standing] if inside else []
+            elif inside or (is_directory and path in concerned):
+                carried[path, is_directory] = replace(
+                    standing.entry, carried=standing.version, seen=0
+                )
+    objects = [(n, chunk) for n, chunk in enumerate(chunks, start=1) if n not in gone]
+    kept: list[Entry] = []
+    # Those of directories last, from below: what is kept below them they have to show the way to.
+    for standing in sorted(deletions, key=lambda d: (d.entry.directory, -d.entry.path.count(b"/"))):
+        after = [
+            *(
+                entry
+                for n, chunk in objects
+                for entry in chunk
+                if n not in leaving or not entry.seen
+            ),
+            *carried.values(),
+            *kept,
+        ]
+        stays = [*(e for n in reference.chunks if n not in leaving for e in chunks[n - 1]), *kept]
+        if draw.random() < 0.2 or _hides_something(standing.entry, after, stays):
+            kept.append(standing.entry)
+    entries = [*carried.values(), *kept]
+    draw.shuffle(entries)
+    cut = draw.randint(0, len(entries))
+    return [part for part in (entries[:cut], entries[cut:]) if part]
+
+
+def _hides_something(deletion: Entry, there: Sequence[Entry], stays: Sequence[Entry]) -> bool:
+    """`there`: what objects of the store say; `stays`: what chunks say that are not retired."""
+    same = [e for e in there if (e.path, e.directory) == (deletion.path, deletion.directory)]
+    if any(not entry.seen for entry in same):
+        return True
+    if any((e.path, e.directory) == (deletion.path, deletion.directory) for e in stays if e.seen):
+        return True
+    below = deletion.path + b"/"
+    return deletion.directory and (
+        any(entry.path.startswith(below) for entry in there if not entry.seen)
+        or any(entry.path.startswith(below) for entry in stays)
+    )
+
+
 def random_history(draw: random.Random, max_commits: int = 6, *, sane: bool = False) -> History:
     """Puts, overwrites and deletions of files and directories, the same path several times in a commit, stale sights.
 
     A `sane` one deletes only what was put."""
-    commits = []
+    commits: list[list[list[Entry]]] = []
     for generation in range(2, 2 + draw.randint(1, max_commits)):
-        chunks = [
-            [_random_entry(draw, generation) for _ in range(draw.randint(1, 5))]
-            for _ in range(draw.randint(1, 3))
-        ]
-        if sane:
-            known = {
-                (e.path, e.directory) for commit in commits for c in commit for e in c if not e.seen
-            }
-            chunks = [
-                [e for e in c if not e.seen or (e.path, e.directory) in known] for c in chunks
-            ]
-        commits.append(chunks)
+        commits.append(_random_commit(draw, generation, commits, sane=sane))
     return history(commits)
+
+
+def _random_commit(
+    draw: random.Random, generation: int, before: Sequence[Sequence[Sequence[Entry]]], *, sane: bool
+) -> list[list[Entry]]:
+    chunks = [
+        [_random_entry(draw, generation) for _ in range(draw.randint(1, 5))]
+        for _ in range(draw.randint(1, 3))
+    ]
+    if sane:
+        known = {
+            (e.path, e.directory) for commit in before for c in commit for e in c if not e.seen
+        }
+        chunks = [[e for e in c if not e.seen or (e.path, e.directory) in known] for c in chunks]
+    return chunks
 
 
 def _random_entry(draw: random.Random, generation: int) -> Entry:
@@ -154,7 +291,7 @@ def _columns(entries: Sequence[Entry]) -> Entries:
     np.cumsum(length[:-1], out=offset[1:])
     offset[kind != KIND_FILE] = 0
     versions = make_versions(len(entries))
-    versions["generation"] = [entry.seen for entry in entries]
+    versions["generation"] = [entry.seen or entry.carried for entry in entries]
     return Entries(
         paths=[entry.path for entry in entries],
         kind=kind,
@@ -235,13 +372,13 @@ class Reference:
             offset = 0
             for position, entry in enumerate(entries):
                 kind = self.directories if entry.directory else self.files
-                version = entry.seen or commit.generation
+                version = entry.seen or entry.carried or commit.generation
                 new = Standing(version, bool(entry.seen), entry, (number, position), offset)
                 offset += entry.size
                 old = kind.get(entry.path)
                 if old is None or (new.version, new.deleted) >= (old.version, old.deleted):
                     kind[entry.path] = new
-                if not entry.seen:
+                if entry.is_new:
                     touched.update(_above(entry.path))
                     if entry.directory:
                         put_directories.add(entry.path)
@@ -254,6 +391,12 @@ class Reference:
                 self.directories[path] = Standing(
                     commit.generation, False, old.entry, old.place, old.offset
                 )
+        for chunk in commit.retired:
+            del self.chunks[int.from_bytes(chunk.value, "big")]
+        for kind in (self.files, self.directories):
+            for path, standing in list(kind.items()):
+                if standing.place is not None and standing.place[0] not in self.chunks:
+                    del kind[path]
         self._find_holes()
 
     def _find_holes(self) -> None:
