@@ -10,7 +10,7 @@ import re
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
-from chunkstore.object_keys import check_dataset_name, commit_key, commit_prefix
+from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
 from chunkstore.stores.object_store import ObjectStore
 
 MAGIC: Final = b"DIESELCM"
@@ -167,6 +167,16 @@ class CommitLog:
                 raise
             return found
         return draft
+
+    def check_stored(self, chunks: Iterable[ChunkRef]) -> None:
+        """Raise `NotFound` unless the store holds them all: one stat each."""
+        for ref in chunks:
+            try:
+                self._store.stat(chunk_key(self.dataset.name, ref.id))
+            except NotFound as error:
+                raise NotFound(
+                    f"chunk {ref.id} was deleted before it was committed, which took too long: run the same put again"
+                ) from error
 
     def read(self, generation: int) -> Commit:
         """One commit; `NotFound` beyond the newest, `Corrupt` if it belongs to another life of the name."""

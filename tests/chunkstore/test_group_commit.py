@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,20 +13,24 @@ import pytest
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog, create_dataset
-from chunkstore.errors import StoreFull
-from chunkstore.group_commit import DurableChunk, GroupCommit
+from chunkstore.errors import NotFound, StoreFull
+from chunkstore.group_commit import LATE_S, DurableChunk, GroupCommit
+from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from tests.chunkstore.packed import StoreWrapper
 
 HOUR = 3600.0
+NOW_S = int(time.time())
 PATIENCE = 20.0
 pytestmark = pytest.mark.timeout(30)
 
 Open = Callable[..., GroupCommit]
 
 
-def chunk(number: int, size: int = 1000) -> DurableChunk:
-    return DurableChunk(ChunkRef(ChunkId(number.to_bytes(16, "big")), 100, size), b"%d" % number)
+def chunk(number: int, size: int = 1000, age_s: int = 0) -> DurableChunk:
+    seconds = (NOW_S - age_s).to_bytes(4, "big")
+    chunk_id = ChunkId(seconds + number.to_bytes(12, "big"))
+    return DurableChunk(ChunkRef(chunk_id, 100, size), b"%d" % number)
 
 
 class Index:
@@ -122,6 +127,21 @@ class TestGroups:
         commits = group(group_delay_s=0.0)
         commits.add(chunk(1))
         assert index.called.wait(PATIENCE)
+
+    def test_a_chunk_that_waited_for_more_than_a_day_is_looked_for(
+        self, group: Open, log: CommitLog, store: FailingStore
+    ) -> None:
+        late = chunk(1, age_s=LATE_S + 3600)
+        commits = group()
+        commits.add(late)
+        with pytest.raises(NotFound, match="deleted before it was committed"):
+            commits.flush()
+        assert list(log.since(1)) == []
+        store.create(chunk_key("pets", late.ref.id), [b"there"])
+        commits = group()
+        commits.add(late)
+        commits.add(chunk(2))  # a young one is not looked for: this store does not have it
+        assert commits.flush() == 2
 
     def test_beside_another_writer(self, group: Open, log: CommitLog, index: Index) -> None:
         commits = group()
