@@ -32,7 +32,7 @@ from metadata.rebuild.empty_index import EmptyIndex
 from metadata.records import decode_entries
 from metadata.snapshot import Snapshot
 
-_ADVICE: Final = "restore this object from a copy of the store, or pack these files again with `dlcmd put` (or `dlcmd rm` them)"
+_ADVICE: Final = "restore this object from a copy of the store; without one, delete these files with `dlcmd rm` and put them again"
 _NO_FILES_ADVICE: Final = (
     "no file needs it now; restore it from a copy of the store if there is one"
 )

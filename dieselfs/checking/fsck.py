@@ -70,8 +70,9 @@ def fsck(
             damages.pop(chunk_id, None)
     snapshots = check_snapshots(store, stored, damages, snapshot_folder)
     known = IndexedFiles()
-    if damages or stored.broken:
-        known = indexed_files(index, stored.dataset, damages, stored.broken)
+    lost = [*stored.broken, *range(stored.newest + 1, indexed.generation + 1)]
+    if damages or lost:
+        known = indexed_files(index, stored.dataset, damages, lost)
     files = dict(known.by_chunk)
     if damages and not indexed.shows(stored.newest):
         files = files_by_heads(
@@ -80,7 +81,7 @@ def fsck(
     findings = (
         *_with_files(stored, known),
         *chunk_findings(name, damages, files, snapshots.hits),
-        *indexed.findings,
+        *(_with_lost_files(finding, stored, known) for finding in indexed.findings),
         *snapshots.findings,
     )
     return FsckReport(
@@ -117,6 +118,14 @@ def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
         replace(finding, files=tuple(sorted(known.by_generation.get(generation, ()))))
         for generation, finding in stored.broken.items()
     ]
+
+
+def _with_lost_files(finding: Finding, stored: StoredDataset, known: IndexedFiles) -> Finding:
+    """An index that is ahead, with the files of the commits that it alone knows."""
+    if finding.kind is not Kind.INDEX_AHEAD:
+        return finding
+    files = [p for g, paths in known.by_generation.items() if g > stored.newest for p in paths]
+    return replace(finding, files=tuple(sorted(files)))
 
 
 def _silent(entries: int, size_bytes: int) -> None:

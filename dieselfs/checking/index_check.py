@@ -77,7 +77,7 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
             what = f"the index does not know this dataset, which is at generation {stored.newest}"
             return IndexCheck((*findings, _behind(what)), 0)
         found: list[IndexDifference] = []
-        sound = not stored.broken
+        sound = not stored.broken and (applied or 0) <= stored.newest
         if applied == totals or None in before:
             end = held if held is not None else min(applied or stored.newest, stored.newest)
             compared = ComparedIndex(index, listed=_LISTED)
