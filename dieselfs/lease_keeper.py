@@ -123,6 +123,7 @@ class LeaseKeeper:
         # What has been removed must not come to life again, nor a store's folder whose disk is not mounted.
         if find_dataset(self._store, self._dataset.name) != self._dataset:
             log.info("%s has been removed from the store: no lease is kept", self._dataset.name)
+            self._delete(self._in_store)
             return
         lease = Lease(
             self.lease_id,
