@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, read_state, register_dataset
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
-
-_FILLING: Final = b"filling"
-"""In the state map while an empty index is filled: whoever finds it finds records of any directories, and nothing that leads to them."""
 
 
 def applied_generation(index: KeyValueStore, dataset: DatasetRef) -> int:
@@ -43,16 +39,6 @@ def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
     return known_dataset(index, dataset.name) != dataset and not any(
         batch for key in maps for batch in index.scan(key)
     )
-
-
-def begin_filling(index: KeyValueStore, dataset: DatasetRef) -> None:
-    """Say that an empty index is being filled."""
-    index.put([[MapUpdate(keys.state_of(dataset.id), [_FILLING], [bytes(STAMP_BYTES)])]])
-
-
-def end_filling(index: KeyValueStore, dataset: DatasetRef) -> None:
-    """Say that it has been."""
-    index.remove([MapFields(keys.state_of(dataset.id), [_FILLING])])
 
 
 def let_go(index: KeyValueStore, dataset: DatasetRef) -> bool:

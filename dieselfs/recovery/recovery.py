@@ -22,9 +22,7 @@ from dieselfs.recovery.points_in_time import PointInTime, generation_at
 from dieselfs.recovery.present_index import (
     CountedChanges,
     applied_generation,
-    begin_filling,
     claim_name,
-    end_filling,
     is_empty,
     known_dataset,
     let_go,
@@ -173,15 +171,12 @@ class _Recovery:
         assert self._index is not None
         index = self._index
         if was_empty := is_empty(index, dataset):
-            begin_filling(index, dataset)
             state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
-            end_filling(index, dataset)
             changed, removed = self._entries, 0
         was_held = let_go(index, dataset)
         if not was_empty or applied_generation(index, dataset) != state.generation:
             mended = MendedIndex(index)
             state = self._rebuild(history, dataset, history.commits, mended)
-            end_filling(index, dataset)
             changed, removed = mended.changed, mended.removed
         changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
         log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
@@ -220,13 +215,10 @@ class _Recovery:
             return self._report(history)
         if self._index is None:
             return self._snapshot(history, dataset, commits)
-        if is_empty(self._index, dataset):
-            begin_filling(self._index, dataset)
         namespace = Namespace(self._index, dataset)
         let_go(self._index, dataset)
         namespace.hold(generation)  # first: nobody who opens it meanwhile brings it further
         state = self._rebuild(history, dataset, commits, MendedIndex(self._index))
-        end_filling(self._index, dataset)
         claim_name(self._index, dataset, commits[0].time_ns)
         return self._report(history, state)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chunkstore.chunk_id import ChunkIdGenerator
@@ -123,9 +123,9 @@ def contents(dataset: Dataset) -> dict[bytes, bytes]:
     return found
 
 
-def all_maps(index: KeyValueStore, dataset: Dataset, tops: Sequence[bytes] = NAMES) -> Maps:
-    """Every map that the dataset has or may have, by key: field -> value."""
-    wanted = {keys.state_of(dataset.ref.id), keys.chunks_of(dataset.ref.id), keys.DATASETS}
+def all_maps(index: KeyValueStore, dataset: Dataset, known: Iterable[bytes] = ()) -> Maps:
+    """Every map of the dataset that is found from the root, or `known`, by key: field -> value."""
+    wanted = {*known, keys.state_of(dataset.ref.id), keys.chunks_of(dataset.ref.id), keys.DATASETS}
     pending = [b""]
     while pending:
         directory = pending.pop()

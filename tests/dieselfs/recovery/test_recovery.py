@@ -3,25 +3,319 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import xxhash
 
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.assembly import open_index
 from dieselfs.dataset import open_dataset
-from dieselfs.recovery import RecoveryOptions, recover
+from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.errors import HistoryDamaged, Refused
+from dieselfs.recovery import AtTime, RecoveryOptions, read_history, recover
+from dieselfs.snapshots import build
+from metadata import keys
+from metadata.dataset_state import indexed_dataset, register_dataset
+from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.kv.memory import MemoryStore
-from tests.dieselfs.recovery.random_dataset import all_maps, contents, make_dataset
+from metadata.namespace import Namespace
+from metadata.snapshot import Snapshot
+from tests.dieselfs.recovery.random_dataset import (
+    Maps,
+    all_maps,
+    contents,
+    copied,
+    make_dataset,
+)
+from tests.metadata.stepped_index import Piecewise
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_an_index_made_again_is_the_one_before(seed: int) -> None:
+    """Files put, put again and deleted, trees removed, by three writers whose clocks differ."""
     store, index, again = MemoryObjectStore(), MemoryStore(), MemoryStore()
-    dataset, files = make_dataset(store, index, seed, skews_s=(0, 3600, -90))
+    dataset, files = make_dataset(store, index, seed, rounds=20, skews_s=(0, 3600, -90))
     report = recover(store, again, "pets")
-    assert report.was_empty and report.repaired
+    assert report.was_empty
+    assert report.repaired
     assert all_maps(again, dataset) == all_maps(index, dataset)
     assert contents(open_dataset(store, again, "pets")) == files
     assert not recover(store, again, "pets").repaired
     assert not recover(store, index, "pets").repaired
+
+
+def flip_bits(maps: Maps, draw: random.Random) -> None:
+    for fields in maps.values():
+        for field in fields:
+            if draw.random() < 0.3:
+                value = bytearray(fields[field])
+                value[draw.randrange(len(value))] ^= 1 << draw.randrange(8)
+                fields[field] = bytes(value)
+
+
+def forget_records(maps: Maps, draw: random.Random) -> None:
+    for fields in maps.values():
+        for field in list(fields):
+            if draw.random() < 0.4:
+                del fields[field]
+
+
+def make_old(maps: Maps, draw: random.Random) -> None:
+    """Every record of a version that this release does not read, and sound but for that."""
+    for key, fields in maps.items():
+        for field, value in fields.items():
+            body = bytearray(value[:-8])
+            body[70 if key[-1:] in b"fd" and key != keys.DATASETS else 16] ^= 0xFF
+            fields[field] = bytes(body) + xxhash.xxh3_64_digest(key + field + body)
+
+
+def add_strange_records(maps: Maps, draw: random.Random) -> None:
+    for key, fields in list(maps.items()):
+        if key[-1:] in b"fd" and key != keys.DATASETS and fields:
+            fields[b"strange"] = draw.choice(sorted(fields.values()))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("harm", [flip_bits, forget_records, make_old, add_strange_records])
+def test_a_damaged_index_is_mended(
+    seed: int, harm: Callable[[Maps, random.Random], None], tmp_path: Path
+) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, seed, skews_s=(0, 7))
+    maps = all_maps(index, dataset)
+    damaged: Maps = {key: dict(fields) for key, fields in maps.items()}
+    harm(damaged, random.Random(seed))
+    lmdb = LmdbFileStore(tmp_path / "index")
+    copied(lmdb, damaged)
+    checked = recover(store, lmdb, "pets", RecoveryOptions(check=True))
+    assert checked.difference_count
+    assert not checked.repaired
+    there = {key: fields for key, fields in damaged.items() if fields}
+    assert all_maps(lmdb, dataset, maps) == there
+    assert recover(store, lmdb, "pets").repaired
+    assert all_maps(lmdb, dataset, maps) == maps
+    assert not recover(store, lmdb, "pets", RecoveryOptions(check=True)).difference_count
+    lmdb.close()
+
+
+def test_an_index_that_knows_another_dataset_of_the_name() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, 1)
+    foreign = MemoryStore()
+    register_dataset(foreign, DatasetRef("pets", bytes(16)), 1 << 62)  # born later than any
+    assert recover(store, foreign, "pets").repaired
+    assert indexed_dataset(foreign, "pets") == dataset.ref
+    assert all_maps(foreign, dataset) == all_maps(index, dataset)
+
+
+def test_the_last_commits_put_again_bring_back_what_was_forgotten() -> None:
+    for seed in range(6):
+        store, index, draw = MemoryObjectStore(), MemoryStore(), random.Random(seed)
+        dataset, _ = make_dataset(store, index, seed, rounds=20, skews_s=(0, 5))
+        commits = read_history(store, "pets").commits
+        after = draw.randrange(1, len(commits))
+        earlier = MemoryStore()
+        held = RecoveryOptions(until=after)
+        recover(store, earlier, "pets", held)
+        partly = MemoryStore()
+        now, then = all_maps(index, dataset), all_maps(earlier, dataset)
+        copied(partly, then)
+        partly.remove([MapFields(keys.state_of(dataset.ref.id), [keys.HELD])])
+        for key, fields in now.items():  # of what came later each record may be there, or not
+            there = [field for field in fields if draw.random() < 0.5]
+            partly.put([[MapUpdate(key, there, [fields[field] for field in there])]])
+        reads = CountedReads(store)
+        report = recover(reads, partly, "pets", RecoveryOptions(since=after))
+        assert all_maps(partly, dataset) == now
+        assert report.repaired == (then != now)
+        assert not recover(store, partly, "pets", RecoveryOptions(since=after)).repaired
+
+
+class CountedReads(MemoryObjectStore):
+    """The objects of another store, and which of its chunks were read."""
+
+    def __init__(self, store: MemoryObjectStore) -> None:
+        super().__init__()
+        self._objects = store._objects
+        self.chunks: set[str] = set()
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if "/chunks/" in key:
+            self.chunks.add(key)
+        return super().get_range(key, offset, length)
+
+
+def test_since_reads_what_came_later_and_nothing_else() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    make_dataset(store, index, 3, rounds=20)
+    commits = read_history(store, "pets").commits
+    reads = CountedReads(store)
+    recover(reads, index, "pets", RecoveryOptions(since=len(commits) - 2))
+    later = {chunk_key("pets", ref.id) for commit in commits[-2:] for ref in commit.added}
+    assert reads.chunks == later
+    reads = CountedReads(store)
+    recover(reads, index, "pets", RecoveryOptions(since=AtTime(commits[-2].time_ns)))
+    assert later <= reads.chunks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_generation_can_be_reached(seed: int, tmp_path: Path) -> None:
+    """An index held at it, and a snapshot which is the one that was made then."""
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, seed, rounds=8, skews_s=(0, 60))
+    followed = MemoryStore()
+    commits = read_history(store, "pets").commits
+    for commit in commits:
+        namespace = Namespace(followed, dataset.ref)
+        heads = [store.get(chunk_key("pets", ref.id))[: ref.head_bytes] for ref in commit.added]
+        namespace.apply(commit, heads)
+        held = MemoryStore()
+        recover(store, held, "pets", RecoveryOptions(until=commit.generation))
+        found = all_maps(held, dataset)
+        assert found[keys.state_of(dataset.ref.id)].pop(keys.HELD)
+        assert found.pop(keys.DATASETS)
+        assert found == all_maps(followed, dataset)
+        assert open_dataset(store, held, "pets").namespace.state().generation == commit.generation
+    assert recover(store, held, "pets").repaired, "it follows the store again"
+    assert all_maps(held, dataset) == all_maps(index, dataset)
+    options = RecoveryOptions(until=len(commits), snapshot_folder=tmp_path / "snapshots")
+    report = recover(store, None, "pets", options)
+    assert report.snapshot == build(dataset, tmp_path / "snapshots")
+    early = RecoveryOptions(until=2, snapshot_folder=tmp_path / "snapshots")
+    path = recover(store, None, "pets", early).snapshot
+    assert path is not None
+    assert [file.name for file in path.parent.iterdir() if file.is_dir()] == []
+    with Snapshot.open(path) as snapshot:
+        assert snapshot.generation == 2
+
+
+def test_a_held_index_can_be_held_at_an_earlier_generation() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, 5)
+    held, once = MemoryStore(), MemoryStore()
+    recover(store, held, "pets", RecoveryOptions(until=6))
+    recover(store, held, "pets", RecoveryOptions(until=3))
+    recover(store, once, "pets", RecoveryOptions(until=3))
+    assert all_maps(held, dataset) == all_maps(once, dataset)
+
+
+def test_what_was_purged_is_the_limit_of_the_past() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset = open_dataset(store, index, "pets", create=True)
+    for data in (b"old", b"new"):
+        with DatasetWriter(dataset) as writer:
+            writer.put(b"a", data)
+    [old] = read_history(store, "pets").commits[1].added
+    assert dataset.log.append(3, [], [old.id]).generation == 4  # nothing but a hole is left in it
+    store.delete(chunk_key("pets", old.id))
+    dataset.catch_up()
+    history = read_history(store, "pets")
+    assert history.earliest_generation == 4
+    assert not history.lost_chunks()
+    assert old.id not in history.stored
+    assert not history.uncommitted
+    with pytest.raises(Refused, match="purged") as refused:
+        recover(store, MemoryStore(), "pets", RecoveryOptions(until=3))
+    assert refused.value.hint == "the earliest is 4"
+    recover(store, MemoryStore(), "pets", RecoveryOptions(until=4))
+    again = MemoryStore()
+    recover(store, again, "pets")
+    assert all_maps(again, dataset) == all_maps(index, dataset)
+    assert contents(open_dataset(store, again, "pets")) == {b"a": b"new"}
+    with pytest.raises(Refused, match="no generation 99"):
+        recover(store, MemoryStore(), "pets", RecoveryOptions(until=99))
+
+
+def test_a_lost_chunk_is_named_and_gone_on_without_when_told() -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, files = make_dataset(store, index, 2)
+    chunks = {path: bytes(dataset.namespace.stat(path).row["chunk"]) for path in files}
+    lost = chunks[min(files)]
+    store.delete(chunk_key("pets", ChunkId(lost)))
+    with pytest.raises(HistoryDamaged, match=str(ChunkId(lost))):
+        recover(store, MemoryStore(), "pets")
+    again = MemoryStore()
+    report = recover(store, again, "pets", RecoveryOptions(without_chunks=True))
+    assert [ref.id.value for ref in report.lost_chunks] == [lost]
+    found = contents(open_dataset(store, again, "pets"))
+    for path, data in files.items():
+        assert (found.get(path) == data) == (chunks[path] != lost)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_between_any_two_records_it_goes_on(seed: int) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, seed, rounds=4)
+    wanted = all_maps(index, dataset)
+    calls = 0
+    while True:
+        half = MemoryStore()
+        broken = Piecewise.failing_after(half, calls, seed)
+        stopped = broken.stopped(partial(recover, store, broken, "pets"))
+        recover(store, half, "pets")
+        assert all_maps(half, dataset) == wanted, calls
+        if not stopped:
+            break
+        calls += 1 + calls // 10
+    assert calls > 20
+
+
+_KILLED = """
+import os, signal, sys
+from metadata.kv.lmdb_file import LmdbFileStore
+left, put = [int(sys.argv[1])], LmdbFileStore.put
+def killed(self, phases):
+    put(self, phases)
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+LmdbFileStore.put = killed
+from dieselfs.cli import main
+main(sys.argv[2:])
+"""
+
+
+def dlcmd_killed(puts: int, *arguments: str) -> int:
+    command = [sys.executable, "-c", _KILLED, str(puts), *arguments]
+    return subprocess.run(command, timeout=120, check=False, capture_output=True).returncode
+
+
+def test_a_command_killed_half_way_is_finished_by_the_next(tmp_path: Path) -> None:
+    store, index = LocalDirectory(tmp_path / "store"), MemoryStore()
+    dataset, files = make_dataset(store, index, 7, rounds=6)
+    for puts in (2, 3):
+        folder = tmp_path / f"new{puts}/index"  # neither it nor its parent is there
+        places = ["--store", f"file://{tmp_path}/store", "--index", f"lmdb://{folder}"]
+        assert dlcmd_killed(puts, *places, "recover", "pets") == -signal.SIGKILL
+        again = LmdbFileStore(folder)
+        assert all_maps(again, dataset) != all_maps(index, dataset)
+        again.close()
+        assert dlcmd_killed(1000, *places, "recover", "pets") == 9
+        again = LmdbFileStore(folder)
+        assert all_maps(again, dataset) == all_maps(index, dataset)
+        assert contents(open_dataset(store, again, "pets")) == files
+        again.close()
+
+
+def test_into_redis(redis_url: str) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, 4, skews_s=(0, 7))
+    redis: KeyValueStore = open_index(redis_url)
+    recover(store, redis, "pets")
+    assert all_maps(redis, dataset) == all_maps(index, dataset)
+    lost = keys.files_of(dataset.ref.id, b"")
+    redis.drop([lost, keys.chunks_of(dataset.ref.id)])
+    assert recover(store, redis, "pets").changed
+    assert all_maps(redis, dataset) == all_maps(index, dataset)
+    redis.close()
