@@ -45,21 +45,20 @@ class DirectoryTable:
     """About 300 bytes a directory, and its path. Call `add` for each chunk of a commit, then `commit`."""
 
     def __init__(self, dataset_id: bytes) -> None:
-        self.paths: list[bytes] = []
+        self.paths = [b""]
         """By number, parents before children."""
         self._dataset_id = dataset_id
-        self._numbers: dict[bytes, int] = {}
-        self._new_parents: list[int] = []
-        self._digests = bytearray()
+        self._numbers = {b"": ROOT}
+        self._new_parents = [ROOT]
+        self._digests = bytearray(xxhash.xxh3_128_digest(dataset_id))
         # By number; longer than `paths`, so that they grow seldom.
         self._parents = np.zeros(0, np.int64)
         self._rows = np.zeros(0, ENTRY)
         self._places = np.zeros(0, np.uint64)
         self._known = np.zeros(0, bool)
         # Of the present commit.
-        self._touched: list[Numbers] = []
-        self._entries = _Entries.none()
-        self._take_in(b"")
+        self._touched = np.zeros(0, bool)
+        self._entries: list[_Entries] = []
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -84,23 +83,24 @@ class DirectoryTable:
     ) -> None:
         """A chunk of the present commit adds files to the directories `touched`, and has entries of directories: their `paths`,
         records, places, and which of them are new and no deletions."""
-        if len(touched):
-            self._touched.append(np.unique(touched))
+        self._grow()
+        self._touched[touched] = True
         if len(paths):
-            self._entries = self._entries.followed_by(
-                _Entries(self.numbers_of(paths), rows, places, adds)
-            )
+            self._entries.append(_Entries(self.numbers_of(paths), rows, places, adds))
 
     def commit(self, commit: Commit) -> None:
         """Every chunk of the present commit has been added: bring the records to it."""
         self._grow()
-        put = self._entries.greatest()
+        put = _Entries.joined(self._entries).greatest()
         below = put.adds & (put.numbers != ROOT)
-        touched = self._with_those_above([*self._touched, self._parents[put.numbers[below]]])
+        self._touched[self._parents[put.numbers[below]]] = True
+        touched = self._with_those_above(np.flatnonzero(self._touched))
         implied = np.setdiff1d(touched, put.numbers[put.adds])
         beaten = np.isin(put.numbers, implied)
-        self._replace(put.chosen(~beaten).followed_by(self._implied(commit, implied)))
-        self._touched, self._entries = [], _Entries.none()
+        self._replace(put.chosen(~beaten))  # the two name different directories
+        self._replace(self._implied(commit, implied))
+        self._touched[:] = False
+        self._entries = []
 
     def digests(self) -> npt.NDArray[np.uint64]:
         """Of every directory so far, as in `DirectoryRecords`."""
@@ -120,16 +120,16 @@ class DirectoryTable:
         )
 
     def _take_in(self, path: bytes) -> None:
-        parent = ROOT
-        if path:
-            above = path.rpartition(b"/")[0]
-            if above not in self._numbers:
-                self._take_in(above)
-            parent = self._numbers[above]
-        self._numbers[path] = len(self.paths)
-        self.paths.append(path)
-        self._new_parents.append(parent)
-        self._digests += xxhash.xxh3_128_digest(self._dataset_id + path)
+        missing = []
+        while path not in self._numbers:
+            missing.append(path)
+            path = path.rpartition(b"/")[0]
+        parent = self._numbers[path]
+        for below in reversed(missing):
+            self._new_parents.append(parent)
+            parent = self._numbers[below] = len(self.paths)
+            self.paths.append(below)
+            self._digests += xxhash.xxh3_128_digest(self._dataset_id + below)
 
     def _grow(self) -> None:
         old, count = len(self.paths) - len(self._new_parents), len(self.paths)
@@ -138,13 +138,14 @@ class DirectoryTable:
             self._parents = np.append(self._parents, np.zeros(more, np.int64))
             self._rows = np.concatenate([self._rows, np.zeros(more, ENTRY)], dtype=ENTRY)
             self._places = np.append(self._places, np.full(more, NOWHERE))
+            self._touched = np.append(self._touched, np.zeros(more, bool))
             self._known = np.append(self._known, np.zeros(more, bool))
         self._parents[old:count] = self._new_parents
         self._new_parents = []
 
-    def _with_those_above(self, numbers: Sequence[Numbers]) -> Numbers:
-        """These directories and all above them, without the root, each once."""
-        found = level = np.unique(np.concatenate([*numbers, np.zeros(0, np.int64)]))
+    def _with_those_above(self, numbers: Numbers) -> Numbers:
+        """These directories (each once) and all above them, without the root."""
+        found = level = numbers
         while len(level):
             level = np.setdiff1d(self._parents[level], found)
             found = np.concatenate([found, level])
@@ -188,17 +189,12 @@ class _Entries:
     adds: npt.NDArray[np.bool_]
 
     @classmethod
-    def none(cls) -> _Entries:
+    def joined(cls, pieces: Sequence[_Entries]) -> _Entries:
         return cls(
-            np.zeros(0, np.int64), np.zeros(0, ENTRY), np.zeros(0, np.uint64), np.zeros(0, bool)
-        )
-
-    def followed_by(self, other: _Entries) -> _Entries:
-        return _Entries(
-            np.concatenate([self.numbers, other.numbers]),
-            np.concatenate([self.rows, other.rows], dtype=ENTRY),
-            np.concatenate([self.places, other.places]),
-            np.concatenate([self.adds, other.adds]),
+            np.concatenate([np.zeros(0, np.int64), *(piece.numbers for piece in pieces)]),
+            np.concatenate([np.zeros(0, ENTRY), *(piece.rows for piece in pieces)], dtype=ENTRY),
+            np.concatenate([np.zeros(0, np.uint64), *(piece.places for piece in pieces)]),
+            np.concatenate([np.zeros(0, bool), *(piece.adds for piece in pieces)]),
         )
 
     def chosen(self, which: npt.NDArray[Any]) -> _Entries:

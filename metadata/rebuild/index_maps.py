@@ -17,7 +17,7 @@ from metadata.rebuild.directory_table import ROOT, DirectoryRecords
 from metadata.rebuild.map_sink import MapKind, MapPart
 from metadata.rebuild.memory_limits import MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries, joined
-from metadata.rebuild.standing import SortedFields, encoded, standing
+from metadata.rebuild.standing import GroupedFields, encoded, standing
 from metadata.records import is_deletion, is_file
 
 _KEY_BYTES: Final = len(b"{" + print_id(bytes(16)).encode() + b"}f")
@@ -160,7 +160,7 @@ class IndexMaps:
         self,
         kind: MapKind,
         map_keys: Sequence[bytes],
-        fields: SortedFields,
+        fields: GroupedFields,
         rows: npt.NDArray[np.void],
         lowest: int,
     ) -> Iterator[MapPart]:

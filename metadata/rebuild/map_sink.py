@@ -26,7 +26,7 @@ class MapPart:
     """The path whose children the fields are; `b""` for the root, chunks and state."""
     key: bytes
     fields: Sequence[bytes]
-    """Ascending. None at all: nothing should be there, which a present index may not know."""
+    """In any order. None at all: nothing should be there, which a present index may not know."""
     values: Sequence[bytes]
     """`values[i]` belongs to `fields[i]`."""
     first: bytes = b""
@@ -39,7 +39,7 @@ class MapPart:
 
 
 class MapSink(Protocol):
-    """Takes a rebuilt index. Called from one thread: `begin`, then `put` any number of times, then `finish`."""
+    """Takes a rebuilt index. Called by one thread at a time: `begin`, then `put` any number of times, then `finish`."""
 
     def begin(self, dataset_id: bytes, generation: int) -> None:
         """The index of this dataset at this generation is to come."""
@@ -47,7 +47,7 @@ class MapSink(Protocol):
 
     def put(self, parts: Sequence[MapPart]) -> None:
         """Take the maps of directories, both maps of every directory that the history knows, in the order of keys; then the map
-        of chunks. Every field of a map is covered by exactly one part. About 10,000 fields a call."""
+        of chunks. Every field of a map is covered by exactly one part. About 30,000 fields a call."""
         ...
 
     def finish(self, state: MapPart) -> None:

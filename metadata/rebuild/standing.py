@@ -16,8 +16,8 @@ from metadata.records import ENTRY
 
 
 @dataclass(frozen=True, slots=True)
-class SortedFields:
-    """Fields of several maps in the order of map keys and fields; columns of equal length."""
+class GroupedFields:
+    """Fields of several maps, one map after the other; columns of equal length."""
 
     maps: npt.NDArray[np.int64]
     """Which map each belongs to, ascending."""
@@ -38,20 +38,19 @@ def standing(
     maps: npt.NDArray[np.int64],
     names: Sequence[bytes],
     versions: npt.NDArray[np.uint64],
-) -> SortedFields:
-    """Of the entries of each name of each map the last one with the greatest version. `map_keys` ascend; `maps` says which of them
-    an entry belongs to."""
-    numbers: Sequence[int] = range(len(names))
-    every = [map_keys[at] + name for at, name in zip(maps.tolist(), names, strict=True)]
-    keys = every
-    if (versions[1:] < versions[:-1]).any():
-        numbers = np.argsort(versions, kind="stable").tolist()
-        keys = [every[number] for number in numbers]
-    best = dict(zip(keys, numbers, strict=True))  # what comes later stays
-    ordered = sorted(best)
-    chosen = np.fromiter(map(best.__getitem__, ordered), np.intp, len(ordered))
-    return SortedFields(
-        maps[chosen], [names[number] for number in chosen.tolist()], ordered, chosen
+) -> GroupedFields:
+    """Of the entries of each name of each map the last one with the greatest version. `maps` says which of `map_keys` an entry
+    belongs to."""
+    order = np.lexsort((versions, maps))
+    numbers = order.tolist()
+    grouped = [names[number] for number in numbers]
+    keys = [map_keys[at] + name for at, name in zip(maps[order].tolist(), grouped, strict=True)]
+    best = dict(zip(keys, numbers, strict=True))  # what comes later stays, where the first was
+    if len(best) == len(keys):
+        return GroupedFields(maps[order], grouped, keys, order)
+    chosen = np.fromiter(best.values(), np.intp, len(best))
+    return GroupedFields(
+        maps[chosen], [names[number] for number in chosen.tolist()], list(best), chosen
     )
 
 
