@@ -14,7 +14,7 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from dieselfs.dataset import Dataset
 from metadata.dataset_state import register_dataset
 from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt
-from metadata.kv.forgetting import memory_of
+from metadata.kv.forgetting import Memory, memory_of
 
 _ATTEMPTS = 4
 """A fail-over in the middle of putting right what another one lost."""
@@ -27,7 +27,7 @@ class Publisher:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._losses = memory_of(dataset.index).losses
+        self._memory = memory_of(dataset.index)
         self._sure = dataset.namespace.state().generation
         """Everything up to this generation was in the index, and confirmed."""
 
@@ -40,7 +40,7 @@ class Publisher:
                 raise
         else:
             memory = memory_of(self._dataset.index)
-            if memory.losses == self._losses:
+            if memory.losses == self._memory.losses:
                 if memory.is_confirmed:
                     self._sure = state.generation
                 return
@@ -48,27 +48,31 @@ class Publisher:
 
     def _has_forgotten(self) -> bool:
         losses = memory_of(self._dataset.index).losses
-        return losses != self._losses or self._dataset.namespace.state().generation < self._sure
+        return (
+            losses != self._memory.losses or self._dataset.namespace.state().generation < self._sure
+        )
 
     def _put_right(self) -> None:
         for _ in range(_ATTEMPTS):
-            losses = memory_of(self._dataset.index).losses
+            memory = memory_of(self._dataset.index)
             try:
-                self._put_again()
+                self._put_again(memory)
             except (IndexForgot, IndexBehind) as error:  # others may be putting right the same
                 log.warning("%s", error)
                 continue
-            self._losses = losses
+            self._memory = memory
             if not self._has_forgotten():
                 return
         raise IndexForgot(
             "the index keeps forgetting; `dlcmd recover` rebuilds it when it is sound"
         )
 
-    def _put_again(self) -> None:
+    def _put_again(self, memory: Memory) -> None:
         """Whatever the index says of itself: what it has applied may be less than it had, or more than is there."""
         dataset = self._dataset
         after = min(self._sure, dataset.namespace.state().generation)
+        if memory.losses_without_end != self._memory.losses_without_end:
+            after = 0
         log.warning(
             "dataset %s: the index has forgotten recent records; all commits after %s are put again",
             dataset.ref.name,

@@ -14,16 +14,18 @@ class Memory:
 
     losses: int
     """How often it was seen that something acknowledged was forgotten. Only grows."""
+    losses_without_end: int
+    """Those of which nobody knows how much was forgotten: perhaps all."""
     is_confirmed: bool
     """Everything acknowledged survives the next fail-over as well, as far as the servers say."""
 
 
-NOTHING_FORGOTTEN: Final = Memory(0, True)
+NOTHING_FORGOTTEN: Final = Memory(0, 0, True)
 
 
 @runtime_checkable
 class MayForget(Protocol):
-    """A `KeyValueStore` whose put may raise `IndexForgot`, before the phases that follow the loss."""
+    """A `KeyValueStore` whose changing calls raise `IndexForgot` when they see a loss: of a put, before the phases that follow."""
 
     def memory(self) -> Memory: ...
 

@@ -12,12 +12,12 @@ local unpack_stamp = struct.unpack
 local pairs_to_set, count, elsewhere = {}, 0, {}
 for i = 1, n do
   local old, new, wins = present[i + 1], ARGV[n + 2 + i], true
-  if old then
+  if old and #old >= 16 then  -- a shorter one is damaged, and older than any
     -- As numbers, because Lua compares strings by locale; exact below 2^53.
     local old_high, old_low = unpack_stamp('>I8I8', old)
     local new_high, new_low = unpack_stamp('>I8I8', new)
     wins = new_high > old_high or (new_high == old_high and new_low > old_low)
-  elseif is_split then
+  elseif is_split and not old then
     elsewhere[#elsewhere + 1] = i - 1
     wins = false
   end

@@ -93,7 +93,7 @@ class RedisClusterStore(RedisMaps):
             for address, places in by_node.items()
         ]
         pipelines = [
-            Pipeline(self._pools.pool(address), envelope.all())
+            self._replication.pipeline(self._pools.pool(address), envelope)
             for address, envelope in zip(by_node, envelopes, strict=True)
         ]
         for places, envelope, answers in zip(
@@ -137,8 +137,6 @@ class RedisClusterStore(RedisMaps):
             if master is not None:
                 seats.setdefault(master, slot)
         self._seats, self._slots = seats, slots
-        for first, _, _, *replicas in reply:
-            self._replication.expect(first, len(replicas))
 
     def _unavailable(self, error: exceptions.RedisError | None) -> IndexUnavailable:
         if error is None or "cluster support disabled" in str(error):

@@ -19,7 +19,7 @@ from typing import Final
 import xxhash
 from redis import exceptions
 
-from metadata.errors import IndexForgot, IndexUnavailable
+from metadata.errors import IndexUnavailable
 from metadata.kv.forgetting import Memory
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.redis_pipeline import Command, Reply, Script, advice, is_error
@@ -53,7 +53,8 @@ class RedisMaps(ABC):
         self._is_open = True
 
     def memory(self) -> Memory:
-        return Memory(self._replication.losses, self._replication.is_confirmed)
+        known = self._replication
+        return Memory(known.losses, known.losses_without_end, known.is_confirmed)
 
     @abstractmethod
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
@@ -110,10 +111,7 @@ class RedisMaps(ABC):
         for updates in phases:
             elsewhere = self._put(updates, self._split_above)
             self._put(elsewhere, 0)
-            if self._replication.losses != losses:  # a later phase would promise what is gone
-                raise IndexForgot(
-                    f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` puts them right"
-                )
+            self._replication.check(losses)
 
     def remove(self, removals: Sequence[MapFields]) -> None:
         slices = [

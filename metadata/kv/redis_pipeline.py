@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -82,13 +82,27 @@ def _packed(words: Sequence[Argument]) -> bytes:
     return cast(bytes, hiredis.pack_command(cast(Any, tuple(words))))
 
 
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What to ask over a connection that is new, before anything else; `heed` gets the answers, and may raise."""
+
+    commands: Sequence[Command] = ()
+    heed: Callable[[list[Reply]], None] = lambda replies: None
+
+
+NO_GREETING: Final = Greeting()
+
+
 class Pipeline:
     """Commands on their way to one server. `send`, then `receive`: so several servers work at a
     time."""
 
-    def __init__(self, pool: Any, commands: Sequence[Command]) -> None:
+    def __init__(
+        self, pool: Any, commands: Sequence[Command], greeting: Greeting = NO_GREETING
+    ) -> None:
         self._pool = pool
         self._commands = commands
+        self._greeting = greeting
         self._connection: Any = None
         self._failure: exceptions.RedisError | None = None
 
@@ -100,12 +114,23 @@ class Pipeline:
             packed.append(_packed(command.words()))
         try:
             self._connection = self._pool.get_connection()
+            if self._greeting.commands and self._connection.is_new:
+                self._greet()
             self._connection.send_packed_command(packed)
         except exceptions.RedisError as error:
             self._failure = error
         except BaseException:
             self.abandon()
             raise
+
+    def _greet(self) -> None:
+        commands = self._greeting.commands
+        self._connection.send_packed_command([_packed(command.words()) for command in commands])
+        replies = [self._read() for _ in commands]
+        if self._failure is not None:
+            raise self._failure
+        self._greeting.heed(replies)
+        self._connection.is_new = False
 
     def receive(self, deadline: float) -> list[Reply]:
         """The answers, the first of which must begin to arrive before `deadline` (monotonic)."""
@@ -193,6 +218,7 @@ class RedisUrl:
             socket_timeout=SOCKET_TIMEOUT_S,
             socket_connect_timeout=SOCKET_TIMEOUT_S,
             max_connections=_MAX_CONNECTIONS,
+            redis_connect_func=_connected,
         )
         try:
             self.pool().make_connection()
@@ -214,6 +240,11 @@ class RedisUrl:
         if address is not None:
             options.update(host=address.host, port=address.port)
         return ConnectionPool(**options)
+
+
+def _connected(connection: Any) -> None:
+    connection.on_connect()
+    connection.is_new = True
 
 
 class Pools:

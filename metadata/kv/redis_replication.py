@@ -4,7 +4,7 @@ A Redis acknowledges a write before any replica has it, so a fail-over may forge
 Redis names each history of writes by a random id and counts its bytes; a promoted replica also tells where it left the history that it
 followed (`INFO replication`: master_replid, master_repl_offset, master_replid2, second_repl_offset). So the answer that comes behind
 each group of writes tells whether the server at this place still holds all that it held before; of one that started again, and so does not
-know, the last value put there tells (`Witness`). `WAIT 1` behind it makes sure, where
+know, the last value put there tells (`Witness`), before anything is written over the new connection. `WAIT 1` behind it makes sure, where
 there is a replica, that it has them too, so that nothing is forgotten when the master dies. All of it travels in the pipeline of the writes:
 no round trip of their own.
 """
@@ -15,17 +15,26 @@ import logging
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from redis import exceptions
 
+from metadata.errors import IndexForgot
 from metadata.kv.key_value_store import STAMP_BYTES
-from metadata.kv.redis_pipeline import Argument, Command, Reply, Script, is_error
+from metadata.kv.redis_pipeline import (
+    Argument,
+    Command,
+    Greeting,
+    Pipeline,
+    Reply,
+    Script,
+    is_error,
+)
 
 WAIT_MS: Final = 1000
 """Below the socket timeout: an answer that is late is told apart from none. Usually it takes half a millisecond."""
 LATE_WAIT_MS: Final = 50
-"""Once a replica was late, until it is in time again: a put goes on at nearly its pace."""
+"""Once a replica was late, until it is in time again: a put goes on at nearly its pace. And where it is not known yet whether there is one."""
 _WARNING_PAUSE_S: Final = 60.0
 _NO_HISTORY: Final = "0" * 40
 _NO_ANSWER: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
@@ -95,22 +104,26 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Commands for one server, and what is asked before and behind them."""
+    """Commands for one server, and what is asked of it besides."""
 
     place: Place
     commands: Sequence[Command]
-    witness: Witness | None
-    behind: Sequence[Command]
+    behind: Sequence[Command] = ()
+    witness: Witness | None = None
+
+    @property
+    def writes(self) -> bool:
+        return any(command.writes for command in self.commands)
+
+    @property
+    def greeting(self) -> list[Command]:
+        """What a server is asked over a new connection before anything is written to it: it may have started again, or be another."""
+        if not self.writes:
+            return []
+        return [_INFO] if self.witness is None else [_INFO, _looked_for(self.witness)]
 
     def all(self) -> list[Command]:
-        before = [] if self.witness is None else [_looked_for(self.witness)]
-        return [*before, *self.commands, *self.behind]
-
-    def parts(self, replies: Sequence[Reply]) -> tuple[Reply, list[Reply], Sequence[Reply]]:
-        """Of the witness, to the commands, to what came behind."""
-        start = 0 if self.witness is None else 1
-        end = start + len(self.commands)
-        return (replies[0] if start else None), list(replies[start:end]), replies[end:]
+        return [*self.commands, *self.behind]
 
 
 def _looked_for(witness: Witness) -> Command:
@@ -140,42 +153,59 @@ class Replication:
         self._next_warning = 0.0
         self.losses = 0
         """How many times a server was met that lacks what one at its place had acknowledged."""
+        self.losses_without_end = 0
+        """Those of which nobody knows how much: it started again, and not with all."""
 
     @property
     def is_confirmed(self) -> bool:
         """Every write that was acknowledged is on a replica too, where there was one."""
         return not self._late
 
-    def expect(self, place: Place, replicas: int) -> None:
-        """What others say of a place where nothing has been written yet."""
-        self._replicas.setdefault(place, replicas)
-
     def envelope(self, place: Place, commands: Sequence[Command]) -> Envelope:
         """What to send with these commands to the server at `place`."""
         if not any(command.writes for command in commands):
             met = place in self._positions
-            return Envelope(place, commands, None, () if met else (_INFO,))
+            return Envelope(place, commands, () if met else (_INFO,))
         behind = [_INFO]
-        if self._replicas.get(place):
-            wait_ms = LATE_WAIT_MS if place in self._late else WAIT_MS
+        replicas = self._replicas.get(place)
+        if replicas != 0:
+            wait_ms = LATE_WAIT_MS if replicas is None or place in self._late else WAIT_MS
             behind.append(Command(b"", ("WAIT", "1", str(wait_ms))))
-        return Envelope(place, commands, self._witnesses.get(place), tuple(behind))
+        return Envelope(place, commands, tuple(behind), self._witnesses.get(place))
+
+    def pipeline(self, pool: Any, envelope: Envelope) -> Pipeline:
+        """The envelope on its way."""
+        greeting = Greeting(envelope.greeting, lambda replies: self.meet(envelope, replies))
+        return Pipeline(pool, envelope.all(), greeting)
+
+    def meet(self, envelope: Envelope, replies: Sequence[Reply]) -> None:
+        """Heed what a server says to the greeting; raises `IndexForgot`, and nothing is written, if it lacks what it should have."""
+        losses = self.losses
+        kept = envelope.witness is not None and envelope.witness.is_shown_by(replies[-1])
+        self._learn(envelope.place, replies[0], kept)
+        self.check(losses)
 
     def open(self, envelope: Envelope, replies: Sequence[Reply]) -> list[Reply]:
         """The replies to the commands themselves; errors for all of them if the connection ended before a replica had the writes."""
-        witness, own, added = envelope.parts(replies)
+        own, added = list(replies[: len(envelope.commands)]), replies[len(envelope.commands) :]
         lost = [reply for reply in added if isinstance(reply, _NO_ANSWER)]
         if lost:
             return [reply if is_error(reply) else lost[0] for reply in own]
         place = envelope.place
         if added:
-            kept = envelope.witness is not None and envelope.witness.is_shown_by(witness)
-            self._learn(place, added[0], kept)
-        if len(added) > 1:
+            self._learn(place, added[0], kept=False)
+        if len(added) > 1 and self._replicas.get(place):
             self._confirm(place, added[1])
         if (last := _last_put(envelope.commands, own)) is not None:
             self._witnesses[place] = last
         return own
+
+    def check(self, losses: int) -> None:
+        """`IndexForgot` if more than these were seen: what follows would promise what is gone."""
+        if self.losses != losses:
+            raise IndexForgot(
+                f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` puts them right"
+            )
 
     def _learn(self, place: Place, reply: Reply, kept: bool) -> None:
         try:
@@ -190,13 +220,18 @@ class Replication:
             self._not_confirmed(place)
         if earlier is None or position.holds(earlier):
             return
-        if position.follows(earlier) or not kept:
+        if position.follows(earlier):
             self.losses += 1
-            self._late.discard(place)
-            log.warning(
-                "index %s: a server has forgotten what it or the one before it had acknowledged",
-                self._shown,
-            )
+        elif not kept:
+            self.losses += 1
+            self.losses_without_end += 1
+        else:
+            return
+        self._late.discard(place)
+        log.warning(
+            "index %s: a server has forgotten what it or the one before it had acknowledged",
+            self._shown,
+        )
 
     def _confirm(self, place: Place, reply: Reply) -> None:
         if isinstance(reply, int) and reply >= 1:

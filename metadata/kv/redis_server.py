@@ -12,7 +12,6 @@ from metadata.errors import IndexUnavailable
 from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     Command,
-    Pipeline,
     Pools,
     RedisUrl,
     Reply,
@@ -47,7 +46,7 @@ class RedisServerStore(RedisMaps):
 
     def _round(self, commands: Sequence[Command]) -> list[Reply]:
         envelope = self._replication.envelope(_PLACE, commands)
-        [replies] = exchange([Pipeline(self._pools.pool(), envelope.all())])
+        [replies] = exchange([self._replication.pipeline(self._pools.pool(), envelope)])
         return self._replication.open(envelope, replies)
 
     def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
+import socket
 import sys
 import time
 import traceback
@@ -16,6 +18,7 @@ from chunkstore.group_commit import GroupCommit
 from dieselfs import assembly
 from dieselfs.cli import run
 from dieselfs.packing.request import PackProgress
+from metadata.kv.redis_server import RedisServerStore
 from tests.faults.killed_calls import KilledIndex, KilledStore, KillPoint, SharedCounts, Trap
 
 END_TIMEOUT_S = 60.0
@@ -40,21 +43,35 @@ class Ended:
 class Running:
     """A command under way; `end` waits for it."""
 
-    def __init__(self, folder: Path, work: Callable[[SharedCounts], int]) -> None:
+    def __init__(
+        self, folder: Path, work: Callable[[SharedCounts, Callable[[], None]], int]
+    ) -> None:
         self._counts = SharedCounts()
         self._errors = folder / f"errors-{time.monotonic_ns()}"
         reading, writing = os.pipe()
+        self._gate, theirs = socket.socketpair()
         self.pid = os.fork()
         if not self.pid:
             os.close(reading)  # `writing` stays open in every process that comes of this one
-            _never_return(self._errors, lambda: work(self._counts))
+            self._gate.close()
+            _never_return(self._errors, lambda: work(self._counts, lambda: _wait_at(theirs)))
         os.close(writing)
+        theirs.close()
         self._alive = reading
+
+    def wait_for_pause(self) -> None:
+        """Return when the command waits at its point."""
+        self._gate.settimeout(END_TIMEOUT_S)
+        assert self._gate.recv(1) == b"p", f"ended before it came there: {self.end()}"
+
+    def go_on(self) -> None:
+        self._gate.send(b"g")
 
     def end(self) -> Ended:
         """When the last of its processes has ended."""
         ready, _, _ = select.select([self._alive], [], [], END_TIMEOUT_S)
         os.close(self._alive)
+        self._gate.close()
         _, status = os.waitpid(self.pid, 0 if ready else os.WNOHANG)
         counts = self._counts
         assert ready, f"the command does not end; it said {self._errors.read_text()!r}"
@@ -67,10 +84,16 @@ class Running:
         )
 
 
+def _wait_at(gate: socket.socket) -> None:
+    gate.send(b"p")
+    gate.recv(1)
+
+
 def _never_return(errors: Path, work: Callable[[], int]) -> None:
     code = 70
     try:
         sys.stdout = sys.stderr = open(errors, "w", buffering=1)  # noqa: SIM115
+        logging.getLogger().handlers.clear()  # the test's own
         code = work()
     except BaseException:
         traceback.print_exc()
@@ -84,11 +107,15 @@ def start_dlcmd(
     arguments: Sequence[str],
     point: KillPoint | None = None,
     group_bytes: int | None = None,
+    patience_s: float | None = None,
 ) -> Running:
-    """Start `dlcmd arguments` with commits of at most about `group_bytes`; it dies at `point`."""
+    """Start `dlcmd arguments` with commits of at most about `group_bytes` and so much patience with a single Redis; it dies, or waits, at `point`."""
 
-    def work(counts: SharedCounts) -> int:
-        _set_trap(Trap(counts, point), counts)
+    def work(counts: SharedCounts, pause: Callable[[], None]) -> int:
+        _set_trap(Trap(counts, point, pause), counts)
+        if patience_s is not None:
+            keywords: Any = RedisServerStore.__init__.__kwdefaults__
+            keywords["patience_s"] = patience_s
         if group_bytes is not None:
             defaults: Any = GroupCommit.__init__.__kwdefaults__
             defaults["group_bytes"] = group_bytes

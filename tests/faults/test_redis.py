@@ -1,0 +1,129 @@
+"""A single Redis server that goes, comes back, or comes back empty, while `dlcmd put` writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dieselfs.cli.exit_codes import ExitCode
+from tests.faults.case import Measured, fault_case
+from tests.faults.forked_dlcmd import start_dlcmd
+from tests.faults.killed_calls import PAUSED, KillPoint
+from tests.faults.repeated_put import NEW, OLD, RepeatedPut, folder_in_memory
+from tests.services.redis_processes import RedisProcess
+
+PHASES = 4
+"""Of one commit: chunks and totals, entries, retired chunks, applied."""
+
+
+@pytest.fixture
+def put(own_redis_server: RedisProcess) -> Iterator[RepeatedPut]:
+    with folder_in_memory() as folder:
+        yield RepeatedPut(folder, own_redis_server.url)
+
+
+def before_phase(phase: int) -> KillPoint:
+    """Of the second commit that the put makes."""
+    return KillPoint(False, PHASES + phase, PAUSED, of="put")
+
+
+def empty(server: RedisProcess) -> None:
+    """As if it had kept nothing."""
+    for kept in ("appendonlydir", "dump.rdb"):
+        shutil.rmtree(server.folder / kept, ignore_errors=True)
+
+
+@fault_case(
+    "the Redis of the index is SIGKILLed between two phases of a commit and started again, with its append-only file",
+    promise="the put waits and goes on; nothing is lost, the index is what recovery builds",
+    bound_s=30,
+    why="whatever is sent again is decided by stamps",
+)
+def test_killed_and_back(
+    put: RepeatedPut, own_redis_server: RedisProcess, measured: Measured
+) -> None:
+    running = put.start(before_phase(2))
+    running.wait_for_pause()
+    own_redis_server.stop()
+    running.go_on()
+    with measured.felt():
+        own_redis_server.start()
+        ended = running.end()
+    assert ended.code == 0, ended
+    assert "forgotten" not in ended.errors
+    put.check_whole()
+    measured.note("the put resumed")
+
+
+@pytest.mark.parametrize("phase", [1, 2, 3, 4])
+@fault_case(
+    "the Redis of the index is SIGKILLed before a phase of a commit and comes back empty",
+    promise="the put fills it again from the store and goes on; the index is what recovery builds",
+    bound_s=30,
+    check="metadata.kv.redis_replication:Position.holds=true",
+)
+def test_back_empty(
+    put: RepeatedPut, own_redis_server: RedisProcess, phase: int, measured: Measured
+) -> None:
+    running = put.start(before_phase(phase))
+    running.wait_for_pause()
+    own_redis_server.stop()
+    empty(own_redis_server)
+    own_redis_server.start()
+    with measured.felt():
+        running.go_on()
+        ended = running.end()
+    assert ended.code == 0, ended
+    assert "the index has forgotten recent records" in ended.errors
+    put.check_whole()
+    measured.note("the put said so and filled it again")
+
+
+@fault_case(
+    "the Redis of the index is SIGKILLed in the middle of a put and stays away",
+    promise="the put ends with an error that says what to do; what it acknowledged is there when Redis is; the same command finishes",
+    bound_s=30,
+    why="a commit is durable before the index hears of it",
+)
+def test_gone_for_good(
+    put: RepeatedPut, own_redis_server: RedisProcess, measured: Measured
+) -> None:
+    running = put.start(before_phase(2), patience_s=1)
+    running.wait_for_pause()
+    own_redis_server.stop()
+    with measured.felt():
+        running.go_on()
+        ended = running.end()
+    assert ended.code == ExitCode.TEMPORARY, ended
+    assert "check the address and that Redis runs there" in ended.errors
+    own_redis_server.start()
+    put.check_kept(ended)
+    assert put.again().code == 0
+    put.check_whole()
+    measured.note("exit code of a temporary failure; the next command brought the index up to date")
+
+
+@fault_case(
+    "the Redis of the index has lost everything between two commands",
+    promise="the next command fills it from the store",
+    bound_s=30,
+    why="opening a dataset compares index and store",
+)
+def test_empty_between_commands(
+    put: RepeatedPut, own_redis_server: RedisProcess, tmp_path: Path, measured: Measured
+) -> None:
+    running = put.start()
+    assert running.end().code == 0
+    own_redis_server.stop()
+    empty(own_redis_server)
+    own_redis_server.start()
+    with measured.felt():
+        listing = start_dlcmd(tmp_path, ["ls", *put.places.flags, "dl://d/a"]).end()
+    assert listing.code == 0, listing
+    there = {name.decode()[2:] for name in {**OLD, **NEW} if name.startswith(b"a/")}
+    assert set(listing.errors.split()) == there
+    put.check_whole()
+    measured.note("filled again")
