@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from dieselfs.dataset import open_dataset
+from dieselfs.purging.purge import purge
 from dieselfs.purging.request import PurgeRequest
-from tests.dieselfs.purging.purged_dataset import TARGET, PurgedDataset, random_change
-
-HISTORIES = 60
+from tests.dieselfs.purging.interrupted_calls import Interference, stepped
+from tests.dieselfs.purging.purged_dataset import NAME, TARGET, PurgedDataset, random_change
 
 
 def random_request(draw: random.Random) -> PurgeRequest:
@@ -22,20 +23,45 @@ def random_request(draw: random.Random) -> PurgeRequest:
     )
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_purges_at_random_points(part: int) -> None:
-    for seed in range(part, HISTORIES, 4):
-        draw = random.Random(seed)
-        world = PurgedDataset()
-        for _ in range(draw.randint(2, 8)):
-            for _ in range(draw.randint(1, 4)):
-                random_change(world, draw)
-            world.purge(random_request(draw))
-            world.check()
-        if world.files:
-            world.delete(*world.files)
-        for directory in sorted(world.directories - {b""}):
-            if directory in world.directories:
-                world.delete_tree(directory)
-        world.purge()
+@pytest.mark.parametrize("seed", range(12))
+def test_purges_at_random_points(seed: int) -> None:
+    draw = random.Random(seed)
+    world = PurgedDataset()
+    for _ in range(draw.randint(2, 8)):
+        for _ in range(draw.randint(1, 4)):
+            random_change(world, draw)
+        world.purge(random_request(draw))
         world.check()
+    clear(world)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_writers_go_on_while_a_purge_runs(seed: int) -> None:
+    """Puts, overwrites and deletions, of whole directories too, between any two calls that the purge makes."""
+    draw = random.Random(seed)
+    world = PurgedDataset()
+    for _ in range(8):
+        random_change(world, draw)
+    changes = 0
+    for _ in range(4):
+        interference = Interference(
+            draw, draw.choice([0.01, 0.05]), 6, lambda: random_change(world, draw)
+        )
+        store, index = stepped(world.store, world.index, interference)
+        purge(open_dataset(store, index, NAME), random_request(draw))
+        changes += interference.changes
+        world.check()
+    assert changes
+    clear(world)
+
+
+def clear(world: PurgedDataset) -> None:
+    """Delete everything; then nothing of it is left after a purge, no deletion either."""
+    if world.files:
+        world.delete(*world.files)
+    for directory in sorted(world.directories):
+        if directory in world.directories:
+            world.delete_tree(directory)
+    world.purge()
+    world.check()
+    assert not any(entry for entry in world.entries() if entry != b"")
