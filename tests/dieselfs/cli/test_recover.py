@@ -1,0 +1,188 @@
+"""`dlcmd recover`: what it prints, asks and answers with, and that a mount does not notice."""
+
+import json
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_id import ChunkIdGenerator, print_id
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk
+from chunkstore.object_keys import chunk_key, commit_key
+from dieselfs.client import Client
+from metadata import keys
+from metadata.kv.key_value_store import MapFields
+from tests.dieselfs.cli.conftest import FILES, TIME_NS, Dlcmd
+
+
+def leave_uncommitted(pets: Client, *, cut_short: int = 0, flip: bool = False) -> str:
+    """Store a chunk with the file `orphan` that no commit names; its id."""
+    sealed: list[SealedChunk] = []
+    writer = ChunkWriter(pets.dataset.ref, ChunkIdGenerator(), sealed.append)
+    writer.add_file(b"orphan", b"o" * 100, 0o644, TIME_NS)
+    writer.flush()
+    [chunk] = sealed
+    data = bytearray(chunk.head + b"o" * (100 - cut_short))
+    if flip:
+        data[-1] ^= 1
+    pets.dataset.store.create(chunk_key("pets", chunk.ref.id), [data])
+    return str(chunk.ref.id)
+
+
+def test_nothing_is_wrong(dlcmd: Dlcmd, pets: Client) -> None:
+    result = dlcmd("recover", "pets")
+    assert result.code == 0
+    assert result.lines == [
+        "pets, generation 2: 6 files, 4 directories, 1 chunk",
+        "nothing was wrong with the index",
+    ]
+    assert dlcmd("recover", "pets", "--check").lines[-1] == "nothing is wrong"
+
+
+def test_an_empty_index_is_filled(dlcmd: Dlcmd, pets: Client) -> None:
+    empty = f"memory://{print_id(pets.dataset.ref.id)}"
+    check = dlcmd("recover", "pets", "--index", empty, "--check", "--json")
+    assert check.code == 10
+    [record] = check.records
+    assert record["was_empty"]
+    assert record["differences"] == len(record["different"]) + 1  # and the name
+    result = dlcmd("recover", "pets", "--index", empty, "--json")
+    assert result.code == 9
+    [record] = result.records
+    assert record | {"files": 6, "commits_read": 2, "commits_lost": [], "generation": 2} == record
+    assert dlcmd("recover", "pets", "--index", empty).code == 0
+    assert dlcmd("cat", "pets:cat/1.jpg", "--index", empty).out == FILES["cat/1.jpg"]
+
+
+def test_differences_are_listed_and_mended(dlcmd: Dlcmd, pets: Client) -> None:
+    key = keys.files_of(pets.dataset.ref.id, b"cat")
+    pets.dataset.index.remove([MapFields(key, [b"1.jpg"])])
+    for flag in ("--check", "-n"):
+        result = dlcmd("recover", "pets", flag)
+        assert result.code == 10
+        assert result.lines[0] == "missing file cat/1.jpg"
+        assert result.lines[-1] == "the index differs in 1 record"
+    result = dlcmd("recover", "pets")
+    assert result.code == 9
+    assert result.lines[-1].startswith("put right: 1 record")
+    assert dlcmd("recover", "pets", "--check").code == 0
+
+
+def test_since_and_until(dlcmd: Dlcmd, pets: Client, tmp_path: Path) -> None:
+    client = Client.connect(
+        "pets",
+        store=pets.dataset.store,
+        index=pets.dataset.index,
+        snapshot_folder=tmp_path / "s",
+    )
+    with client:
+        client.delete("cat/1.jpg")
+    key = keys.files_of(pets.dataset.ref.id, b"cat")
+    pets.dataset.index.remove([MapFields(key, [b"1.jpg"])])  # the deletion is forgotten
+    assert dlcmd("recover", "pets", "--since", "2").code == 9
+    assert dlcmd("recover", "pets", "--since", "2").code == 0
+    assert dlcmd("recover", "pets", "--since", "1h").code == 0
+    result = dlcmd("recover", "pets", "--until", "2")
+    assert result.code == 0
+    assert "next: dlcmd mount pets@2 MOUNTPOINT" in result.lines[-1]
+    assert dlcmd("cat", "pets@2:cat/1.jpg").out == FILES["cat/1.jpg"]
+    assert dlcmd("cat", "pets:cat/1.jpg").code == 4
+    second = [f"memory://{print_id(pets.dataset.ref.id)}"]
+    to = dlcmd("recover", "pets", "--until", "2", "--to", *second)
+    assert (to.code, to.lines[-1]) == (0, "the index stays at this generation")
+    assert dlcmd("cat", "pets:cat/1.jpg", "--index", *second).out == FILES["cat/1.jpg"]
+    assert dlcmd("recover", "pets", "--to", *second).code == 0
+    assert dlcmd("cat", "pets:cat/1.jpg", "--index", *second).code == 4
+    now = datetime.now(UTC).isoformat()
+    assert dlcmd("recover", "pets", "--until", now).lines[0].startswith("pets, generation 3")
+
+
+def test_what_makes_no_sense_is_refused(dlcmd: Dlcmd, pets: Client, url: str) -> None:
+    for arguments in (
+        ["--until", "2", "--to", url],
+        ["--until", "2", "--since", "1"],
+        ["--check", "--adopt"],
+        ["--since", "yesterday"],
+        ["--dataset-id", "short"],
+    ):
+        result = dlcmd("recover", "pets", *arguments)
+        assert (result.code, result.err.count("\n")) == (2, 1), arguments
+    assert dlcmd("recover", "pets", "--until", "9").code == 1
+    assert dlcmd("recover", "nobody").code == 3
+    assert dlcmd("recover", "pets", "--until", "1h").code == 1  # before there was anything
+
+
+def test_uncommitted_chunks_are_shown_and_adopted_when_asked(dlcmd: Dlcmd, pets: Client) -> None:
+    leave_uncommitted(pets)
+    short, flipped = leave_uncommitted(pets, cut_short=1), leave_uncommitted(pets, flip=True)
+    result = dlcmd("recover", "pets", "-v")
+    assert result.code == 0
+    [summary] = [line for line in result.lines if "named by no commit" in line]
+    assert summary.startswith("3 chunks")
+    assert "2 whole" in summary
+    [line] = [line for line in result.lines if line.startswith(f"  {short}")]
+    assert "bytes instead of" in line
+    assert dlcmd("cat", "pets:orphan").code == 4
+    dry = dlcmd("recover", "pets", "--adopt", "-n", "--json")
+    assert (dry.code, len(dry.records[0]["adopted"])) == (10, 1)
+    refused = dlcmd("recover", "pets", "--adopt")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert dlcmd("cat", "pets:orphan").code == 4
+    adopted = dlcmd("recover", "pets", "--adopt", "--yes", "--json")
+    assert adopted.code == 9
+    [record] = adopted.records
+    assert record["adopted"] == dry.records[0]["adopted"]
+    assert flipped not in record["adopted"]
+    assert record["uncommitted"]["chunks"] == 2
+    assert dlcmd("cat", "pets:orphan").out == b"o" * 100
+    assert dlcmd("recover", "pets", "--adopt", "--yes").code == 0
+
+
+def test_lost_commits_are_said_and_made_again_when_told(dlcmd: Dlcmd, pets: Client) -> None:
+    for generation in (1, 2):
+        pets.dataset.store.delete(commit_key("pets", generation))
+    result = dlcmd("recover", "pets")
+    assert (result.code, result.err.count("\n")) == (7, 1)
+    assert "commit 1 is missing" in result.err
+    assert "--without-commits" in result.err
+    dry = dlcmd("recover", "pets", "--without-commits", "-n")
+    assert dry.code == 10
+    assert dry.lines[0] == "2 commits would be made again from 1 chunk with 6 files"
+    assert any("never acknowledged" in line for line in dry.lines)
+    assert dlcmd("recover", "pets", "--without-commits").code == 2
+    assert dlcmd("recover", "pets", "--without-commits", "--yes").code == 9
+    for path, data in FILES.items():
+        if isinstance(path, str):
+            assert dlcmd("cat", f"pets:{path}").out == data
+    assert dlcmd("recover", "pets").code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+def test_a_mount_goes_on_serving(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    """The index is gone, then being made again, and readers of the mount do not notice."""
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    shutil.rmtree(tmp_path / "data/dieselfs/index")
+    failures: list[object] = []
+    reads, ended = [0], threading.Event()
+
+    def read() -> None:
+        while not (ended.is_set() and reads[0] > 10):
+            try:
+                assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+                json.loads((mountpoint / ".dieselfs/stats.json").read_text())
+                reads[0] += 1
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    codes = [dlcmd("recover", "pets").code for _ in range(2)]
+    ended.set()
+    reader.join()
+    assert (codes, failures) == ([9, 0], [])
+    assert dlcmd("umount", mountpoint).code == 0
