@@ -24,6 +24,7 @@ QUICK = {
     "bench_memory": ["--files", "1000"],
     "bench_mount": ["--quick"],
     "bench_snapshot": ["--files", "20000"],
+    "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],
     "bench_resume": ["--files", "20000", "--rounds", "1"],
     "bench_shuffle_quality": ["--files", "20000", "--rounds", "1"],

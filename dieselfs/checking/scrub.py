@@ -186,7 +186,7 @@ def _read_all(
     file: ScrubFile | None,
     advance: Callable[[int, int], None],
 ) -> ScrubProgress:
-    """Read `chunks`, saving now and then how far it is, and at the end however it ends."""
+    """Read `chunks`, saving now and then how far it is, and when it is stopped."""
     state = begin
 
     def check(chunk: ChunkRef) -> WholeCheck:
@@ -201,9 +201,10 @@ def _read_all(
                 if file is not None and time.monotonic() - saved > _SAVED_EVERY_S:
                     file.write(state)
                     saved = time.monotonic()
-    finally:
+    except BaseException:
         if file is not None:
             file.write(state)
+        raise
     return state
 
 
