@@ -123,6 +123,8 @@ class _Purge:
         """Delete the retired chunks that nobody may read any more."""
         self.commits = _commits(self.dataset, self.commits)
         deletable, _, _ = _retired(self.dataset, self.commits, self.request.grace_s)
+        if not deletable:
+            return
         store, name = self.dataset.store, self.dataset.ref.name
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "purge-delete") as pool:
             for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), deletable):
@@ -193,6 +195,8 @@ class _Purge:
         """Drop the deletions that hide nothing any more, of those that lie in chunks without files; whether there were any."""
         chunks = self._sound_chunks()
         bare = [ChunkId(chunk_id) for chunk_id, record in chunks.items() if not record.file_count]
+        if not bare:
+            return False
         testimonies = self._testimonies(bare, chunks)
         standing = [
             deletion
@@ -281,10 +285,11 @@ def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
 
 def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
     """All commits from the first on; `known` are the first of them. A get each."""
-    newest = dataset.namespace.state().generation
-    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
-        missing = range(len(known) + BIRTH_GENERATION, newest + 1)
-        commits = [*known, *pool.map(dataset.log.read, missing)]
+    commits = list(known)
+    missing = range(len(commits) + BIRTH_GENERATION, dataset.namespace.state().generation + 1)
+    if len(missing) > _REQUESTS_AT_ONCE:
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
+            commits.extend(pool.map(dataset.log.read, missing))
     commits.extend(dataset.log.since(len(commits)))
     return commits
 

@@ -23,7 +23,7 @@ def random_request(draw: random.Random) -> PurgeRequest:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_purges_at_random_points(seed: int) -> None:
     draw = random.Random(seed)
     world = PurgedDataset()
@@ -35,7 +35,7 @@ def test_purges_at_random_points(seed: int) -> None:
     clear(world)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_writers_go_on_while_a_purge_runs(seed: int) -> None:
     """Puts, overwrites and deletions, of whole directories too, between any two calls that the purge makes."""
     draw = random.Random(seed)
