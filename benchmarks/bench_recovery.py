@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -122,12 +121,12 @@ def history(store: LocalDirectory) -> tuple[DatasetRef, list[Commit], ChunkReade
 
 @contextmanager
 def anonymous_memory() -> Iterator[list[int]]:
-    """The greatest RssAnon seen, in bytes: `ru_maxrss` also counts the pages of LMDB's file, which are the page cache's."""
+    """The greatest RssAnon seen, in bytes: the peak of all that is resident also counts pages of LMDB's file, which are the page cache's."""
     peak, done = [0], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.02):
-            peak[0] = max(peak[0], _anonymous_bytes())
+            peak[0] = max(peak[0], _status_bytes("RssAnon"))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -138,15 +137,15 @@ def anonymous_memory() -> Iterator[list[int]]:
         watcher.join()
 
 
-def _anonymous_bytes() -> int:
+def _status_bytes(field: str) -> int:
     status = Path("/proc/self/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0]) << 10
+    return int(status.partition(f"{field}:")[2].split()[0]) << 10
 
 
 def measure(root: Path, url: str) -> None:
     """One rebuild, in a process of its own; prints what it took."""
     store, index = CountedDirectory(root), open_index(url)
-    before = _anonymous_bytes()
+    before = _status_bytes("RssAnon")
     with anonymous_memory() as peak:
         begin, processor = time.perf_counter(), time.process_time()
         dataset, commits, reader = history(store)
@@ -167,7 +166,7 @@ def measure(root: Path, url: str) -> None:
                 "processor_s": processor,
                 "bytes_read": store.bytes_read,
                 "memory_bytes": peak[0] - before,
-                "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+                "rss_bytes": _status_bytes("VmHWM"),
             }
         )
     )

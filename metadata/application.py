@@ -20,7 +20,7 @@ from chunkstore.commit_log import Commit
 from chunkstore.paths import split
 from metadata import keys
 from metadata.commit_records import Holes, MapPart, commit_records
-from metadata.dataset_state import read_state
+from metadata.dataset_state import read_state, read_totals
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.records import (
@@ -44,14 +44,14 @@ def apply_commit(
     `retired_heads` those of `commit.retired`: the deletions in them that the commit does not carry are forgotten.
 
     Idempotent, also after a crash at any point of an earlier application; safe beside other processes doing the same. Raises
-    `RecordCorrupt` for a damaged record, and where the totals of the commits before are missing.
+    `RecordCorrupt` for a damaged record, and where the totals of the commits before are missing; `IndexBehind` for an index that is being rebuilt.
     """
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
     maps, holes = commit_records(index, dataset_id, commit, heads)
     change = _compare(index, maps, holes)
     chunk_fields, chunk_values = _chunk_records(index, chunks_key, commit, heads, holes)
     # Read last: while totals are older, no entry of this commit was there to be taken for an older one.
-    before = read_state(index, dataset_id, keys.TOTALS)
+    before = read_totals(index, dataset_id)
     if before.generation > commit.generation:  # another process is past this commit already
         applied = read_state(index, dataset_id, keys.APPLIED)
         if applied.generation < before.generation - 1:

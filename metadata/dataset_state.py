@@ -8,7 +8,7 @@ import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from metadata import keys
-from metadata.errors import RecordCorrupt
+from metadata.errors import IndexBehind, RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.records import EMPTY_STATE, DatasetState
 
@@ -20,6 +20,17 @@ def read_state(index: KeyValueStore, dataset_id: bytes, field: bytes) -> Dataset
     key = keys.state_of(dataset_id)
     value = index.get_many([MapFields(key, [field])])[0][0]
     return EMPTY_STATE if value is None else DatasetState.decode(key, field, value)
+
+
+def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
+    """As `read_state`, of an index that commits may be applied to; `IndexBehind` for one that is being rebuilt. One get."""
+    key = keys.state_of(dataset_id)
+    [[value, rebuilding]] = index.get_many([MapFields(key, [keys.TOTALS, keys.REBUILDING])])
+    if rebuilding is not None:
+        raise IndexBehind(
+            "the index is being rebuilt, or that was cut off: let `dlcmd recover` finish"
+        )
+    return EMPTY_STATE if value is None else DatasetState.decode(key, keys.TOTALS, value)
 
 
 def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
