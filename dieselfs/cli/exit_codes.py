@@ -48,11 +48,7 @@ MEANINGS: Final = {
     ExitCode.INTERRUPTED: "interrupted",
 }
 
-# What opens a dataset brings its index up to the store, from nothing if need be.
-_REBUILD: Final = (
-    "name a new, empty index with --index (or remove the LMDB folder, or flush the Redis database); "
-    "the next command fills it from the store"
-)
+_REBUILD: Final = "`dlcmd recover DATASET` mends the index, or makes it again, from the store"
 
 # The first class that matches an error decides. A hint is used where the message does not say itself what to do.
 _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [

@@ -117,19 +117,22 @@ class History:
             if ref.id not in retired and ref.id not in self.stored
         ]
 
-    def check_complete(self) -> DatasetRef:
-        """The dataset; `HistoryDamaged` if commits are lost, which says what can be done, `DirectoryNotFound` if there is none."""
-        if self.lost:
-            raise HistoryDamaged(_what_is_lost(self), _LOST_COMMITS_HINT)
-        if self.dataset is None or not self.commits:
-            raise DirectoryNotFound(
-                f"there is no dataset {self.name!r} in the store", "check the name and --store"
-            )
+    def check_exists(self) -> None:
+        """`DirectoryNotFound` if there is no such dataset, or one that has ended."""
         if self.is_removed:
             raise DirectoryNotFound(
                 f"dataset {self.name!r} is half removed",
                 f"`dlcmd dataset rm {self.name}` finishes it",
             )
+        if not self.newest:
+            raise DirectoryNotFound(
+                f"there is no dataset {self.name!r} in the store", "check the name and --store"
+            )
+
+    def check_complete(self) -> DatasetRef:
+        """The dataset; `HistoryDamaged` if commits are lost, which says what can be done."""
+        if self.lost or self.dataset is None:
+            raise HistoryDamaged(_what_is_lost(self), _LOST_COMMITS_HINT)
         return self.dataset
 
     def known_to_reach(self, generation: int) -> History:

@@ -55,7 +55,7 @@ def recover(
 ) -> RecoveryReport:
     """Make the index what the store says, in the way that `options` asks for, and tell what was done.
 
-    Readers of snapshots do not notice. Others may read and write meanwhile, but for `without_commits` and `adopt`, for which all
+    Readers of snapshots do not notice. What writers commit meanwhile is looked at again in the end; for `without_commits` and `adopt` all
     writers must have stopped. Whoever was killed repeats it.
 
     Raises `HistoryDamaged` for lost commits or chunks without the option to go on, `DirectoryNotFound`, `Refused` for a point in time
@@ -102,7 +102,9 @@ class _Recovery:
         self._entries = 0
 
     def run(self) -> RecoveryReport:
-        history = self._with_log(self._read())
+        history = self._read()
+        history.check_exists()
+        history = self._with_log(history)
         if self._looks and self._log is not None:
             return self._report(history)
         dataset = history.check_complete()
@@ -179,8 +181,11 @@ class _Recovery:
             state = self._rebuild(history, dataset, history.commits, mended)
             changed, removed = mended.changed, mended.removed
         changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
-        log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
-        state = Namespace(index, dataset).catch_up(log, reader)  # what was committed meanwhile
+        log = CommitLog(self._store, dataset)
+        if next(log.since(state.generation), None) is not None:
+            # What was committed meanwhile may have been applied, and half of it taken for wrong and undone.
+            reader = ChunkReader(self._store, dataset)
+            state = Namespace(index, dataset).reapply(log, reader, state.generation)
         return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
 
     def _since(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
@@ -215,12 +220,14 @@ class _Recovery:
             return self._report(history)
         if self._index is None:
             return self._snapshot(history, dataset, commits)
-        namespace = Namespace(self._index, dataset)
+        was_empty = is_empty(self._index, dataset)
         let_go(self._index, dataset)
-        namespace.hold(generation)  # first: nobody who opens it meanwhile brings it further
-        state = self._rebuild(history, dataset, commits, MendedIndex(self._index))
+        # First: nobody who opens it meanwhile brings it further.
+        Namespace(self._index, dataset).hold(generation)
+        sink = EmptyIndex(self._index) if was_empty else MendedIndex(self._index)
+        state = self._rebuild(history, dataset, commits, sink)
         claim_name(self._index, dataset, commits[0].time_ns)
-        return self._report(history, state)
+        return self._report(history, state, was_empty=was_empty)
 
     def _snapshot(
         self, history: History, dataset: DatasetRef, commits: Sequence[Commit]
@@ -248,7 +255,11 @@ class _Recovery:
         reader = ChunkReader(self._store, dataset)
         lost = {ref.id for ref in history.lost_chunks()}
 
+        heads = [ref.head_bytes for commit in commits for ref in commit.added]
+        self._progress.expect(0, sum(heads))
+
         def read_head(ref: ChunkRef) -> ChunkHead:
+            self._progress.advance(0, ref.head_bytes)
             return (
                 _without_entries(ref, dataset)
                 if ref.id in lost

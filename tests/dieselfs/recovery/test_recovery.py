@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -251,6 +252,57 @@ def test_a_lost_chunk_is_named_and_gone_on_without_when_told() -> None:
     found = contents(open_dataset(store, again, "pets"))
     for path, data in files.items():
         assert (found.get(path) == data) == (chunks[path] != lost)
+
+
+class Interrupting(MemoryObjectStore):
+    """The objects of another store; something happens before the first chunk is read, and before the last."""
+
+    def __init__(self, store: MemoryObjectStore, chunks: int, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self._objects = store._objects
+        self._moments = {1, chunks}
+        self._happens = happens
+        self._reads = 0
+        self._turn = threading.RLock()
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        with self._turn:  # reads come from several threads
+            self._reads += 1
+            if self._reads in self._moments:
+                self._happens()
+        return super().get_range(key, offset, length)
+
+
+@pytest.mark.parametrize("harm", [flip_bits, forget_records])
+def test_what_is_committed_meanwhile_is_there_in_the_end(
+    harm: Callable[[Maps, random.Random], None],
+) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, _ = make_dataset(store, index, 1)
+    chunks = len(read_history(store, "pets").stored)
+    whole = MemoryStore()
+    recover(store, whole, "pets")
+    writing = open_dataset(store, whole, "pets")
+    for key, fields in all_maps(whole, dataset).items():
+        if key not in (keys.DATASETS, keys.state_of(dataset.ref.id)):
+            damaged = {key: dict(fields)}
+            harm(damaged, random.Random(key))
+            gone = [field for field, value in fields.items() if damaged[key].get(field) != value]
+            whole.remove([MapFields(key, gone)])
+            left = {field: damaged[key][field] for field in gone if field in damaged[key]}
+            copied(whole, {key: left})
+
+    def write() -> None:
+        with DatasetWriter(writing) as writer:
+            writer.put(b"meanwhile", b"data", 0o644, len(store._objects))
+
+    interrupting = Interrupting(store, chunks, write)
+    recover(interrupting, whole, "pets")
+    assert interrupting._reads > chunks
+    again = MemoryStore()
+    recover(store, again, "pets")
+    assert all_maps(whole, dataset) == all_maps(again, dataset)
+    assert contents(open_dataset(store, whole, "pets"))[b"meanwhile"] == b"data"
 
 
 @pytest.mark.parametrize("seed", range(2))
