@@ -17,6 +17,8 @@ from chunkstore.byte_ranges import merge_ranges
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
     KIND_FILE,
+    MAX_HEADER_BYTES,
+    PREAMBLE_BYTES,
     ChunkHead,
     DatasetRef,
     Entries,
@@ -92,6 +94,7 @@ def check_head(
     if size_bytes is None:
         return None, damage
     try:
+        _check_bounds(chunk)
         data = store.get_range(chunk_key(dataset.name, chunk.id), 0, chunk.head_bytes)
         head = _sound_head(data, dataset, chunk)
     except NotFound:
@@ -142,6 +145,7 @@ def _check_once(
         return memoryview(store.get_range(chunk_key(dataset.name, chunk.id), start, length))
 
     try:
+        _check_bounds(chunk)
         entries, bad = check(dataset, chunk, read)
     except NotFound:
         return WholeCheck(check_length(chunk, None))
@@ -252,6 +256,13 @@ def _unsound(chunk: ChunkRef, error: _Unsound, length: ChunkDamage | None) -> Ch
 
 def _total(chunk: ChunkRef) -> int:
     return chunk.head_bytes + chunk.payload_bytes
+
+
+def _check_bounds(chunk: ChunkRef) -> None:
+    """Before anything is read: a commit that somebody made up may name any length."""
+    if chunk.head_bytes > PREAMBLE_BYTES + MAX_HEADER_BYTES:
+        what = f"the commit names a head of {chunk.head_bytes:,} bytes, more than any chunk has"
+        raise _Unsound(Kind.CHUNK_HEAD, what)
 
 
 def _sound_head(data: bytes | memoryview, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:

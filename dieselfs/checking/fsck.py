@@ -45,6 +45,11 @@ class FsckReport:
     def verdict(self) -> Verdict:
         return verdict_of(self.findings)
 
+    @property
+    def commits_lost(self) -> bool:
+        lost = (Kind.COMMIT_MISSING, Kind.COMMIT_DAMAGED, Kind.INDEX_AHEAD)
+        return any(finding.kind in lost for finding in self.findings)
+
 
 def fsck(
     store: ObjectStore,

@@ -42,6 +42,8 @@ _MEANINGS: Final = {
     Fault.DAMAGED: "damaged",
 }
 _MEND: Final = "`dlcmd fsck --repair` mends the index from the store"
+_HELD: Final = "this index is of one point in time: make it again with `dlcmd recover --until`"
+_NEW: Final = "whether this index is of one point in time is not known any more: name a new, empty one with --index"
 _FIRST: Final = "put the store right first: the index can't be rebuilt from it as it is"
 
 
@@ -52,12 +54,10 @@ class IndexCheck:
     findings: tuple[Finding, ...]
     generation: int
     """How far the index is; 0: it does not know the dataset, or not how far."""
-    held: bool = False
-    """The index is of one point in time, and stays there."""
 
     def shows(self, newest: int) -> bool:
         """Whether the index can be asked for the present state: it has come so far, and every record can be read."""
-        return (self.generation == newest or self.held) and not self.findings
+        return self.generation == newest and not self.findings
 
 
 def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) -> IndexCheck:
@@ -65,11 +65,15 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
     try:
         known = indexed_dataset(index, stored.dataset.name)
     except RecordCorrupt as error:
-        finding = _index_finding("the record of the dataset's name is damaged", str(error), stored)
+        sound = not stored.broken
+        finding = _record_finding(str(error), _MEND if sound else _FIRST, sound)
         known, findings = stored.dataset, [finding]
     else:
         findings = []
-    held = _held(index, stored.dataset)
+    try:
+        held = Namespace(index, stored.dataset).held()
+    except RecordCorrupt as error:
+        held, findings = None, [*findings, _record_finding(str(error), _NEW, mend=False)]
     for _ in range(_TRIES):
         before = _progress(index, stored.dataset)
         applied, totals = before
@@ -86,10 +90,11 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
             found = [d for d in compared.differences if sound or d.fault is Fault.DAMAGED]
         if (not found and applied == totals) or _progress(index, stored.dataset) == before:
             break
-    findings += _grouped(found, sound)
-    if held is None:
-        findings += _extent_findings(applied, totals, stored)
-    return IndexCheck(tuple(findings), applied or 0, held is not None)
+    if held is not None:
+        return IndexCheck((*findings, *_grouped(found, _HELD, mend=False)), applied or 0)
+    findings += _grouped(found, _MEND if sound else _FIRST, mend=sound)
+    findings += _extent_findings(applied, totals, stored)
+    return IndexCheck(tuple(findings), applied or 0)
 
 
 def _progress(index: KeyValueStore, dataset: DatasetRef) -> tuple[int | None, int | None]:
@@ -102,13 +107,6 @@ def _progress(index: KeyValueStore, dataset: DatasetRef) -> tuple[int | None, in
             return None
 
     return generation(keys.APPLIED), generation(keys.TOTALS)
-
-
-def _held(index: KeyValueStore, dataset: DatasetRef) -> int | None:
-    try:
-        return Namespace(index, dataset).held()
-    except RecordCorrupt:
-        return None
 
 
 def _extent_findings(
@@ -137,44 +135,34 @@ def _behind(what: str) -> Finding:
     )
 
 
-def _grouped(differences: Sequence[IndexDifference], sound: bool) -> list[Finding]:
+def _grouped(differences: Sequence[IndexDifference], advice: str, *, mend: bool) -> list[Finding]:
     """A finding for each kind of fault in each kind of record."""
     groups: defaultdict[tuple[MapKind, Fault], list[bytes]] = defaultdict(list)
     for difference in differences:
         groups[difference.kind, difference.fault].append(difference.path)
-    return [
-        _record_finding(kind, fault, sorted(set(groups[kind, fault])), sound)
-        for kind in MapKind
-        for fault in Fault
-        if (kind, fault) in groups
-    ]
+    found = []
+    for kind, fault in ((kind, fault) for kind in MapKind for fault in Fault):
+        if paths := sorted(set(groups[kind, fault])):
+            what = f"records of {_PLURALS[kind]} are {_MEANINGS[fault]}: {_some(paths)}"
+            files = tuple(paths) if kind is MapKind.FILES else ()
+            found.append(_record_finding(what, advice, mend, files))
+    return found
 
 
-def _record_finding(kind: MapKind, fault: Fault, paths: list[bytes], sound: bool) -> Finding:
+def _some(paths: Sequence[bytes]) -> str:
     first = ", ".join(repr(path.decode(errors="backslashreplace")) for path in paths[:_NAMED])
-    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-    what = f"records of {_PLURALS[kind]} are {_MEANINGS[fault]}: {first}{more}"
-    files = tuple(paths) if kind is MapKind.FILES else ()
+    return f"{first} and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else first
+
+
+def _record_finding(what: str, advice: str, mend: bool, files: tuple[bytes, ...] = ()) -> Finding:
     return Finding(
         Kind.INDEX_RECORD,
         "index",
         what,
-        _MEND if sound else _FIRST,
-        damaged=not sound,
-        repair=Repair.MEND_INDEX if sound else None,
+        advice,
+        damaged=not mend,
+        repair=Repair.MEND_INDEX if mend else None,
         files=files,
-    )
-
-
-def _index_finding(what: str, detail: str, stored: StoredDataset) -> Finding:
-    sound = not stored.broken
-    return Finding(
-        Kind.INDEX_RECORD,
-        "index",
-        f"{what}: {detail}",
-        _MEND if sound else _FIRST,
-        damaged=not sound,
-        repair=Repair.MEND_INDEX if sound else None,
     )
 
 

@@ -7,6 +7,7 @@ there; what was committed after it began is for the next one.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections import deque
@@ -161,7 +162,7 @@ def _chosen(chunks: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
     """The chunks to read, in the order of ids. Of a sample: ceil(share · n), those with the smallest xxh3_64(id, seed)."""
     if scrub.sample is None:
         return list(chunks)
-    count = -int(-len(chunks) * scrub.sample // 1)
+    count = math.ceil(round(len(chunks) * scrub.sample, 6))
     ranked = sorted(
         chunks, key=lambda chunk: xxhash.xxh3_64_intdigest(chunk.id.value, seed=scrub.seed)
     )

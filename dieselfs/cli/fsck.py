@@ -143,6 +143,7 @@ def _print_summary(invocation: Invocation, report: FsckReport, code: ExitCode) -
     )
     output.line(f"{report.dataset.name}: {verdict} ({looked_at})")
     if report.uncommitted_chunks:
-        output.note(
-            f"{counted(report.uncommitted_chunks, 'chunk')} without a commit: being written, or waste; see `dlcmd gc {report.dataset.name}`"
-        )
+        whose = f"being written, or waste; see `dlcmd gc {report.dataset.name}`"
+        if report.commits_lost:
+            whose = "perhaps of the commits that are lost; delete none of them"
+        output.note(f"{counted(report.uncommitted_chunks, 'chunk')} without a commit: {whose}")

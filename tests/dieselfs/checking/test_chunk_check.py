@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import xxhash
@@ -15,7 +16,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import WholeCheck, check_head, check_whole
 from dieselfs.checking.findings import Kind
 from tests.chunkstore.chunk_by_hand import ChunkByHand, Row
-from tests.chunkstore.packed import DATASET, Packed, StoreWrapper
+from tests.chunkstore.packed import DATASET, CountingStore, Packed, StoreWrapper
 
 
 def packed(
@@ -156,6 +157,16 @@ def test_a_missing_chunk() -> None:
     ):
         assert damage is not None
         assert (damage.kind, damage.contents) == (Kind.CHUNK_MISSING, None)
+
+
+def test_a_commit_that_names_an_impossible_head_is_not_believed() -> None:
+    store, [chunk] = packed({b"a": b"1" * 100})
+    hostile = replace(chunk, head_bytes=(1 << 32) - 1)
+    total = hostile.head_bytes + hostile.payload_bytes
+    counted = CountingStore(store)
+    _, damage = check_head(counted, DATASET, hostile, total)
+    assert damage is not None
+    assert (damage.kind, counted.calls) == (Kind.CHUNK_HEAD, [])
 
 
 def test_bytes_that_no_entry_names_mean_nothing() -> None:

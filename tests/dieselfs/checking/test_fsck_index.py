@@ -151,3 +151,52 @@ def test_an_index_is_not_mended_where_the_store_has_lost_a_chunk(
     before = everything(made)
     assert repair(made.store, made.index, report, tmp_path).repaired == ()
     assert everything(made) == before
+
+
+def test_an_index_in_which_a_commit_is_half_applied(made: MadeDataset, tmp_path: Path) -> None:
+    """Totals come first: whoever put them was killed before the rest."""
+    expected = everything(made)
+    key = keys.state_of(made.open().ref.id)
+    half = MadeDataset(made.store, MemoryStore())
+    commit = made.replace("datasets/pets/commits/0000000000000003", None)
+    half.open()
+    made.store.create("datasets/pets/commits/0000000000000003", [commit])
+    put(half, key, keys.TOTALS, expected[key][keys.TOTALS])
+    [finding] = check_and_repair(half, tmp_path).findings
+    assert "half applied" in finding.what
+    assert everything(half) == expected
+
+
+class TestAnIndexOfOnePointInTime:
+    @pytest.fixture
+    def held(self, made: MadeDataset) -> MadeDataset:
+        held = MadeDataset(made.store, MemoryStore())
+        held.open().namespace.hold(3)
+        made.put({"later.jpg": b"later"})
+        return held
+
+    def test_it_is_not_behind(self, held: MadeDataset) -> None:
+        assert fsck(held.store, held.index, NAME).findings == ()
+
+    def test_it_is_not_mended_to_another(self, held: MadeDataset, made: MadeDataset) -> None:
+        key = keys.files_of(made.open().ref.id, b"a")
+        put(held, key, b"003.jpg", _map(held, key)[b"003.jpg"][:-1] + b"?")
+        report = fsck(held.store, held.index, NAME)
+        [finding] = report.findings
+        assert (finding.files, finding.repair) == ((b"a/003.jpg",), None)
+        assert report.verdict is Verdict.DAMAGED
+
+    def test_files_committed_later_are_hit_too(self, held: MadeDataset, made: MadeDataset) -> None:
+        [chunk] = [key for key in made.objects() if b"later.jpg" in made.paths(key)]
+        made.replace(chunk, made.store.get(chunk)[:-1])
+        [finding] = fsck(held.store, held.index, NAME).findings
+        assert finding.files == (b"later.jpg",)
+
+    def test_a_damaged_record_of_the_point_in_time(
+        self, held: MadeDataset, made: MadeDataset
+    ) -> None:
+        key = keys.state_of(made.open().ref.id)
+        put(held, key, keys.HELD, _map(held, key)[keys.HELD][:-1] + b"?")
+        findings = fsck(held.store, held.index, NAME).findings
+        assert findings[0].kind is Kind.INDEX_RECORD
+        assert findings[0].repair is None
