@@ -26,6 +26,12 @@ INITIAL_MAP_BYTES: Final = 1 << 30
 _MAX_READERS: Final = 1024
 """Slots for read transactions of all processes together; 64 bytes each."""
 _FULL_BELOW_BYTES: Final = 1 << 18
+_UNSOUND: Final = (
+    lmdb.InvalidError,
+    lmdb.CorruptedError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+)
 _ATTEMPTS: Final = 64
 """Each doubles the map or finds that another process did; 2^64 bytes end every loop."""
 
@@ -135,6 +141,7 @@ class LmdbEnvironment:
                 mode=0o600,
             )
             env.reader_check()  # a killed reader's slot would keep old pages from being used again
+            _fill_up(env)
         except (OSError, lmdb.Error) as error:
             raise self._unavailable(error) from error
         self._map_bytes = env.info()["map_size"]
@@ -173,7 +180,7 @@ class LmdbEnvironment:
             advice = "permission denied: check that the folder belongs to you"
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
             advice = "not a folder: choose another place for the index"
-        elif isinstance(error, (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError)):
+        elif isinstance(error, _UNSOUND):
             advice = f"not a sound LMDB database ({reason}): move it away; the next command makes a new one from the store"
         else:
             advice = f"{reason}: check the folder and try again"
@@ -188,6 +195,16 @@ class LmdbEnvironment:
         except OSError:
             return False
         return disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES
+
+
+def _fill_up(env: lmdb.Environment) -> None:
+    """Give a file that was cut the length that it had, with zeros, which LMDB refuses: a page beyond the end of the file would end the
+    process (SIGBUS). A sound file may lack free pages at its end."""
+    wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    with open(f"{env.path()}/data.mdb", "rb+") as file:
+        present = os.fstat(file.fileno()).st_size
+        if present < wanted:  # never makes it shorter, whatever another process does meanwhile
+            os.posix_fallocate(file.fileno(), present, wanted - present)
 
 
 _environments: dict[Path, LmdbEnvironment] = {}
