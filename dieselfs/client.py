@@ -526,7 +526,7 @@ class Client:
                 return self._extent_of(entry)
             except RecordCorrupt:
                 now = self.dataset.namespace.stat(path)
-                if now.row["chunk"] == entry.row["chunk"]:
+                if bytes(now.row["chunk"]) == bytes(entry.row["chunk"]):
                     raise
                 # A purge has moved it in between: it lies elsewhere, and is looked up again.
 

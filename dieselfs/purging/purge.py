@@ -209,13 +209,17 @@ class _Purge:
             return False
         leaving = {testimony.id for testimony in testimonies}
         self.commits = _commits(self.dataset, self.commits)
-        refs = {ref.id: ref for commit in self.commits for ref in commit.added}
-        present = {ChunkId(chunk_id) for chunk_id in self.dataset.namespace.chunks()}
+        lengths = {ref.id: ref.head_bytes for commit in self.commits for ref in commit.added}
+        present = {
+            ChunkId(chunk_id): record.head_bytes
+            for chunk_id, record in self.dataset.namespace.chunks().items()
+        }
         # An object that no commit names says nothing of the past.
-        speaking = present.union(chunk_id for chunk_id in objects if chunk_id in refs)
+        speaking = lengths.keys() & objects.keys() | present.keys()
+        lengths.update(present)
         forgetting.look_at(
-            {chunk_id: chunk_id in present - leaving for chunk_id in sorted(speaking)},
-            lambda chunk_id: self.dataset.reader.head(chunk_id, refs[chunk_id].head_bytes),
+            {chunk_id: chunk_id in present and chunk_id not in leaving for chunk_id in speaking},
+            lambda chunk_id: self.dataset.reader.head(chunk_id, lengths[chunk_id]),
         )
         forgotten = forgetting.forgettable
         chosen = [
