@@ -80,11 +80,11 @@ def apply_commit(
     ]
     if any(_deletes(head) for head in retired_heads):
         index.put(phases)
-        _forget(index, dataset_id, retired_heads, deletions_only=True)
+        _forget(index, dataset_id, retired_heads)
         index.put([finish])
     else:
         index.put([*phases, finish])
-    _take_back(index, dataset_id, heads)
+    _take_back(index, dataset_id, commit, heads, put_entries)
     return state
 
 
@@ -92,37 +92,55 @@ def _deletes(head: ChunkHead) -> bool:
     return bool((head.entries.kind == KIND_DELETION).any())
 
 
-def _take_back(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead]) -> None:
-    """A process so late that a chunk it has just applied is retired: what it put for it, and nothing newer hides, goes again.
+def _take_back(
+    index: KeyValueStore,
+    dataset_id: bytes,
+    commit: Commit,
+    heads: Sequence[ChunkHead],
+    entries: Sequence[MapUpdate],
+) -> None:
+    """A process so late that chunks it has just applied are retired by now: what it put for them alone goes again.
 
     Who retires puts the chunk's record before looking for what to forget, and who applies puts entries before looking at the
-    record: one of the two sees the other."""
+    record: one of the two sees the other. What still holds has been restated by then, under greater stamps."""
     if not heads:
         return
     key = keys.chunks_of(dataset_id)
     names = [head.chunk_id.value for head in heads]
     values = index.get_many([MapFields(key, names)])[0]
-    late = [
-        head
-        for head, name, value in zip(heads, names, values, strict=True)
+    retired = {
+        name
+        for name, value in zip(names, values, strict=True)
         if value is not None and ChunkRecord.decode(key, name, value).retired
-    ]
-    if late:
-        _forget(index, dataset_id, late, deletions_only=False)
+    }
+    if not retired:
+        return
+    lasting = [head for head in heads if head.chunk_id.value not in retired]
+    parts, _ = commit_records(index, dataset_id, commit, lasting)
+    kept = {(part.key, name) for part in parts for name in part.names}
+    for update in entries:
+        rows = decode_entries(*update)
+        late = [
+            (name, value)
+            for name, value, chunk in zip(
+                update.fields, update.values, rows["chunk"].tolist(), strict=True
+            )
+            if chunk in retired or (update.key, name) not in kept
+        ]
+        index.remove_exactly([MapUpdate(update.key, [n for n, _ in late], [v for _, v in late])])
 
 
-def _forget(
-    index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead], *, deletions_only: bool
-) -> None:
-    """Remove the records that still lie in these retired chunks; what anybody puts meanwhile stays. Two rounds."""
+def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead]) -> None:
+    """Remove the deletions whose records still lie in these retired chunks; what anybody puts meanwhile stays. Two rounds.
+
+    Live records are restated or replaced by later commits, and counted when they are."""
     fields: defaultdict[bytes, set[bytes]] = defaultdict(set)
     for head in heads:
         entries = head.entries
-        chosen = (entries.kind == KIND_DELETION) | (not deletions_only)
-        directories = (entries.mode & 0o170000) == stat.S_IFDIR
-        for number in np.flatnonzero(chosen).tolist():
+        for number in np.flatnonzero(entries.kind == KIND_DELETION).tolist():
             directory, name = split(entries.paths[number])
-            key_of = keys.directories_of if directories[number] else keys.files_of
+            is_directory = stat.S_ISDIR(int(entries.mode[number]))
+            key_of = keys.directories_of if is_directory else keys.files_of
             fields[key_of(dataset_id, directory)].add(name)
     lookups = [MapFields(key, sorted(names)) for key, names in fields.items()]
     chunks = {head.chunk_id.value for head in heads}
@@ -131,8 +149,7 @@ def _forget(
         present = [(name, value) for name, value in zip(names, values, strict=True) if value]
         rows = decode_entries(key, [name for name, _ in present], [value for _, value in present])
         inside = np.array([chunk in chunks for chunk in rows["chunk"].tolist()], np.bool_)
-        # Live ones are restated or replaced, and counted when they are.
-        chosen = np.flatnonzero(inside & is_deletion(rows) if deletions_only else inside).tolist()
+        chosen = np.flatnonzero(inside & is_deletion(rows)).tolist()
         if chosen:
             removals.append(
                 MapUpdate(key, [present[at][0] for at in chosen], [present[at][1] for at in chosen])

@@ -154,27 +154,27 @@ def test_appliers_that_race_end_with_the_same_index(processes: int) -> None:
         assert dump(shared, tale) == dump(undisturbed, tale), seed
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("number", range(1, 5))
-def test_a_process_that_slept_through_everything(number: int) -> None:
+def test_a_process_that_slept_through_everything(number: int, comes_back: bool) -> None:
     """It applies one commit, and at any one step of it others apply all that follow, so that what it puts is long forgotten."""
+    later = [[[put(b"a/x", 9)]]] if comes_back else []
+    tale = history([*DROPS.entries[1:], *later], {4: [1], 5: [2]})
     expected = MemoryStore()
-    again = history(
-        [*DROPS.entries[1:], [[put(b"a/x", 9)]]], {4: [1], 5: [2]}
-    )  # and then the path is put once more
-    again.apply_to(expected)
+    tale.apply_to(expected)
     for calls in range(200):
         index = MemoryStore()
-        again.until(number).apply_to(index)
+        tale.until(number).apply_to(index)
         left = [calls]
 
         def step(left: list[int] = left, index: MemoryStore = index) -> None:
             left[0] -= 1
             if left[0] == -1:
-                again.catch_up(index)
+                tale.catch_up(index)
 
-        again.apply_one(Piecewise(index, step), number)
+        tale.apply_one(Piecewise(index, step), number)
         if left[0] >= 0:
             assert calls > 5
             return
-        assert dump(index, again) == dump(expected, again), calls
+        assert dump(index, tale) == dump(expected, tale), calls
     raise AssertionError("it never came to its end")
