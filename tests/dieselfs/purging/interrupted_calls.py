@@ -47,12 +47,13 @@ class EndOfProcess:
 
 
 class Interference:
-    """Calls `change` at random steps, `most` times; steps of the change itself are none."""
+    """Calls `change` soon, then again after at most `pause` steps, `most` times; steps of the change itself are none."""
 
-    def __init__(self, draw: random.Random, share: float, most: int, change: Step) -> None:
+    def __init__(self, draw: random.Random, pause: int, most: int, change: Step) -> None:
         self._draw = draw
-        self._share = share
+        self._pause = pause
         self._most = most
+        self._left = draw.randint(1, 15)
         self._change = change
         self._lock = threading.RLock()
         self._busy = False
@@ -60,8 +61,12 @@ class Interference:
 
     def __call__(self) -> None:
         with self._lock:
-            if self._busy or self.changes >= self._most or self._draw.random() >= self._share:
+            if self._busy or self.changes >= self._most:
                 return
+            self._left -= 1
+            if self._left:
+                return
+            self._left = self._draw.randint(1, self._pause)
             self._busy = True
             try:
                 self._change()

@@ -45,7 +45,7 @@ def test_writers_go_on_while_a_purge_runs(seed: int) -> None:
     changes = 0
     for _ in range(4):
         interference = Interference(
-            draw, draw.choice([0.01, 0.05]), 6, lambda: random_change(world, draw)
+            draw, draw.choice([20, 100]), 6, lambda: random_change(world, draw)
         )
         store, index = stepped(world.store, world.index, interference)
         purge(open_dataset(store, index, NAME), random_request(draw))
