@@ -26,6 +26,7 @@ QUICK = {
     "bench_snapshot": ["--files", "20000"],
     "bench_scrub": ["--quick"],
     "bench_shuffle": ["--files", "20000"],
+    "bench_recovery": ["--files", "20000", "--rounds", "1"],
     "bench_resume": ["--files", "20000", "--rounds", "1"],
     "bench_shuffle_quality": ["--files", "20000", "--rounds", "1"],
     "bench_accuracy": ["--quick"],

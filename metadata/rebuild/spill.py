@@ -6,6 +6,7 @@ import io
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,6 +14,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from metadata.errors import IndexUnavailable
 from metadata.rebuild.head_columns import FILE_ENTRY
 
 
@@ -66,17 +68,20 @@ class DealtEntries:
         self._pending.append(entries)
         self._pending_bytes += entries.size_bytes
         if self._pending_bytes >= self._memory_bytes:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `close` closes it
-                    prefix="dieselfs-rebuild-", dir=self._folder
-                )
-            self._deal(self._file)
+            with self._translated():
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(  # noqa: SIM115 - `close` closes it
+                        prefix="dieselfs-rebuild-", dir=self._folder
+                    )
+                self._deal(self._file)
 
     def all_added(self) -> None:
         """From now on parts may be read. What never filled the memory stays in it."""
-        if self._file is None:
-            self._file = io.BytesIO()
-        self._deal(self._file)
+        with self._translated():
+            if self._file is None:
+                self._file = io.BytesIO()
+            self._deal(self._file)
+            self._file.flush()
 
     def count(self, part: int) -> int:
         return self._counts[part]
@@ -92,7 +97,18 @@ class DealtEntries:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk did not take is of no use any more
+                self._file.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            folder = self._folder or tempfile.gettempdir()
+            raise IndexUnavailable(
+                f"no temporary file of entries in {folder} ({error.strerror}): free some space there, or set TMPDIR"
+            ) from error
 
     def _deal(self, file: IO[bytes]) -> None:
         entries = joined(self._pending)
