@@ -1,4 +1,5 @@
-"""`scrub`: every committed chunk read whole and verified, header, files and blocks; in the order of ids, several at a time.
+"""`scrub`: every committed chunk read whole and verified, header, files and blocks; in the order of ids, several at a time. Retired chunks
+that are still there are read too: what a snapshot needs of them must be sound.
 
 Threads do it: reading and hashing of anything large let go of the GIL, and what is left of Python's own work, about 1 µs a file and 1 ms a
 chunk of 4 MiB, is less than a disk takes to deliver it. Where the scrub is lies in a file (`scrub_progress`), and a later run goes on
@@ -26,7 +27,7 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.checking.chunk_check import ChunkDamage, WholeCheck, check_whole
 from dieselfs.checking.damaged_files import chunk_findings, files_by_heads
 from dieselfs.checking.files_hit import indexed_files
-from dieselfs.checking.findings import Finding, Verdict, verdict_of
+from dieselfs.checking.findings import Finding, Kind, Verdict, verdict_of
 from dieselfs.checking.head_checks import HeadChecks
 from dieselfs.checking.rate import ByteRate
 from dieselfs.checking.scrub_progress import ScrubFile, ScrubProgress
@@ -40,7 +41,7 @@ from metadata.kv.key_value_store import KeyValueStore
 JOBS: Final = 4
 _AHEAD: Final = 2
 """Chunks under way or waiting for their turn, for each job."""
-_SAVED_EVERY_S: Final = 2.0
+_SAVED_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ScrubReport:
     chunks: int
     """Read and verified, or found damaged."""
     chunks_there: int
-    """Committed and not retired; more than `chunks` with a sample."""
+    """Committed, and not retired or still there; more than `chunks` with a sample."""
     files: int
     """Verified, deleted ones that still lie in chunks too."""
     size_bytes: int
@@ -113,7 +114,7 @@ def scrub(
         begin = _resumed(kept, sample, stored)
         resumed = begin is not None
         begin = begin or _anew(sample, stored)
-        there = list(stored.promised(begin.generation).values())
+        there = _there(stored, begin.generation)
         chosen = _chosen(there, begin)
         if expect is not None:
             expect(0, begin.size_bytes + sum(map(_size, _left(chosen, begin))))
@@ -156,6 +157,12 @@ def _anew(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
         return ScrubProgress(stored.newest, None, 0)
     seed = secrets.randbits(32) if sample.seed is None else sample.seed
     return ScrubProgress(stored.newest, sample.share, seed)
+
+
+def _there(stored: StoredDataset, generation: int) -> list[ChunkRef]:
+    """The chunks that must be there, and retired ones that still are: snapshots may need them."""
+    promised, added = stored.promised(), stored.added(generation)
+    return [added[i] for i in sorted(added) if i in promised or i in stored.sizes]
 
 
 def _chosen(chunks: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
@@ -252,9 +259,13 @@ def _findings(
     snapshot_folder: Path | None,
 ) -> list[Finding]:
     damages = {damage.chunk.id: damage for damage in found}
+    promised = stored.promised()
     if damages:
         for chunk_id in retired_after(store, stored.dataset, stored.newest):
-            damages.pop(chunk_id, None)
+            promised.pop(chunk_id, None)
+    for chunk_id in damages.keys() - promised.keys():
+        if damages[chunk_id].kind is Kind.CHUNK_MISSING:  # deleted meanwhile, as it may be
+            del damages[chunk_id]
     if not damages:
         return []
     if _is_current(index, stored):
@@ -270,7 +281,8 @@ def _findings(
             store, index, stored, damages, heads.read, heads.headless, snapshot_folder
         )
     snapshots = check_snapshots(store, stored, damages, None)
-    return chunk_findings(stored.dataset.name, damages, files, snapshots.hits)
+    wanted = {i: damages[i] for i in damages if i in promised or i in snapshots.hits}
+    return chunk_findings(stored.dataset.name, wanted, files, snapshots.hits)
 
 
 def _is_current(index: KeyValueStore, stored: StoredDataset) -> bool:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 
 from chunkstore.chunk_format import KIND_FILE, decode_head
+from chunkstore.chunk_id import ChunkId
+from chunkstore.commit_log import CommitLog
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.dataset import Dataset, open_dataset
 from dieselfs.dataset_writer import DatasetWriter
@@ -76,3 +78,11 @@ def some_files(count: int = 40, top: str = "", size_bytes: int = 700) -> dict[st
         f"{top}{'abc'[number % 3]}/{number:03d}.jpg": made.randbytes(made.randint(1, size_bytes))
         for number in range(count)
     }
+
+
+def retire(made: MadeDataset, key: str) -> None:
+    """Replace all files of a chunk, and commit that it is retired. Its object stays."""
+    made.put({path.decode(): b"newer" for path in made.paths(key)})
+    dataset = made.open()
+    chunk_id = ChunkId.parse(key.rpartition("/")[2])
+    CommitLog(made.store, dataset.ref).append(dataset.namespace.state().generation, [], [chunk_id])

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from chunkstore import tags
-from chunkstore.chunk_id import ChunkId
-from chunkstore.commit_log import CommitLog
 from dieselfs import snapshots
 from dieselfs.checking import Finding, FsckReport, Kind, Repair, Verdict, fsck, repair
 from dieselfs.dataset import remove_dataset
 from metadata.snapshot import Snapshot
-from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, some_files
+from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
 
 
 @pytest.fixture
@@ -140,22 +138,12 @@ def test_one_of_a_former_life_of_the_name(made: MadeDataset, here: Path) -> None
     assert (only(report).kind, report.local_snapshots) == (Kind.SNAPSHOT_FOREIGN, 1)
 
 
-def retire(made: MadeDataset, key: str) -> None:
-    """A commit that retires a chunk whose files have all been replaced, and its object gone."""
-    dataset = made.open()
-    chunk_id = ChunkId.parse(key.rpartition("/")[2])
-    made.put({path.decode(): b"newer" for path in made.paths(key)})
-    CommitLog(made.store, dataset.ref).append(
-        made.open().namespace.state().generation, [], [chunk_id]
-    )
-    made.replace(key, None)
-
-
 def test_one_that_names_chunks_that_are_gone(made: MadeDataset, here: Path) -> None:
     snapshot, path = publish(made, here)
     chunk = made.objects()[0]
     lost = len(made.paths(chunk))
     retire(made, chunk)
+    made.replace(chunk, None)
     made.open()
     published, local = sorted(check(made, here).findings, key=lambda f: f.object == str(path))
     assert (published.kind, published.object) == (Kind.SNAPSHOT_DANGLING, snapshot)

@@ -23,7 +23,7 @@ from dieselfs.checking.scrub_progress import ScrubFile
 from dieselfs.errors import Conflict
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
-from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, some_files
+from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
 
 FLIPS = int(os.environ.get("DIESELFS_PAYLOAD_FLIPS", "300"))
 """`DIESELFS_PAYLOAD_FLIPS=2000` for the number in the reliability report."""
@@ -123,6 +123,27 @@ def test_damage_in_a_deleted_file_hits_nobody_now_but_a_kept_snapshot(
     assert finding.files == ()
     [hit] = finding.snapshots
     assert (f"{NAME}-{hit.snapshot_id}", hit.files) == (kept.stem, 1)
+
+
+def test_a_retired_chunk_is_read_for_the_snapshot_that_needs_it(
+    made: MadeDataset, tmp_path: Path
+) -> None:
+    key = made.objects()[0]
+    kept = snapshots.create(made.open(), tmp_path)
+    retire(made, key)
+    made.flip(key, made.head_bytes(key))
+    [finding] = run(made).findings
+    assert (finding.object, finding.files) == (key, ())
+    assert [hit.files for hit in finding.snapshots] == [1]
+    made.replace(f"datasets/{NAME}/snapshots/{kept.stem.removeprefix(f'{NAME}-')}", None)
+    assert run(made).findings == ()  # nobody needs it any more
+
+
+def test_a_retired_chunk_that_is_gone_is_missed_by_nobody(made: MadeDataset) -> None:
+    key = made.objects()[0]
+    retire(made, key)
+    made.replace(key, None)
+    assert run(made).findings == ()
 
 
 def test_without_an_index_the_heads_name_the_files(made: MadeDataset) -> None:
