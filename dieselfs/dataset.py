@@ -12,6 +12,7 @@ from chunkstore.errors import Corrupt
 from chunkstore.object_keys import commit_key, commit_prefix
 from chunkstore.removal import finish_removal, is_removed, mark_removed, sweep_old_end
 from chunkstore.stores.object_store import ObjectStore
+from dieselfs.errors import Refused
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
 from metadata.errors import DatasetNotFound
@@ -46,6 +47,14 @@ class Dataset:
             if find_dataset(self.store, self.ref.name) != self.ref:
                 self.store.delete(commit_key(self.ref.name, commit.generation))
             raise
+
+    def check_writable(self) -> None:
+        """Raise `Refused` if the index stays at one point in time: who writes by it would not see what stands. One get."""
+        if (generation := self.namespace.held()) is not None:
+            raise Refused(
+                f"this index of {self.ref.name} stays at generation {generation} and is for reading",
+                "write by another --index, or let it follow the store with `dlcmd recover --to`",
+            )
 
     def catch_up(self) -> DatasetState:
         """Bring the index up to the store's commits. One get each from store and index when it is there already."""

@@ -69,6 +69,7 @@ class DatasetWriter:
         open_chunks: int = DEFAULT_OPEN_CHUNKS,
         seed: int = 0,
     ) -> None:
+        dataset.check_writable()
         self._dataset = dataset
         self._forks = _forks
         self._parents = ParentDirectories(dataset.namespace)

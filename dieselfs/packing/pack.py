@@ -50,6 +50,7 @@ def pack(
     store, index = open_store(), open_index()
     try:
         dataset = open_dataset(store, index, name, create=True)
+        dataset.check_writable()
         try:
             _pack(dataset, request, open_store, open_index, progress)
         except BaseException:

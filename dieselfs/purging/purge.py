@@ -56,6 +56,7 @@ def purge(
 
     `Conflict` if another purge is at work. A chunk with a file that can't be read stays as it is and is reported.
     """
+    dataset.check_writable()
     return _Purge(dataset, _checked(request), progress or NoProgress()).run()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,9 @@ from dieselfs.assembly import open_index
 from dieselfs.dataset import open_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import HistoryDamaged, Refused
+from dieselfs.packing.pack import pack
+from dieselfs.packing.request import PackProgress, PackRequest
+from dieselfs.packing.source_tree import SourceTree
 from dieselfs.recovery import AtTime, RecoveryOptions, read_history, recover
 from dieselfs.snapshots import build
 from metadata import keys
@@ -209,6 +214,22 @@ def test_a_held_index_can_be_held_at_an_earlier_generation() -> None:
     recover(store, held, "pets", RecoveryOptions(until=3))
     recover(store, once, "pets", RecoveryOptions(until=3))
     assert all_maps(held, dataset) == all_maps(once, dataset)
+
+
+def test_nobody_writes_by_a_held_index(tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    make_dataset(store, MemoryStore(), 5)
+    newest = read_history(store, "pets").newest
+    for generation in (3, newest):
+        url = f"memory://{uuid.uuid4().hex}"
+        held = open_index(url)
+        recover(store, held, "pets", RecoveryOptions(until=generation))
+        with pytest.raises(Refused, match=f"stays at generation {generation}"):
+            DatasetWriter(open_dataset(store, held, "pets"))
+        request = PackRequest([SourceTree(os.fsencode(tmp_path), b"")])
+        with pytest.raises(Refused, match=f"stays at generation {generation}"):
+            pack("pets", request, lambda: store, partial(open_index, url), PackProgress())
+    assert read_history(store, "pets").newest == newest
 
 
 def test_what_was_purged_is_the_limit_of_the_past() -> None:
