@@ -29,6 +29,7 @@ from dieselfs.retention import (
 from dieselfs.snapshot_waste import judge_snapshots
 from dieselfs.snapshots import PublishedSnapshot, list_published
 from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from metadata.errors import DatasetNotFound
 
 _NS: Final = 1_000_000_000
 _CLOCKS_DIFFER_NS: Final = 3600 * _NS
@@ -63,7 +64,7 @@ def find_garbage(
     """Look through all objects of a dataset. `known_generation`: the newest that anybody else knows of, such as the index.
 
     `unreadable_leases`: those that can't be read may go; say so only if no mount holds them. `progress` hears of commits read.
-    Raises `HistoryDamaged` if commits are lost: what they named can't be told from waste; `DirectoryNotFound` without the dataset.
+    Raises `HistoryDamaged` if commits are lost: what they named can't be told from waste; `DatasetNotFound`.
 
     Cost: four listings; a get for each commit, tag and lease; a ranged read for each uncommitted chunk, two for each snapshot.
     """
@@ -121,7 +122,13 @@ def _read_facts(
     dataset = DatasetRef(name, b"")  # surveys need the name alone
     tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
     history = read_history(store, name, progress)
+    if not history.newest and not history.stored:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
     dataset = history.check_complete()
+    if history.is_removed:
+        raise DatasetNotFound(
+            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+        )
     return _Facts(
         dataset,
         published,

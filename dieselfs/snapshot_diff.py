@@ -28,7 +28,7 @@ class ChangeKind(StrEnum):
     CHANGED = "changed"
     """A file of another hash or length."""
     ATTRIBUTES = "attributes"
-    """Another mode or modification time, and nothing else."""
+    """Another mode or modification time, and nothing else. Of a directory another mode: its time changes with what is put into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _directory_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
         new = new_paths.get(path)
         if new is None:
             yield Change(path, ChangeKind.REMOVED, True, old, None)
-        elif (before.mode(old), before.mtime_ns(old)) != (after.mode(new), after.mtime_ns(new)):
+        elif before.mode(old) != after.mode(new):
             yield Change(path, ChangeKind.ATTRIBUTES, True, old, new)
     for path, new in new_paths.items():
         if path not in old_paths:

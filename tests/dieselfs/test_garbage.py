@@ -27,6 +27,7 @@ from chunkstore.object_keys import (
     snapshot_key,
     tag_key,
 )
+from chunkstore.removal import mark_removed
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectStore
@@ -45,6 +46,7 @@ from dieselfs.local_waste import (
 )
 from dieselfs.retention import GRACE_S
 from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from metadata.errors import DatasetNotFound
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.dataset_content import content_of
@@ -338,6 +340,21 @@ def test_a_chunk_whose_writer_had_a_wrong_clock_stays(
     found = find(store)
     assert len(found.waiting if own else found.waste) == 1
     assert ["clock" in entry.kept for entry in found.waiting] == [True] * own
+
+
+def test_without_a_dataset(store: MemoryObjectStore) -> None:
+    with pytest.raises(DatasetNotFound, match="no dataset"):
+        find(store)
+    key = orphan(store)  # nobody can tell whether a commit named it
+    with pytest.raises(HistoryDamaged):
+        find(store)
+    assert keys_of(store) == {key}
+
+
+def test_half_removed(store: MemoryObjectStore, dataset: Dataset) -> None:
+    mark_removed(store, dataset.log)
+    with pytest.raises(DatasetNotFound, match="dataset rm pets"):
+        find(store)
 
 
 def test_removed_meanwhile(store: MemoryObjectStore, dataset: Dataset) -> None:
