@@ -155,6 +155,8 @@ class ChunkRecord:
             _CHUNK.unpack_from(body)
         )
         bitmap = body[_CHUNK.size :]
+        if retired > 1 or len(bitmap) != (0 if retired else (entries + 7) // 8):
+            raise RecordCorrupt(f"index record of {chunk_id!r} is damaged")
         return cls(
             generation,
             updated,
@@ -204,7 +206,10 @@ class DatasetState:
     def decode(
         cls, key: builtins.bytes, field: builtins.bytes, value: builtins.bytes
     ) -> DatasetState:
-        generation, _, _, *rest = _STATE.unpack(_unseal(key, field, value))
+        body = _unseal(key, field, value)
+        if len(body) != _STATE.size:
+            raise RecordCorrupt(f"index record of {field!r} is damaged")
+        generation, _, _, *rest = _STATE.unpack(body)
         return cls(generation, *rest)
 
 

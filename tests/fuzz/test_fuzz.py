@@ -8,7 +8,7 @@ from tests.fuzz.fuzz import attempt, fuzz
 from tests.fuzz.targets import Target, all_targets
 
 TARGETS = all_targets()
-INPUTS = 10_000
+INPUTS = 4000
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
