@@ -1,0 +1,51 @@
+"""A dataset as a dictionary: what is acknowledged, and what may be there besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    path: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    path: bytes
+    seen: int
+    """The generation of the version that it hides, with all before."""
+
+
+Change = Put | Deletion
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    data: bytes
+    generation: int
+
+
+@dataclass(slots=True)
+class DatasetModel:
+    """Files by path. What a flush brings is one commit: there as a whole, or not at all."""
+
+    files: Mapping[bytes, Version] = field(default_factory=dict)
+
+    def after(self, changes: Sequence[Change], generation: int) -> DatasetModel:
+        """With one commit more; of two changes of a path in it the later counts."""
+        files = dict(self.files)
+        for path, change in {change.path: change for change in changes}.items():
+            match change:
+                case Put(_, data):
+                    files[path] = Version(data, generation)
+                case Deletion(_, seen):
+                    if path in files and files[path].generation <= seen:
+                        del files[path]
+        return DatasetModel(files)
+
+    @property
+    def content(self) -> dict[bytes, bytes]:
+        return {path: version.data for path, version in self.files.items()}
