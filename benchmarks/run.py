@@ -19,6 +19,7 @@ QUICK = {
         *("--files", "40960", "--large-files", "400", "--rounds", "1"),
         *("--share", "0.4", "--group", "2"),
     ],
+    "bench_purge": ["--quick"],
     "bench_put": ["--files", "5000", "--rounds", "1"],
     "bench_pack": ["--files", "10000", "--rounds", "1"],
     "bench_memory": ["--files", "1000"],
