@@ -103,8 +103,11 @@ def prune_command(
     chosen = prunable(
         versions.versions, keep_last=keep_last, keep_within_s=keep_within, now_ns=now_ns
     )
-    if dry_run or not chosen:
+    if dry_run:
         _print_plan(invocation, versions, chosen, human)
+        return
+    if not chosen:
+        invocation.output.note(f"nothing to delete: all snapshots of {name} are kept")
         return
     confirm(f"delete {counted(len(chosen), 'snapshot')} of {name}", yes=yes)
     folder = invocation.snapshot_folder
