@@ -272,7 +272,7 @@ class World:
         return self.draw.choice(self.writers) if self.writers else None
 
     def _process(self) -> Process:
-        return Process(self.draw.randint(0, 250) if self.draw.random() < 0.5 else None)
+        return Process(self.draw.randint(0, 120) if self.draw.random() < 0.8 else None)
 
     def _stepped(self, process: Process) -> Piecewise:
         return Piecewise(self.index, process.step, random.Random(self.draw.random()))
