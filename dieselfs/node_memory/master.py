@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 READER_PATIENCE_S: Final = 0.005
 """A member that waits for a piece hears at once what it is to unmap; without this many reads go past a full memory under `lru`."""
-CLOSE_S: Final = 5.0
+CLOSE_S: Final = 0.5
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
 DAMAGE_KNOWN_S: Final = 5.0
 """A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""

@@ -56,7 +56,7 @@ _MAX_BACKLOG: Final = 1 << 17
 
 WORKING_S: Final = 10.0
 """Who waits for an answer hears so often that it is worked at: a third of what a member bears (`remote_master.ANSWER_TIMEOUT_S`)."""
-_END_TIMEOUT_S: Final = 2.0
+_END_TIMEOUT_S: Final = 0.5
 """A store that hangs must not keep a mount from ending."""
 
 
