@@ -116,12 +116,14 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
     if not found and ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")
     for snapshot_id, record in found.items():
-        record["tags"] = tags.get(snapshot_id, [])
+        record["tags"] = tags.pop(snapshot_id, [])
+    for snapshot_id, names in tags.items():
+        invocation.output.note(f"tagged {', '.join(names)}, but gone: snapshot {snapshot_id}")
     return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
 
 
 def _tags(invocation: Invocation, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
-    """Snapshot id -> tags. Those that can't be read, or whose snapshot is gone, are told."""
+    """Snapshot id -> tags. Those that can't be read are told."""
     from chunkstore.tags import standing, survey_tags
 
     survey = survey_tags(store, ref)

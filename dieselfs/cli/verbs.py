@@ -26,7 +26,7 @@ VERBS: Final = {
     "umount": "Unmount.",
     "mounts": "List what is mounted.",
     "stats": "Show what a mount does.",
-    "snapshot": "Create, list, show, pull and verify snapshots.",
+    "snapshot": "Snapshots: create, tag, compare, prune and more.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
     "recover": "Rebuild the index from the object store alone.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -129,6 +131,24 @@ def test_a_dead_store_delays_neither_beginning_nor_end(store: Moody, dataset: Da
         eventually(lambda: store.calls, "the call that hangs")
     keeper.close()
     assert GOODBYE_S <= time.monotonic() - began < 30
+
+
+def test_a_process_ends_while_its_store_hangs() -> None:
+    program = """
+import threading
+from chunkstore.chunk_format import DatasetRef
+from dieselfs.lease_keeper import LeaseKeeper
+
+hangs = threading.Event()
+class Hanging:
+    def __getattr__(self, name):
+        return lambda *arguments: (hangs.set(), threading.Event().wait())
+
+with LeaseKeeper(Hanging(), DatasetRef("pets", bytes(16))) as keeper:
+    keeper.serve(1)
+    assert hangs.wait(60)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_removed_dataset_does_not_come_to_life_again(store: Moody, dataset: DatasetRef) -> None:

@@ -105,8 +105,9 @@ def test_a_store_that_may_not_be_written_to_is_told_and_mounted(
     dlcmd: Dlcmd, store: LocalDirectory, mountpoint: Path, request: pytest.FixtureRequest
 ) -> None:
     assert dlcmd("snapshot", "create", "pets").code == 0
+    assert dlcmd("snapshot", "tag", "pets", "v1").code == 0
     request.getfixturevalue("read_only_store")
-    [record] = dlcmd("mount", "pets", mountpoint, "--json", "--plain").records
+    [record] = dlcmd("mount", "pets@v1", mountpoint, "--json", "--plain").records
     log = Path(record["log"])
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
     eventually(lambda: "no lease could be written" in log.read_text(), "the warning")

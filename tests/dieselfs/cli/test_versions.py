@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chunkstore import tags
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.leases import Lease, new_lease_id, write_lease
 from chunkstore.object_keys import chunk_key, tag_key
@@ -63,7 +64,7 @@ def test_a_tag_works_wherever_an_id_does(dlcmd: Dlcmd, versions: list[str]) -> N
     assert (result.code, "no snapshot or tag 'v3'" in result.err) == (4, True)
 
 
-def test_tags_are_listed_moved_and_removed(dlcmd: Dlcmd, versions: list[str]) -> None:
+def test_tags_are_listed_moved_and_removed(dlcmd: Dlcmd, url: str, versions: list[str]) -> None:
     assert dlcmd("snapshot", "tag", "pets@2", "v1").code == 0
     assert dlcmd("snapshot", "tag", "pets@v1", "first").code == 0
     listed = dlcmd("snapshot", "ls", "pets", "--json").records
@@ -77,6 +78,8 @@ def test_tags_are_listed_moved_and_removed(dlcmd: Dlcmd, versions: list[str]) ->
         ["first"],
         ["v1"],
     ]
+    tags.tag(open_store(url), "pets", "lost", f"2-{'ab' * 16}")
+    assert "lost, but gone" in dlcmd("snapshot", "ls", "pets").err
     assert dlcmd("snapshot", "untag", "pets", "v1").code == 0
     assert dlcmd("snapshot", "untag", "pets", "v1").code == 4
     assert dlcmd("snapshot", "tag", "pets", "12").code == 2
