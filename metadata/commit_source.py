@@ -83,5 +83,5 @@ class ChunkHeads:
             return self._reader.head(chunk_id, head_bytes)
         except NotFound:
             if chunk_id in self._retired:
-                raise ChunkGone from None
+                raise ChunkGone(f"chunk {chunk_id} has been purged") from None
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 import xxhash
 
@@ -33,12 +34,37 @@ def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
     return EMPTY_STATE if value is None else DatasetState.decode(key, keys.TOTALS, value)
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an index is, and whether it may go on."""
+
+    applied: DatasetState
+    held: int | None
+    """The generation that it stays at, None if it follows the store."""
+    is_rebuilding: bool
+    """Somebody is filling it, or was killed while he did: what is there is not all."""
+
+
+def read_progress(index: KeyValueStore, dataset_id: bytes) -> Progress:
+    """One get."""
+    key = keys.state_of(dataset_id)
+    fields = [keys.APPLIED, keys.HELD, keys.REBUILDING]
+    applied, held, rebuilding = index.get_many([MapFields(key, fields)])[0]
+    return Progress(
+        EMPTY_STATE if applied is None else DatasetState.decode(key, keys.APPLIED, applied),
+        None if held is None else _generation_held(key, held),
+        rebuilding is not None,
+    )
+
+
 def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
     """The generation at which the index is held, None for one that follows the store. One get."""
     key = keys.state_of(dataset_id)
     value = index.get_many([MapFields(key, [keys.HELD])])[0][0]
-    if value is None:
-        return None
+    return None if value is None else _generation_held(key, value)
+
+
+def _generation_held(key: bytes, value: bytes) -> int:
     body, check = value[:-8], value[-8:]
     if len(body) != _STAMP.size or xxhash.xxh3_64_digest(key + keys.HELD + body) != check:
         raise RecordCorrupt("index record of the generation held is damaged")

@@ -30,8 +30,8 @@ from chunkstore.paths import split
 from metadata import keys
 from metadata.application import apply_commit
 from metadata.commit_source import ChunkGone, ChunkHeads, commits_after, removed
-from metadata.dataset_state import hold, indexed_dataset, read_held, read_state
-from metadata.errors import PathConflict, PathNotFound, RecordCorrupt
+from metadata.dataset_state import hold, indexed_dataset, read_held, read_progress, read_state
+from metadata.errors import IndexBehind, PathConflict, PathNotFound, RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.listing import DirectoryListing
 from metadata.reapplication import reapply
@@ -82,9 +82,16 @@ class Namespace:
         """Apply every commit of the store that the index lacks, reading the heads of the chunks they added and retired.
 
         A held index goes no further than its generation. One that lacks commits whose chunks have been purged and deleted meanwhile is
-        compared with the whole store (`reapply`), with a warning. `DatasetNotFound` if the dataset has been removed."""
-        state = self.state()
-        commits = commits_after(log, state.generation, self.held())
+        compared with the whole store (`reapply`), with a warning. `DatasetNotFound` if the dataset has been removed, `IndexBehind` if
+        the index is being rebuilt. One get where nothing is to be done, and one of the store."""
+        progress = read_progress(self._index, self.dataset.id)
+        if progress.is_rebuilding:
+            raise IndexBehind(
+                f"the index of dataset {self.dataset.name!r} is being rebuilt, or a rebuild was cut off: wait for it, "
+                f"or run `dlcmd recover {self.dataset.name}`"
+            )
+        state = progress.applied
+        commits = commits_after(log, state.generation, progress.held)
         if not commits and not state.generation:  # every dataset has a first commit
             raise removed(log)
         retired = {chunk_id for commit in commits for chunk_id in commit.retired}

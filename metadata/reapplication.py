@@ -27,6 +27,7 @@ from metadata.dataset_state import read_held
 from metadata.errors import IndexBehind, RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
+from metadata.rebuild.under_way import is_marked, unmark
 from metadata.records import ChunkRecord, DatasetState, encode_entries
 from metadata.recount import Census, Undecided, recounted, take_census
 
@@ -48,6 +49,8 @@ def reapply(
     Cost: the heads of the chunks added after `after`, and one scan of the index; of an older chunk its head if it has holes that its
     record does not know. Where that does not settle it, the heads of all chunks and the scan once more."""
     held = read_held(index, dataset.id)
+    if is_marked(index, dataset.id):  # a rebuild that was cut off: nothing is known to be complete
+        after = 0
     with_retired = True
     for _ in range(_ROUNDS):
         later = commits_after(commits, after, held)
@@ -66,6 +69,7 @@ def reapply(
             after = 0
         else:
             if state is not None:
+                unmark(index, dataset.id)
                 return state
             with_retired = False  # what a retired chunk says has been put once, and taken away
     raise IndexBehind(

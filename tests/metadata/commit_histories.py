@@ -23,6 +23,8 @@ from chunkstore.chunk_format import (
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
+from chunkstore.object_keys import chunk_key, commit_key
+from chunkstore.stores.memory import MemoryObjectStore
 from metadata import keys
 from metadata.application import apply_commit
 from metadata.kv.key_value_store import KeyValueStore
@@ -159,6 +161,17 @@ def history(
         made.append(Commit(generation, DATASET.id, 1000 * generation, tuple(refs), gone))
         heads.append(encoded)
     return History(made, heads, [[], *commits])
+
+
+def stored(tale: History, without: frozenset[int] = frozenset()) -> MemoryObjectStore:
+    """The objects of a history, but for some chunks."""
+    store = MemoryObjectStore()
+    for commit, heads in zip(tale.commits, tale.heads, strict=True):
+        for ref, head in zip(commit.added, heads, strict=True):
+            if ref.id not in {chunk_id(number) for number in without}:
+                store.create(chunk_key("pets", ref.id), [head, bytes(ref.payload_bytes)])
+        store.create(commit_key("pets", commit.generation), [commit.encode()])
+    return store
 
 
 def random_purged_history(

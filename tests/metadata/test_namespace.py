@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import CommitLog
 from chunkstore.errors import Corrupt, NotFound
-from chunkstore.object_keys import chunk_key, commit_key
+from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from metadata import keys
-from metadata.errors import DatasetNotFound, PathConflict, PathNotFound, RecordCorrupt
+from metadata.errors import DatasetNotFound, IndexBehind, PathConflict, PathNotFound, RecordCorrupt
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
+from metadata.rebuild.under_way import mark
 from tests.metadata.commit_histories import (
     DATASET,
     History,
+    chunk_id,
     delete,
     dump,
     history,
     make_directory,
     put,
+    random_purged_history,
+    stored,
 )
+from tests.metadata.stepped_index import Piecewise
 
 TALE = history(
     [
@@ -112,15 +120,6 @@ def test_a_damaged_record_is_never_believed(index: MemoryStore, namespace: Names
             look()
 
 
-def stored(tale: History) -> MemoryObjectStore:
-    store = MemoryObjectStore()
-    for commit, heads in zip(tale.commits, tale.heads, strict=True):
-        for ref, head in zip(commit.added, heads, strict=True):
-            store.create(chunk_key("pets", ref.id), [head, bytes(ref.payload_bytes)])
-        store.create(commit_key("pets", commit.generation), [commit.encode()])
-    return store
-
-
 def test_catching_up_is_rebuilding(index: MemoryStore) -> None:
     store, rebuilt = stored(TALE), MemoryStore()
     log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
@@ -163,3 +162,107 @@ def test_another_dataset_sees_nothing(index: MemoryStore) -> None:
     assert [listing.path for listing in other.walk()] == [b""]
     Namespace(index, DatasetRef("pets", bytes(16))).forget()
     assert Namespace(index, DATASET).stat(b"readme").path == b"readme"
+
+
+PURGED = history(
+    [
+        [[put(b"a/x", 3), put(b"b")]],
+        [[delete(b"a/x", 2), delete(b"a", 2, directory=True)]],
+        [[replace(put(b"b"), carried=2)]],
+        [[put(b"c")]],
+        [],
+    ],
+    {4: [1], 6: [2]},
+)
+"""A tree comes, is deleted, and when its chunk is gone the chunk with the deletions goes."""
+
+
+def expected_of(tale: History) -> dict[bytes, dict[bytes, bytes]]:
+    index = MemoryStore()
+    tale.apply_to(index)
+    return dump(index, tale)
+
+
+@pytest.mark.parametrize("applied", range(7))
+@pytest.mark.parametrize("lost", [set(), {1}, {2}, {1, 2}])
+def test_an_index_far_behind_ends_as_one_that_followed(
+    applied: int, lost: set[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chunks that were retired meanwhile may be gone: the tree must not come back, nor its deletions stay."""
+    index = MemoryStore()
+    PURGED.until(applied).apply_to(index)
+    log, reader = CommitLog(store := stored(PURGED), DATASET), ChunkReader(store, DATASET)
+    for number in lost:
+        store.delete(chunk_key("pets", chunk_id(number)))
+    state = Namespace(index, DATASET).catch_up(log, reader)
+    assert dump(index, PURGED) == expected_of(PURGED)
+    assert state == Namespace(index, DATASET).state()
+    assert (state.chunks, state.files) == (2, 2)
+    if not lost or applied == 6:
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("calls", range(0, 60, 3))
+def test_a_commit_cut_off_and_gone_on_with_when_its_chunk_has_been_purged(calls: int) -> None:
+    """Its totals counted entries that were never put and can't be read any more."""
+    index = MemoryStore()
+    failing = Piecewise.failing_after(index, calls, seed=calls)
+    failing.stopped(lambda: PURGED.until(3).catch_up(failing))
+    store = stored(PURGED)
+    store.delete(chunk_key("pets", chunk_id(1)))
+    store.delete(chunk_key("pets", chunk_id(2)))
+    namespace = Namespace(index, DATASET)
+    namespace.catch_up(CommitLog(store, DATASET), ChunkReader(store, DATASET))
+    content, expected = dump(index, PURGED), expected_of(PURGED)
+    # A file put before the directory above it is found by nobody, so nobody takes it away.
+    unfound = keys.files_of(DATASET.id, b"a")
+    assert {key: fields for key, fields in content.items() if key != unfound} == expected
+    assert b"a" not in namespace.directory_names(b"")
+
+
+def test_random_indexes_far_behind() -> None:
+    for seed in range(25):
+        draw = random.Random(seed)
+        tale = random_purged_history(draw, sane=True)
+        index, store = MemoryStore(), stored(tale)
+        tale.until(draw.randint(0, len(tale.commits))).apply_to(index)
+        for number in tale.gone:
+            store.delete(chunk_key("pets", chunk_id(number)))
+        namespace = Namespace(index, DATASET)
+        namespace.catch_up(CommitLog(store, DATASET), ChunkReader(store, DATASET))
+        assert dump(index, tale) == expected_of(tale), seed
+
+
+def test_a_held_index_goes_no_further() -> None:
+    store = stored(PURGED)
+    log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
+    index = MemoryStore()
+    namespace = Namespace(index, DATASET)
+    assert namespace.held() is None
+    namespace.hold(3)
+    assert namespace.held() == 3
+    assert namespace.catch_up(log, reader).generation == 3
+    assert namespace.catch_up(log, reader).generation == 3
+    content = dump(index, PURGED)
+    assert content[keys.state_of(DATASET.id)].pop(keys.HELD)
+    assert content == expected_of(PURGED.until(3))
+    assert namespace.reapply(log, reader, 1).generation == 3
+    assert namespace.stat(b"b").generation == 2
+
+
+def test_an_index_that_is_being_rebuilt_is_no_index() -> None:
+    store, index = stored(TALE), MemoryStore()
+    log, reader = CommitLog(store, DATASET), ChunkReader(store, DATASET)
+    TALE.until(2).apply_to(index)
+    mark(index, DATASET.id, 3)
+    with pytest.raises(IndexBehind, match="dlcmd recover pets"):
+        Namespace(index, DATASET).catch_up(log, reader)
+    Namespace(index, DATASET).reapply(log, reader, 2)
+    assert dump(index, TALE) == expected_of(TALE)
+
+
+def test_totals_that_are_lost_are_not_counted_on(index: MemoryStore) -> None:
+    index.remove([MapFields(keys.state_of(DATASET.id), [keys.TOTALS])])
+    tale = history([*TALE.entries[1:], [[put(b"new")]]])
+    with pytest.raises(RecordCorrupt, match="dlcmd recover"):
+        tale.apply_one(index, 3)
