@@ -256,6 +256,35 @@ def test_an_lmdb_file_cut_in_the_middle(kept: Kept, measured: Measured) -> None:
 
 
 @fault_case(
+    "the folder of the LMDB file can only be read",
+    promise="an error that says so; nothing else happens, and all is as before when it can be written again",
+    bound_s=30,
+    why="LMDB locks readers in a file: without it nobody may read either",
+)
+def test_a_read_only_folder(kept: Kept, tmp_path: Path, measured: Measured) -> None:
+    if os.geteuid():
+        pytest.skip("mounts a small tmpfs")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", small], check=True)
+    try:
+        places = replace(kept.places, index=f"lmdb://{small}/index")
+        listing = ["ls", "dl://d/a", *places.flags]
+        assert start_dlcmd(kept.folder, listing).end().code == 0
+        subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+        with measured.felt():
+            ended = start_dlcmd(kept.folder, listing).end()
+        assert ended.code == ExitCode.TEMPORARY, ended
+        assert "Read-only file system: check the folder" in ended.errors
+        subprocess.run(["mount", "-o", "remount,rw", small], check=True)
+        assert start_dlcmd(kept.folder, listing).end().code == 0
+    finally:
+        subprocess.run(["umount", small], check=True)
+    kept.check_snapshot_serves()
+    measured.note("refused with the reason")
+
+
+@fault_case(
     "the disk below the LMDB file is full",
     promise="the put ends with an error that says so; what is committed is there when there is room; the same command finishes",
     bound_s=60,

@@ -13,7 +13,7 @@ from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import start_dlcmd
 from tests.faults.killed_calls import PAUSED, KillPoint
 from tests.faults.repeated_put import NEW, OLD, RepeatedPut, folder_in_memory
-from tests.services.redis_processes import RedisProcess
+from tests.services.redis_processes import RedisProcess, wait_until
 
 PHASES = 4
 """Of one commit: chunks and totals, entries, retired chunks, applied."""
@@ -104,6 +104,33 @@ def test_gone_for_good(
     assert put.again().code == 0
     put.check_whole()
     measured.note("exit code of a temporary failure; the next command brought the index up to date")
+
+
+@fault_case(
+    "the replica of a single Redis hangs (SIGSTOP)",
+    promise="a warning that a fail-over may lose recent entries; the put goes on and ends",
+    bound_s=30,
+    check="metadata.kv.redis_replication:Replication._not_confirmed=none",
+)
+def test_a_late_replica(
+    put: RepeatedPut, own_redis_server: RedisProcess, tmp_path: Path, measured: Measured
+) -> None:
+    with own_redis_server.client() as client:
+        client.config_set("repl-diskless-sync-delay", 0)
+    with RedisProcess(tmp_path, "--replicaof", "127.0.0.1", str(own_redis_server.port)) as replica:
+        with replica.client() as client:
+            wait_until(
+                lambda: client.info("replication")["master_link_status"] == "up",
+                "the replica does not follow",
+            )
+        replica.pause()
+        with measured.felt():
+            ended = put.start().end()
+        replica.resume()
+    assert ended.code == 0, ended
+    assert ended.errors.count("a replica is late or gone") == 1
+    put.check_whole()
+    measured.note("one warning, the put ended")
 
 
 @fault_case(
