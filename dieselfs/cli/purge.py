@@ -176,6 +176,8 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
         if chunks:
             size = human_size(sum(chunk.size_bytes for chunk in chunks))
             output.line(f"waiting: {counted(len(chunks), 'old chunk')}, {size}: {why}")
+    for reason in report.unreadable:
+        output.line(f"nothing is deleted: {reason}")
     for damaged in report.damaged:
         output.line(f"left alone: chunk {damaged.id}: {damaged.reason}")
     if report.damaged:
@@ -202,6 +204,7 @@ def _record(
         "bytes_deleted": report.bytes_deleted,
         "deletions_dropped": report.deletions_dropped,
         "waiting": {"pinned": _summary(pinned), "grace": _summary(young)},
+        "unreadable": list(report.unreadable),
         "damaged": [{"chunk": str(found.id), "reason": found.reason} for found in report.damaged],
     }
 

@@ -1,13 +1,13 @@
 """Which deletions hide nothing any more, so that they may be dropped with their chunk (docs/decisions/0008, rule 4).
 
 A deletion may go when no object in the store holds what it hides, and no chunk that stays says anything else of its path: else an index made from
-the store would show it again, or have another record of it. Heads of all chunks are read for that, but paths are compared chunk by chunk.
+the store would show it again, or have another record of it; and a directory's deletion stays as long as any record lies below it. Heads of all chunks are read for that, but paths are compared chunk by chunk.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,12 +16,9 @@ from chunkstore.chunk_format import KIND_DELETION, ChunkHead, Entries
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.paths import ancestors
-from dieselfs.purging.testimony import Deletion
+from dieselfs.purging.testimony import Deletion, Named
 
 _HEADS_AT_ONCE = 16
-
-Named = tuple[bytes, int]
-"""A path, and S_IFREG or S_IFDIR."""
 
 
 class Forgetting:
@@ -77,12 +74,34 @@ class Forgetting:
                     of_directory = stat.S_ISDIR(mode)
                     (self._directories if of_directory else self._files).discard(path)
         if self._directories:
-            self._directories -= _directories_above(entries)
+            self._directories -= _directories_above(entries, deletions=stays)
 
 
-def _directories_above(entries: Entries) -> set[bytes]:
-    """Every directory that a file or directory of the chunk lies in, at any depth."""
-    paths = entries.paths
-    living = np.flatnonzero(entries.kind != KIND_DELETION).tolist()
-    parents = {paths[at].rpartition(b"/")[0] for at in living} - {b""}
+def without_carried_above(
+    forgettable: Collection[Named], standing: Collection[Deletion]
+) -> set[Named]:
+    """Those of `forgettable` that go when the rest of `standing` is carried on: a directory's record stays as long as there is any record
+    below it, a deletion's too, which would not be found without it."""
+    left = set(forgettable)
+    while True:
+        carried = (found.path for found in standing if found.named not in left)
+        above = {(top, stat.S_IFDIR) for path in carried for top in ancestors(path)}
+        if left.isdisjoint(above):
+            return left
+        left -= above
+
+
+def concerns(deletion: Deletion, forgettable: Collection[Named]) -> bool:
+    """Whether it is one of them, or lies below one."""
+    above = ((path, stat.S_IFDIR) for path in ancestors(deletion.path))
+    return deletion.named in forgettable or any(named in forgettable for named in above)
+
+
+def _directories_above(entries: Entries, *, deletions: bool) -> set[bytes]:
+    """Every directory that a file or directory of the chunk, or a deletion if these count, lies in, at any depth."""
+    paths: Sequence[bytes] = entries.paths
+    if not deletions:
+        living = np.flatnonzero(entries.kind != KIND_DELETION).tolist()
+        paths = [paths[at] for at in living]
+    parents = {path.rpartition(b"/")[0] for path in paths} - {b""}
     return parents.union(*map(ancestors, parents))

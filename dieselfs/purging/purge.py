@@ -19,7 +19,7 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
-from dieselfs.purging.forgetting import Forgetting
+from dieselfs.purging.forgetting import Forgetting, concerns
 from dieselfs.purging.moving import Mover, ReadChunk, SourceChunk
 from dieselfs.purging.request import (
     DamagedChunk,
@@ -34,6 +34,7 @@ from dieselfs.purging.retiring import discard, retire
 from dieselfs.purging.selection import ChunkFill, choose, rounds, target_of
 from dieselfs.purging.testimony import Testimony, standing_deletions, testimony_of
 from dieselfs.retention import (
+    Pins,
     RetiredChunk,
     chunk_sizes,
     deletable_chunks,
@@ -116,7 +117,10 @@ class _Purge:
             chunks_deleted=self.chunks_deleted,
             bytes_deleted=self.bytes_deleted,
             waiting=tuple(waiting),
-            pinned=pinned,
+            pinned=frozenset(
+                chunk.ref.id for chunk in waiting if pinned.protects(chunk.added, chunk.retired)
+            ),
+            unreadable=pinned.unreadable,
             damaged=tuple(DamagedChunk(*found) for found in sorted(self.damaged.items())),
         )
 
@@ -226,7 +230,7 @@ class _Purge:
         chosen = [
             testimony
             for testimony in testimonies
-            if any((d.path, d.file_type) in forgotten for d in testimony.deletions)
+            if any(concerns(deletion, forgotten) for deletion in testimony.deletions)
         ]
         if not chosen:
             return False
@@ -289,26 +293,23 @@ def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
 
 
 def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
-    """All commits from the first on; `known` are the first of them. A get each."""
+    """All commits from the first on; `known` are the first of them. A get each. `NotFound` if one is missing."""
     commits = list(known)
     missing = range(len(commits) + BIRTH_GENERATION, dataset.namespace.state().generation + 1)
-    if len(missing) > _REQUESTS_AT_ONCE:
-        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
-            commits.extend(pool.map(dataset.log.read, missing))
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
+        commits.extend(pool.map(dataset.log.read, missing))
     commits.extend(dataset.log.since(len(commits)))
     return commits
 
 
 def _retired(
     dataset: Dataset, commits: Sequence[Commit], grace_s: float
-) -> tuple[list[RetiredChunk], list[RetiredChunk], frozenset[ChunkId]]:
-    """Retired chunks that may be deleted now, those that must stay, and which of the latter somebody names."""
+) -> tuple[list[RetiredChunk], list[RetiredChunk], Pins]:
+    """Retired chunks that may be deleted now, those that must stay, and what is pinned."""
     now_ns = time.time_ns()
     pinned = pins(dataset.store, dataset.ref.name, now_ns)
     rest = dataset.store, dataset.ref, commits, pinned, grace_s, now_ns
-    waiting = waiting_chunks(*rest)
-    named = (chunk.ref.id for chunk in waiting if pinned.protects(chunk.added, chunk.retired))
-    return deletable_chunks(*rest), waiting, frozenset(named)
+    return deletable_chunks(*rest), waiting_chunks(*rest), pinned
 
 
 def _dataset_bytes(dataset: Dataset) -> int:

@@ -108,6 +108,8 @@ class PurgeReport:
     """Retired chunks that must stay for now."""
     pinned: frozenset[ChunkId]
     """Those of `waiting` that a snapshot, a tag or a lease names; the others wait for the grace period."""
+    unreadable: tuple[str, ...]
+    """Tags and leases that can't be read, and why: they may name anything, so nothing was deleted."""
     damaged: tuple[DamagedChunk, ...]
 
     @property

@@ -15,8 +15,10 @@ import numpy as np
 
 from chunkstore.chunk_writer import ChunkWriter, Version
 from chunkstore.paths import split
+from dieselfs.purging.forgetting import without_carried_above
 from dieselfs.purging.testimony import (
     Deletion,
+    Named,
     Testimony,
     directories_concerned,
     standing_deletions,
@@ -67,18 +69,19 @@ def restatement_of(
     dataset_id: bytes,
     testimonies: Sequence[Testimony],
     records: Mapping[bytes, ChunkRecord],
-    forgettable: Collection[tuple[bytes, int]] = (),
+    forgettable: Collection[Named] = (),
 ) -> Restatement:
     """What must be said again when the chunks of these testimonies go; `records` are theirs in the index.
 
-    `forgettable` are (path, file type) of deletions that hide nothing. Costs one look-up for each directory concerned.
+    `forgettable` are deletions that hide nothing. Costs one look-up for each directory concerned.
     """
     standing = [
         deletion
         for testimony in testimonies
         for deletion in standing_deletions(testimony, records[testimony.id.value])
     ]
-    carried = tuple(d for d in standing if (d.path, d.file_type) not in forgettable)
+    forgotten = without_carried_above(forgettable, standing)
+    carried = tuple(deletion for deletion in standing if deletion.named not in forgotten)
     leaving = {testimony.id.value for testimony in testimonies}
     generations = {testimony.added for testimony in testimonies}
     concerned = directories_concerned(testimonies)

@@ -19,6 +19,9 @@ from chunkstore.chunk_writer import Version
 from chunkstore.paths import ancestors, split
 from metadata.records import ChunkRecord
 
+Named = tuple[bytes, int]
+"""A path, and S_IFREG or S_IFDIR."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
@@ -30,6 +33,10 @@ class Deletion:
     """S_IFREG or S_IFDIR: of what it deletes."""
     mtime_ns: int
     seen: Version
+
+    @property
+    def named(self) -> Named:
+        return self.path, self.file_type
 
     @property
     def of_directory(self) -> bool:

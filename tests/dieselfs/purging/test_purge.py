@@ -307,3 +307,24 @@ def test_progress_adds_up() -> None:
 def test_requests_that_make_no_sense(request_: PurgeRequest) -> None:
     with pytest.raises(UsageError):
         purge(PurgedDataset().open(), request_)
+
+
+def test_a_deleted_directory_is_remembered_as_long_as_any_record_lies_below_it() -> None:
+    """A chunk that stays holds the deletion of a file in it, whose record is found by way of the directory's alone."""
+    world = PurgedDataset()
+    world.put({b"d/x": b"x"})
+    dataset = world.open()
+    applied = dataset.namespace.state().generation
+    with world.writer(dataset, open_chunks=1) as writer:
+        writer.delete(dataset.namespace.stat(b"d/x"))
+        writer.put(b"keep", b"k", mtime_ns=1)
+        writer.flush()
+        writer.delete(dataset.namespace.stat(b"d"), applied + 1)
+    world.files, world.directories = {b"keep": b"k"}, set()
+    world.purge()
+    world.check()
+    assert sorted(world.entries()) == [b"d", b"keep", b"x"]
+    world.delete(b"keep")
+    world.purge()
+    world.check()
+    assert world.entries() == []
