@@ -7,7 +7,7 @@ packed by path stay together. Chunks are read some way ahead of the packing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -170,23 +170,20 @@ class Mover:
 
     def _add(self, chunk: ReadChunk, positions: Positions, contents: Sequence[memoryview]) -> None:
         entries = chunk.head.entries
-        blocks = block_counts(entries.length)
-        first_block = np.cumsum(blocks) - blocks
-        version_of = _versions(chunk)
-        for at, content in zip(positions.tolist(), contents, strict=True):
-            start = int(first_block[at])
-            hashes = BlockHashes(
-                int(entries.hash[at]),
-                entries.block_hash[start : start + int(blocks[at])].tolist(),
-            )
-            self._writer.add_carried(
-                entries.paths[at],
-                content,
-                hashes,
-                int(entries.mode[at]),
-                int(entries.mtime_ns[at]),
-                version_of(at),
-            )
+        counts = block_counts(entries.length)
+        first = np.cumsum(counts) - counts
+        columns = (entries.hash, entries.mode, entries.mtime_ns, first, first + counts)
+        rows = zip(
+            positions.tolist(),
+            contents,
+            _versions(chunk, positions),
+            *(column[positions].tolist() for column in columns),
+            strict=True,
+        )
+        for at, content, version, digest, mode, mtime_ns, start, end in rows:
+            blocks = entries.block_hash[start:end].tolist() if end > start else []
+            hashes = BlockHashes(digest, blocks)
+            self._writer.add_carried(entries.paths[at], content, hashes, mode, mtime_ns, version)
 
 
 def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> ChunkWriter:
@@ -196,16 +193,18 @@ def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> Chunk
     )
 
 
-def _versions(chunk: ReadChunk) -> Callable[[int], Version]:
-    """position -> the version that an entry has: carried before, or of the commit that added the chunk."""
-    source, carried = chunk.source, chunk.head.entries.versions
-
-    def version_of(at: int) -> Version:
-        if carried is not None and (generation := int(carried["generation"][at])):
-            return Version(generation, bytes(carried["chunk"][at]), int(carried["position"][at]))
-        return Version(source.record.generation, source.id.value, at)
-
-    return version_of
+def _versions(chunk: ReadChunk, positions: Positions) -> list[Version]:
+    """The versions that entries have: carried before, or of the commit that added the chunk."""
+    added, own = chunk.source.record.generation, chunk.source.id.value
+    carried = chunk.head.entries.versions
+    if carried is None:
+        return [Version(added, own, at) for at in positions.tolist()]
+    columns = (carried["generation"], carried["chunk"], carried["position"])
+    rows = zip(positions.tolist(), *(c[positions].tolist() for c in columns), strict=True)
+    return [
+        Version(generation, where, position) if generation else Version(added, own, at)
+        for at, generation, where, position in rows
+    ]
 
 
 def _batches(length: npt.NDArray[np.uint64], positions: Positions) -> Iterator[Positions]:
