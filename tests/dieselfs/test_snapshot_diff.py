@@ -159,6 +159,32 @@ def test_random_trees(dataset: Dataset, tmp_path: Path, seed: int) -> None:
     assert [c.path for c in changes] == sorted(c.path for c in changes)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_chunks_that_both_have(dataset: Dataset, tmp_path: Path, seed: int) -> None:
+    """Between any two moments of a history of small changes, forwards and backwards."""
+    random_ = random.Random(seed)
+    files: dict[bytes, File] = {}
+    history: list[tuple[dict[bytes, File], Snapshot]] = []
+    for _ in range(5):
+        with DatasetWriter(dataset, open_chunks=2) as writer:
+            for _ in range(random_.choice([1, 30])):
+                path = b"d%d/f%d" % (random_.randrange(3), random_.randrange(30))
+                files[path] = (b"x" * random_.randrange(3), 0o644, random_.randrange(2))
+                writer.put(path, *files[path])
+        with DatasetWriter(dataset) as writer:
+            for path in random_.sample(sorted(files), random_.randrange(2)):
+                writer.delete(dataset.namespace.stat(path))
+                del files[path]
+        made = Snapshot.open(snapshots.create(dataset, tmp_path, publish=False))
+        history.append((dict(files), made))
+    for was, old in history:
+        for now, new in history:
+            found = {(c.path, str(c.kind)) for c in diff(old, new) if not c.is_directory}
+            assert found == expected(was, now)
+    for _, made in history:
+        made.close()
+
+
 def test_more_than_a_block(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
