@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from chunkstore.chunk_format import BLOCK_BYTES
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Unavailable
-from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix
+from chunkstore.leases import Lease, delete_lease, new_lease_id, write_lease
+from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix, tag_key
 from dieselfs import snapshots
 from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict, UsageError
@@ -169,6 +171,34 @@ def test_what_a_published_snapshot_names_is_not_deleted(tmp_path: Path) -> None:
     world.store.delete(published.key)
     assert world.purge().chunks_deleted >= len(needed - left)
     assert not (needed - left) & world.objects()
+    world.check()
+
+
+def test_what_a_lease_names_is_not_deleted() -> None:
+    world = with_holes()
+    dataset = world.open()
+    generation = dataset.namespace.state().generation
+    lease = Lease(
+        new_lease_id(), 1, dataset.ref.id, (generation,), "node", 1, time.time_ns(), ttl_s=3600
+    )
+    write_lease(world.store, NAME, lease)
+    needed = world.objects()
+    assert world.purge().chunks_deleted == 0
+    assert needed <= world.objects()
+    delete_lease(world.store, NAME, lease.lease_id, 1)
+    report = world.purge()
+    assert report.chunks_deleted > 5
+    assert not report.waiting
+    world.check()
+
+
+def test_a_tag_that_cannot_be_read_may_mean_anything() -> None:
+    world = with_holes()
+    world.store.create(tag_key(NAME, "v1", 1), [b"garbage"])
+    report = world.purge()
+    assert report.chunks_deleted == 0
+    assert len(report.unreadable) == 1
+    assert len(report.pinned) == len(report.waiting) > 5
     world.check()
 
 
