@@ -87,7 +87,7 @@ def find_garbage(
         grace_s,
         tuple(waste for waste in found if not waste.kept),
         tuple(waste for waste in found if waste.kept),
-        (*facts.pins.unreadable, *snapshots.notes),
+        (*_unreadable(facts, unreadable_leases), *snapshots.notes),
     )
 
 
@@ -155,6 +155,15 @@ def _check_newest(facts: _Facts, known_generation: int) -> None:
             f"{name} was at generation {known}, but its commits end at {facts.history.newest}",
             f"nothing was deleted; see `dlcmd fsck {name}` and `dlcmd recover {name}`",
         )
+
+
+def _unreadable(facts: _Facts, leases_go: bool) -> Iterator[str]:
+    """Why retired chunks stay, and what can be done."""
+    name = facts.dataset.name
+    for tag, reason in facts.tags.damaged.items():
+        yield f"{reason}, so all retired chunks stay: `dlcmd snapshot untag {name} {tag}`, or tag it anew"
+    for reason in () if leases_go else facts.leases.damaged.values():
+        yield f"{reason}, so all retired chunks stay: if no mount holds it, `dlcmd gc {name} --unreadable-leases --delete`"
 
 
 def _uncommitted_chunks(facts: _Facts) -> Iterator[Waste]:

@@ -44,6 +44,7 @@ def judge_snapshots(
     waste: list[Waste] = []
     notes: list[str] = []
     retired = history.retired()
+    advice = f"see `dlcmd fsck {history.name}`"
     for snapshot in published:
         try:
             header = published_header(store, history.name, snapshot)
@@ -54,13 +55,13 @@ def judge_snapshots(
                 continue
             chunks = _chunks(store, history.name, snapshot, header)
         except SnapshotRefused as error:
-            notes.append(f"snapshot {snapshot.snapshot_id} is damaged ({error})")
+            notes.append(f"snapshot {snapshot.snapshot_id} is damaged ({error}): {advice}")
             continue
         except NotFound:  # deleted meanwhile
             continue
         gone = [chunk for chunk in chunks if chunk not in history.stored]
         if any(chunk not in retired for chunk in gone):
-            notes.append(f"snapshot {snapshot.snapshot_id} needs chunks that are lost")
+            notes.append(f"snapshot {snapshot.snapshot_id} needs chunks that are lost: {advice}")
         elif gone:
             kept = PINNED if snapshot.generation in held else ""
             kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")

@@ -146,7 +146,7 @@ class _Run:
             if self._invocation.output.json:
                 self._invocation.output.record({"dataset": name, "damaged": note})
             else:
-                self._invocation.output.line(f"{name}: {note}: see `dlcmd fsck {name}`")
+                self._invocation.output.line(f"{name}: {note}")
         if self._local:
             folder = self._invocation.snapshot_folder
             self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
@@ -235,7 +235,9 @@ def _extent(found: Sequence[Waste]) -> str:
 def _confirm(found: Sequence[Waste], grace_s: float, *, yes: bool) -> None:
     question = f"delete {_extent(found)}"
     if grace_s < _A_DAY_S:
-        question += f", with a grace period of {human_duration(grace_s)} (no put may be running)"
+        question += (
+            f", with a grace period of {human_duration(grace_s)} (no put or purge may be running)"
+        )
     confirm(question, yes=yes)
 
 
