@@ -140,8 +140,12 @@ class LmdbEnvironment:
                 max_readers=_MAX_READERS,
                 mode=0o600,
             )
-            env.reader_check()  # a killed reader's slot would keep old pages from being used again
-            _fill_up(env)
+            try:
+                env.reader_check()  # a killed reader's slot would keep old pages from being used again
+                _fill_up(env)
+            except BaseException:
+                env.close()
+                raise
         except (OSError, lmdb.Error) as error:
             raise self._unavailable(error) from error
         self._map_bytes = env.info()["map_size"]

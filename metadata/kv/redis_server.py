@@ -23,6 +23,8 @@ from metadata.kv.redis_pipeline import (
 PATIENCE_S: Final = 15.0
 """Bridges a restart with a large database to load (docs/decisions/0010). A call takes at most this and two socket timeouts, unless the
 server answers."""
+_TRANSIENT: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
+_FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 _PLACE: Final = None
 """There is one."""
 
@@ -50,8 +52,6 @@ class RedisServerStore(RedisMaps):
         return self._replication.open(envelope, replies)
 
     def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
-        if isinstance(error, exceptions.ConnectionError) and not isinstance(
-            error, (exceptions.AuthenticationError, exceptions.AuthorizationError)
-        ):
+        if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
             return replace(command, by_text=False)
         return None

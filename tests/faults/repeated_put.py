@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,8 +30,14 @@ def folder_in_memory() -> Iterator[Path]:
 class RepeatedPut:
     """Of NEW, on top of OLD. The index is a folder beside the store, or a server, which is filled from the store."""
 
-    def __init__(self, folder: Path, index: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        index: str | None = None,
+        empty_index: Callable[[], object] = lambda: None,
+    ) -> None:
         self._folder = folder
+        self._empty_index = empty_index
         self._template = Places(
             f"file://{folder}/template/store", index or f"lmdb://{folder}/template/index"
         )
@@ -70,6 +76,7 @@ class RepeatedPut:
 
     def _begin_again(self) -> None:
         shutil.rmtree(self._folder / "tried", ignore_errors=True)
+        self._empty_index()  # or it would be ahead of the store
         shutil.copytree(self._folder / "template", self._folder / "tried")
 
     def _start(

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import ExitStack
+
+import pytest
+import redis
 
 from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import Ended
@@ -41,12 +45,20 @@ def every_point(undisturbed: Ended) -> list[KillPoint]:
     bound_s=30,
     why="the order of things: chunk, commit, index; each whole or not at all",
 )
-def test_a_put_killed_at_a_call(measured: Measured) -> None:
-    with folder_in_memory() as folder:
-        puts = RepeatedPut(folder)
+@pytest.mark.parametrize("index", ["lmdb", "redis"])
+def test_a_put_killed_at_a_call(
+    index: str, request: pytest.FixtureRequest, measured: Measured
+) -> None:
+    with folder_in_memory() as folder, ExitStack() as stack:
+        if index == "redis":
+            url = request.getfixturevalue("redis_url")
+            client = stack.enter_context(redis.Redis.from_url(url))
+            puts = RepeatedPut(folder, url, client.flushall)
+        else:
+            puts = RepeatedPut(folder)
         undisturbed = puts.start().end()
         assert (undisturbed.code, undisturbed.acknowledged) == (0, len(NEW)), undisturbed
-        points = random_points(random.Random(5), undisturbed, 200 if LONG else 12)
+        points = random_points(random.Random(5), undisturbed, 200 if LONG else 8)
         points += every_point(undisturbed) if LONG else []
         killed = sum(check(puts, point, measured) for point in points)
     assert killed > 0.7 * len(points)

@@ -107,6 +107,20 @@ def test_a_server_that_hangs(
     store.close()
 
 
+def test_a_server_that_hangs_for_a_while(
+    own_redis_server: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_pipeline, "SOCKET_TIMEOUT_S", 0.3)
+    store = RedisServerStore(own_redis_server.url)
+    own_redis_server.pause()
+    back = threading.Timer(0.8, own_redis_server.resume)
+    back.start()
+    put_one(store, b"{k}f", b"a", value(1))
+    back.join()
+    assert get_one(store, b"{k}f", b"a") == value(1)
+    store.close()
+
+
 def test_a_late_answer_is_not_another_calls(
     own_redis_server: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
