@@ -15,7 +15,9 @@ from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.object_store import ObjectStore
 
 Value = TypeVar("Value")
-_NUMBER: Final = re.compile(r"[0-9]{16}")  # a folder on a disk collects strange files
+# A folder on a disk collects strange files.
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NUMBER: Final = re.compile(r"[0-9]{16}")
 _TRIES: Final = 20
 
 
@@ -48,7 +50,7 @@ def list_numbers(store: ObjectStore, prefix: str, name: str | None = None) -> Nu
     found: dict[str, list[NumberedObject]] = {}
     for info in store.list(prefix if name is None else f"{prefix}{name}/"):
         known, _, number = info.key.removeprefix(prefix).rpartition("/")
-        if known and "/" not in known and _NUMBER.fullmatch(number):
+        if _NAME.fullmatch(known) and _NUMBER.fullmatch(number):
             entry = NumberedObject(info.key, int(number), info.size_bytes)
             found.setdefault(known, []).append(entry)
     return {

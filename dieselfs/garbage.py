@@ -220,7 +220,7 @@ def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[Waste]:
                 reason = facts.leases.damaged[lease_id]
                 yield Waste(WasteKind.LEASE, last.key, last.size_bytes, reason)
         elif newest.dataset_id != facts.dataset.id or newest.is_over(facts.now_ns):
-            reason = f"over: process {newest.pid} of {newest.host} does not renew it"
+            reason = f"over: process {newest.pid} of {newest.host!r} does not renew it"
             yield _numbered(facts, WasteKind.LEASE, last, reason, written_ns)
 
 

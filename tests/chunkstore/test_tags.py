@@ -190,7 +190,13 @@ def test_tags_of_a_former_life_mean_nothing(store: MemoryObjectStore, ref: Datas
 
 
 def test_strange_keys_are_ignored(store: MemoryObjectStore, ref: DatasetRef) -> None:
-    for key in ("v1/7", "v1/x/0000000000000001", "0000000000000001", "v1/0000000000000001.bak"):
+    for key in (
+        "v1/7",
+        "v1/x/0000000000000001",
+        "0000000000000001",
+        "v1/0000000000000001.bak",
+        "\x1b[31m/0000000000000001",
+    ):
         store.create(tags_prefix("pets") + key, [b"?"])
     assert list_tags(store, "pets") == []
 

@@ -32,7 +32,9 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit
 from chunkstore.errors import Corrupt
+from chunkstore.leases import MAX_GENERATIONS, Lease
 from chunkstore.paths import check_paths
+from chunkstore.tags import Tag
 from dieselfs.errors import UsageError
 from dieselfs.node_memory import messages
 from dieselfs.node_memory.piece import Piece
@@ -73,6 +75,8 @@ def all_targets() -> list[Target]:
     return [
         chunk_heads(),
         commits(),
+        tags(),
+        leases(),
         entry_records(),
         chunk_records(),
         state_records(),
@@ -163,6 +167,35 @@ def commits() -> Target:
             assert all(len(chunk.value) == 16 for chunk in commit.retired)
 
     return Target("commit", seeds, use, (), _digest_at_the_end)
+
+
+def tags() -> Target:
+    seeds = [
+        Tag("v1", 7, DATASET.id, -5, f"12-{'8d' * 16}").encode(),
+        Tag("v1", 7, DATASET.id, 5, "").encode(),
+    ]
+
+    def use(data: bytes) -> None:
+        tag = Tag.decode(data, "v1", 7)
+        assert Tag.decode(tag.encode(), "v1", 7) == tag
+        assert tag.gone or tag.generation >= 0
+
+    return Target("tag", seeds, use, (Corrupt,), _digest_at_the_end)
+
+
+def leases() -> Target:
+    name = "0123456789abcdef" * 2
+    seeds = [
+        Lease(name, 7, DATASET.id, generations, host, 4711, 1_700_000_000_000_000_000).encode()
+        for generations, host in (((), ""), ((3, 9), "node-1"), (tuple(range(300)), "ü" * 100))
+    ]
+
+    def use(data: bytes) -> None:
+        lease = Lease.decode(data, name, 7)
+        assert len(lease.generations) <= MAX_GENERATIONS
+        assert lease.is_over(lease.ends_ns)
+
+    return Target("lease", seeds, use, (Corrupt,), _digest_at_the_end)
 
 
 def _digest_at_the_end(data: bytes) -> bytes:
