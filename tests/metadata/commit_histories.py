@@ -205,14 +205,18 @@ def _purged(
     leaving: set[int],
     gone: set[int],
 ) -> list[list[Entry]]:
-    """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of all there ever were."""
+    """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of all there ever were.
+
+    Half of the time it spares the directories that no retired chunk has a part in, as `dieselfs.purging` does."""
     carried: dict[tuple[bytes, bool], Entry] = {}
     concerned: set[bytes] = set()
+    generations = {reference.chunks[number].generation for number in leaving}
+    sparing = draw.random() < 0.5
     for number in leaving:
         for entry in chunks[number - 1]:
             if entry.seen:
                 concerned.update([entry.path] if entry.directory else [])
-            else:
+            elif entry.is_new or not sparing:
                 concerned.update(_above(entry.path))
     deletions = []
     for is_directory, kind in (False, reference.files), (True, reference.directories):
@@ -220,7 +224,11 @@ def _purged(
             inside = standing.place is not None and standing.place[0] in leaving
             if standing.deleted:
                 deletions += [standing] if inside else []
-            elif inside or (is_directory and path in concerned):
+            elif inside or (
+                is_directory
+                and path in concerned
+                and not (sparing and standing.place and standing.version not in generations)
+            ):
                 carried[path, is_directory] = replace(
                     standing.entry, carried=standing.version, seen=0
                 )
