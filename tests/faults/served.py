@@ -80,10 +80,12 @@ class Place:
     def chunk_file(self, snapshot: Snapshot, number: int) -> Path:
         return self.object_file(chunk_key(NAME, snapshot.chunk(number).id))
 
-    def dlcmd(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    def dlcmd(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, PROGRAM, *map(str, arguments)],
-            env=self.environment,
+            env=self.environment | dict(environment or {}),
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE_S,

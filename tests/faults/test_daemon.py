@@ -1,0 +1,242 @@
+"""A mount's daemon, or the master of clients, killed or stopped under readers; a dataset published anew, or removed, under a mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dieselfs.fuse.mount_table import entry_at
+from tests.faults.case import Measured, fault_case
+from tests.faults.flapping_store import calls, set_mode
+from tests.faults.reading import content, readers
+from tests.faults.served import NAME, Place, Served
+from tests.mount.mounting import PATIENCE_S, eventually, is_alive
+
+BOUND_S = 20.0
+GONE = (errno.ENOTCONN, errno.ECONNABORTED)
+FILES = {path: content(path) for path in (f"f{number:03}" for number in range(200))}
+PATHS = list(FILES)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("daemon") / "place")
+    place.make(FILES, target_bytes=64_000).close()
+    return place
+
+
+@pytest.fixture
+def mount(place: Place, tmp_path: Path) -> Iterator[Served]:
+    task = f"daemon-{os.getpid()}-{tmp_path.name}"
+    with place.mounted(tmp_path / "mnt", "--task", task, "--store-ahead", "0") as mount:
+        yield mount
+        set_mode(place.folder, "ok")
+
+
+@fault_case(
+    "SIGKILL of the daemon while readers wait for a store that hangs, then the same command again",
+    promise="readers get ENOTCONN or ECONNABORTED at once; the dead mountpoint is mounted again without a manual step",
+    bound_s=BOUND_S,
+    check="dieselfs.fuse.mountpoint:_clear_if_dead=none",
+)
+def test_daemon_killed(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
+    set_mode(place.folder, "hung")
+    with readers(mount.path, tmp_path / "readers", 4, PATHS) as reading:
+        eventually(lambda: calls(place.folder, "try"), "reads that wait")
+        os.kill(mount.pid, signal.SIGKILL)
+        with measured.felt():
+            said = [reader.end(PATIENCE_S) for reader in reading]
+        assert all(os.strerror(errno.ENOTCONN) in what or os.strerror(errno.ECONNABORTED) in what for what in said), said  # fmt: skip
+        with pytest.raises(OSError) as raised:
+            os.listdir(mount.path)
+        assert raised.value.errno in GONE
+    set_mode(place.folder, "ok")
+    with measured.felt():
+        again = place.mount(mount.path, "--store-ahead", "0")
+    try:
+        assert (again.path / PATHS[0]).read_bytes() == FILES[PATHS[0]]
+    finally:
+        again.end()
+    measured.note(f"readers said: {said[0].partition(': ')[2].strip()}")
+
+
+@fault_case(
+    "SIGSTOP of the daemon, then SIGCONT",
+    promise="readers wait and can be killed; the others go on when it does",
+    bound_s=BOUND_S,
+    why="the kernel lets go of a page that is waited for",
+)
+def test_daemon_stopped(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
+    assert (mount.path / PATHS[0]).read_bytes() == FILES[PATHS[0]]
+    os.kill(mount.pid, signal.SIGSTOP)
+    with readers(mount.path, tmp_path / "readers", 2, PATHS) as (first, second):
+        eventually(
+            lambda: all(waits_for_fuse(reader.process.pid) for reader in (first, second)),
+            "readers that wait",
+        )
+        with measured.felt():
+            first.process.kill()
+            first.process.wait(PATIENCE_S)
+        os.kill(mount.pid, signal.SIGCONT)
+        with measured.felt():
+            assert second.end(PATIENCE_S) == ""
+
+
+def waits_for_fuse(pid: int) -> bool:
+    return Path(f"/proc/{pid}/wchan").read_text().startswith(("request_wait", "folio_wait", "fuse"))
+
+
+CLIENT = """
+import sys, time
+from pathlib import Path
+from dieselfs.assembly import open_index
+from dieselfs.client import Client
+from metadata.snapshot import Snapshot
+from tests.faults.flapping_store import FlappingStore
+from tests.faults.reading import content
+from chunkstore.stores.resilient import ResilientStore, ResiliencePolicy
+from chunkstore.stores.retrying import RetryPolicy
+
+folder, snapshot, task = sys.argv[1:]
+store = ResilientStore(FlappingStore(Path(folder)), ResiliencePolicy(RetryPolicy.patient()))
+index = open_index("memory://none")
+with Client.connect("d", store=store, index=index, snapshot_folder=Path(folder, "snapshots")) as client:
+    client.load_meta(Path(snapshot), check_fresh=False)
+    client.open_memory(300_000, task)
+    while True:
+        for inode in range(client.snapshot.file_count):
+            path = client.snapshot.path_of(inode).decode()
+            assert client.get(path) == content(path), path
+            sys.stdout.write("."); sys.stdout.flush()
+"""
+
+
+@fault_case(
+    "SIGKILL of the master (a helper process) of 3 clients that read, twice",
+    promise="they elect another, which adopts what is in memory, and go on",
+    bound_s=60.0,
+    why="whoever misses elects",
+)
+def test_helper_killed(place: Place, measured: Measured, tmp_path: Path) -> None:
+    task = f"helper-{os.getpid()}"
+    [snapshot] = (place.folder / "snapshots").glob("d-*")
+    command = [sys.executable, "-c", CLIENT, place.folder, snapshot, task]
+    clients = []
+    for n in range(3):
+        with open(tmp_path / f"beats{n}", "w") as file:
+            clients.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
+
+    def beats() -> int:
+        return min((tmp_path / f"beats{n}").stat().st_size for n in range(3))
+
+    try:
+        eventually(beats, "reads")
+        with measured.felt():
+            for _ in range(2):
+                [helper] = helpers_of(task)
+                os.kill(helper, signal.SIGKILL)
+                goal = beats() + 500
+                eventually(lambda goal=goal: beats() > goal, "reads that go on")
+                eventually(lambda: helpers_of(task), "another master")
+        assert [client.poll() for client in clients] == [None] * 3, "they read on"
+        assert all(set((tmp_path / f"beats{n}").read_text()) == {"."} for n in range(3))
+    finally:
+        for client in clients:
+            client.kill()
+            client.wait()
+        eventually(lambda: not helpers_of(task), "the end of the helper")
+
+
+def helpers_of(task: str) -> list[int]:
+    """Processes that listen for members of the task."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            if b"dieselfs.node_memory.master_process" in command and is_alive(int(process.name)):
+                log = (process / "fd" / "2").readlink()
+                if task in str(log):
+                    found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+@fault_case(
+    "a dataset published anew, its files changed, under readers that go on reading",
+    promise="each read has one version's bytes; the refreshed mount shows the new one; what is open stays as it was",
+    bound_s=BOUND_S,
+    check="dieselfs.fuse.refresh:_forget_root=none",
+)
+def test_republished(measured: Measured, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    old = {f"d/f{number}": content(f"old{number}", 20_000) for number in range(20)}
+    new = {path: content(f"new{path}", 30_000) for path in old}
+    place.make(old, target_bytes=64_000).close()
+    wrong: list[str] = []
+    seen: set[bool] = set()
+    stop = threading.Event()
+    with place.mounted(tmp_path / "mnt") as mount:
+
+        def read() -> None:
+            while not stop.is_set():
+                for path in old:
+                    data = (mount.path / path).read_bytes()
+                    seen.add(data == new[path])
+                    if data not in (old[path], new[path]):
+                        wrong.append(path)
+
+        reading = [threading.Thread(target=read) for _ in range(3)]
+        kept = open(mount.path / "d/f0", "rb")  # noqa: SIM115
+        for reader in reading:
+            reader.start()
+        try:
+            eventually(lambda: seen, "reads")
+            place.make(new, target_bytes=64_000).close()
+            with measured.felt():
+                done = place.dlcmd("mount", "--refresh", NAME, mount.path)
+                assert done.returncode == 0, done.stderr
+                for path, data in new.items():
+                    assert (mount.path / path).read_bytes() == data
+            assert kept.read() == old["d/f0"]
+            eventually(lambda: True in seen, "readers that see it", 10)
+        finally:
+            stop.set()
+            for reader in reading:
+                reader.join(PATIENCE_S)
+            kept.close()
+    assert wrong == []
+
+
+@fault_case(
+    "a dataset removed under a mount",
+    promise="what is in memory is read; EIO for the rest, without a crash",
+    bound_s=BOUND_S,
+    why="a chunk that is missing",
+)
+def test_removed(measured: Measured, tmp_path: Path) -> None:
+    place = Place(tmp_path / "place")
+    with place.make(FILES, target_bytes=64_000) as snapshot:
+        held = [PATHS[inode] for inode in range(len(PATHS)) if snapshot.chunk_number(inode) == 0]
+        with place.mounted(tmp_path / "mnt", "--store-ahead", "0") as mount:
+            assert (mount.path / held[0]).read_bytes() == FILES[held[0]]
+            done = place.dlcmd("dataset", "rm", NAME, "--yes")
+            assert done.returncode == 0, done.stderr
+            for path in PATHS:
+                found = measured.call((mount.path / path).read_bytes)
+                if path in held:
+                    assert found == FILES[path]
+                else:
+                    assert isinstance(found, OSError)
+                    assert found.errno == errno.EIO
+            assert "Traceback" not in mount.log
+            assert is_alive(mount.pid)
+    assert entry_at(tmp_path / "mnt") is None
