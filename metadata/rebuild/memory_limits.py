@@ -1,4 +1,4 @@
-"""How much a rebuild holds at a time."""
+"""How much a rebuild holds at a time: 250 MB as a rule, measured 170 MB for 1.28 million files and 177 MB for three times as many."""
 
 from __future__ import annotations
 
