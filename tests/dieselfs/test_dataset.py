@@ -18,9 +18,10 @@ from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
+from metadata import keys
 from metadata.dataset_state import indexed_dataset, list_datasets, register_dataset
 from metadata.errors import DatasetNotFound, MetadataError
-from metadata.kv.key_value_store import KeyValueStore
+from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
@@ -375,3 +376,19 @@ def test_readers_of_another_dataset_are_refused() -> None:
         Namespace(MemoryStore(), foreign).catch_up(
             CommitLog(store, foreign), ChunkReader(store, foreign)
         )
+
+
+def test_a_commit_that_retires_chunks_is_published_with_what_their_heads_say() -> None:
+    """The deletions in them are forgotten, which the commit itself does not tell."""
+    dataset = open_dataset(MemoryObjectStore(), MemoryStore(), "d", create=True)
+    put(dataset, {b"old": b"1", b"kept": b"2"})
+    with DatasetWriter(dataset) as writer:
+        writer.delete(dataset.namespace.stat(b"old"))
+    [deleting] = dataset.log.read(3).added
+    # As purge does when the chunk with the file is gone from the store; here only the index is looked at.
+    commit = dataset.log.append_exactly(4, (), (deleting.id,))
+    dataset.publish(commit, [])
+    key = keys.files_of(dataset.ref.id, b"")
+    assert dataset.index.get_many([MapFields(key, [b"old"])]) == [[None]]
+    assert dataset.namespace.state().chunks == 1
+    assert deleting.id.value not in dataset.namespace.chunks()
