@@ -30,17 +30,14 @@ _FSCONFIG = 431
 _FSMOUNT = 432
 _FSCONFIG_CMD_CREATE = 6
 _CLOEXEC = 1
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def main() -> int:
     daemon, connection = int(sys.argv[1]), sys.argv[2]
     try:
         _ask_for_signal(daemon)
-        controls = _open_controls(connection)
-        switch = os.open("abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=controls)
-        _let_wait(controls)
-        os.close(controls)  # it would pin the file system
+        switch = _open_control(connection, "abort")
+        _let_wait(connection)
     except OSError as error:
         _report(error.strerror or "unknown error")
         return 1
@@ -64,10 +61,10 @@ def _ask_for_signal(daemon: int) -> None:
         raise ProcessLookupError(0, "the daemon is gone")
 
 
-def _open_controls(connection: str) -> int:
-    """A descriptor of the connection's folder, in the system's fusectl or in one mounted nowhere."""
+def _open_control(connection: str, name: str) -> int:
+    """A descriptor of a file of the connection, in the system's fusectl or in one mounted nowhere."""
     try:
-        return os.open(f"{_FUSECTL}/{connection}", _FOLDER)
+        return os.open(f"{_FUSECTL}/{connection}/{name}", os.O_WRONLY | os.O_CLOEXEC)
     except OSError as error:
         if os.geteuid() != 0:
             raise type(error)(
@@ -75,23 +72,21 @@ def _open_controls(connection: str) -> int:
             ) from None
     root = _detached_fusectl()
     try:
-        return os.open(connection, _FOLDER, dir_fd=root)
+        return os.open(f"{connection}/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=root)
     finally:
         os.close(root)
 
 
-def _let_wait(controls: int) -> None:
+def _let_wait(connection: str) -> None:
     """Above the system's limit for ordinary users (fuse.max_user_bgreq) nothing changes."""
     try:
-        control = os.open("max_background", os.O_WRONLY | os.O_CLOEXEC, dir_fd=controls)
-    except OSError:
-        return
-    try:
-        os.write(control, b"%d" % MAX_BACKGROUND)
+        control = _open_control(connection, "max_background")
+        try:
+            os.write(control, b"%d" % MAX_BACKGROUND)
+        finally:
+            os.close(control)
     except OSError:
         pass
-    finally:
-        os.close(control)
 
 
 def _detached_fusectl() -> int:

@@ -247,9 +247,9 @@ def test_an_ordinary_user_needs_the_systems_fusectl(
     monkeypatch.setattr(guardian_process, "_FUSECTL", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(
-        FileNotFoundError, match=r"/7: No such file .* \(is fusectl mounted\?\)"
+        FileNotFoundError, match=r"7/abort: No such file .* \(is fusectl mounted\?\)"
     ):
-        guardian_process._open_controls("7")
+        guardian_process._open_control("7", "abort")
     (tmp_path / "7").mkdir()
     (tmp_path / "7/abort").write_bytes(b"")
-    os.close(guardian_process._open_controls("7"))
+    os.close(guardian_process._open_control("7", "abort"))

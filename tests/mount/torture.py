@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dieselfs.fuse.guardian_process import _open_switch
+from dieselfs.fuse.guardian_process import _open_control
 from dieselfs.fuse.mount_table import entry_at
 from tests.mount import made_up
 from tests.mount.mounting import PATIENCE_S, Mount
@@ -248,7 +248,7 @@ class Watchdog:
         self._found: list[str] = []
         entry = entry_at(mount.path)
         assert entry is not None
-        self._switch = _open_switch(str(entry.device[1]))
+        self._switch = _open_control(str(entry.device[1]), "abort")
 
     def __enter__(self) -> "Watchdog":
         self._thread.start()
