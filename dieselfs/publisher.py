@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from dieselfs.dataset import Dataset
 from metadata.dataset_state import register_dataset
-from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt
-from metadata.kv.forgetting import Memory, memory_of
+from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt, RecordsLost
+from metadata.kv.forgetting import memory_of
 
 _ATTEMPTS = 4
 """A fail-over in the middle of putting right what another one lost."""
@@ -35,16 +35,18 @@ class Publisher:
         """As `Dataset.publish`, in an index that holds everything before. `IndexForgot` if the index goes on forgetting."""
         try:
             state = self._dataset.publish(commit, heads)
-        except (IndexForgot, RecordCorrupt):
-            if not self._has_forgotten():
+        except (IndexForgot, RecordCorrupt) as error:
+            whole = isinstance(error, RecordsLost)
+            if not whole and not self._has_forgotten():
                 raise
         else:
+            whole = False
             memory = memory_of(self._dataset.index)
             if memory.losses == self._memory.losses:
                 if memory.is_confirmed:
                     self._sure = state.generation
                 return
-        self._put_right()
+        self._put_right(whole)
 
     def _has_forgotten(self) -> bool:
         losses = memory_of(self._dataset.index).losses
@@ -52,11 +54,13 @@ class Publisher:
             losses != self._memory.losses or self._dataset.namespace.state().generation < self._sure
         )
 
-    def _put_right(self) -> None:
+    def _put_right(self, whole: bool) -> None:
         for _ in range(_ATTEMPTS):
             memory = memory_of(self._dataset.index)
             try:
-                self._put_again(memory)
+                self._put_again(
+                    whole or memory.losses_without_end != self._memory.losses_without_end
+                )
             except (IndexForgot, IndexBehind) as error:  # others may be putting right the same
                 log.warning("%s", error)
                 continue
@@ -67,12 +71,10 @@ class Publisher:
             "the index keeps forgetting; `dlcmd recover` rebuilds it when it is sound"
         )
 
-    def _put_again(self, memory: Memory) -> None:
+    def _put_again(self, whole: bool) -> None:
         """Whatever the index says of itself: what it has applied may be less than it had, or more than is there."""
         dataset = self._dataset
-        after = min(self._sure, dataset.namespace.state().generation)
-        if memory.losses_without_end != self._memory.losses_without_end:
-            after = 0
+        after = 0 if whole else min(self._sure, dataset.namespace.state().generation)
         log.warning(
             "dataset %s: the index has forgotten recent records; all commits after %s are put again",
             dataset.ref.name,

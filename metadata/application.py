@@ -21,7 +21,7 @@ from chunkstore.paths import split
 from metadata import keys
 from metadata.commit_records import Holes, MapPart, commit_records
 from metadata.dataset_state import read_state, read_totals
-from metadata.errors import RecordCorrupt
+from metadata.errors import RecordsLost
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from metadata.records import (
     ChunkRecord,
@@ -55,12 +55,12 @@ def apply_commit(
     if before.generation > commit.generation:  # another process is past this commit already
         applied = read_state(index, dataset_id, keys.APPLIED)
         if applied.generation < before.generation - 1:
-            raise RecordCorrupt(
+            raise RecordsLost(
                 f"the index has lost what it had applied up to generation {before.generation - 1}: rebuild it with `dlcmd recover`"
             )
         return applied
     if before.generation < commit.generation - 1:
-        raise RecordCorrupt(
+        raise RecordsLost(
             f"the index has lost its totals of generation {commit.generation - 1}: rebuild it with `dlcmd recover`"
         )
     state = _next_state(before, commit, change)

@@ -4,6 +4,7 @@ MetadataError
 ├── IndexUnavailable     the key-value database did not answer: retry later
 │   └── IndexForgot      it lost what it had acknowledged: put recent commits again
 ├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
+│   └── RecordsLost      it promises records that are gone: put all commits again, or the same
 ├── DatasetNotFound      tell the user
 ├── PathNotFound         tell the user
 ├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
@@ -29,6 +30,10 @@ class IndexForgot(IndexUnavailable):
 
 class RecordCorrupt(MetadataError):
     """A record of the index failed its checksum."""
+
+
+class RecordsLost(RecordCorrupt):
+    """What the index says of its totals and of what it has applied does not go together: it has lost records."""
 
 
 class DatasetNotFound(MetadataError):

@@ -14,14 +14,16 @@ import pytest
 from chunkstore.chunk_format import KIND_DELETION, KIND_FILE
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run
+from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.client import Client
 from dieselfs.dataset import Dataset
+from dieselfs.recovery import recover
 from metadata.errors import PathNotFound
 from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import Running
 from tests.faults.kept_dataset import Places, files_of, index_differences
 from tests.faults.repeated_put import folder_in_memory
-from tests.services.redis_processes import wait_until
+from tests.services.redis_processes import RedisProcess, wait_until
 
 WRITERS = 8
 WITH_DLCMD = (6, 7)
@@ -131,6 +133,50 @@ def test_eight_writers(kind: str, request: pytest.FixtureRequest, measured: Meas
             assert_winners(dataset, found)
             assert index_differences(dataset) == []
             measured.note(f"{dataset.namespace.state().generation} commits, all as promised")
+
+
+@fault_case(
+    "the Redis of the index is SIGKILLed and comes back empty while eight processes write one dataset",
+    promise="nothing is lost; who goes on puts the index right, at the latest `dlcmd recover` does",
+    bound_s=90,
+    why="a commit is durable before the index hears of it; what is put again is decided by stamps",
+)
+def test_eight_writers_of_an_index_that_is_lost(
+    own_redis_server: RedisProcess, measured: Measured
+) -> None:
+    with folder_in_memory() as folder:
+        (folder / "store").mkdir()
+        places = Places(f"file://{folder}/store", own_redis_server.url)
+        make(places, folder)
+        tolds = [folder / f"told-{number}" for number in range(WRITERS)]
+        with measured.felt():
+            writers = [
+                Running(folder, work(places, number, told)) for number, told in enumerate(tolds)
+            ]
+            wait_until(lambda: all(lines(told) for told in tolds), "the writers do not begin")
+            own_redis_server.stop()
+            own_redis_server.forget()
+            own_redis_server.start()
+            seen = lines(tolds[KILLED])
+            wait_until(lambda: lines(tolds[KILLED]) > seen + 2, "the writers do not go on")
+            os.kill(writers[KILLED].pid, signal.SIGKILL)
+            ends = [writer.end() for writer in writers]
+        for number, ended in enumerate(ends):
+            # A command that opens the index while nobody answers, or it is being put right, says so and ends.
+            allowed = (0, ExitCode.TEMPORARY, ExitCode.INTEGRITY) if number in WITH_DLCMD else (0,)
+            assert number == KILLED or ended.code in allowed, (number, ended)
+        assert any("the index has forgotten recent records" in ended.errors for ended in ends)
+        with places.opened() as dataset:
+            left = len(index_differences(dataset))
+            recover(dataset.store, dataset.index, places.name)
+            found = files_of(dataset)
+            for told in tolds:
+                for path, data in promised(told).items():
+                    newer = path == b"w%d/always" % KILLED
+                    assert newer or found[path] == data, path
+            assert_winners(dataset, found)
+            assert index_differences(dataset) == []
+        measured.note(f"{left} records wrong before recovery, none after; nothing lost")
 
 
 def make(places: Places, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +27,6 @@ def put(own_redis_server: RedisProcess) -> Iterator[RepeatedPut]:
 def before_phase(phase: int) -> KillPoint:
     """Of the second commit that the put makes."""
     return KillPoint(False, PHASES + phase, PAUSED, of="put")
-
-
-def empty(server: RedisProcess) -> None:
-    """As if it had kept nothing."""
-    for kept in ("appendonlydir", "dump.rdb"):
-        shutil.rmtree(server.folder / kept, ignore_errors=True)
 
 
 @fault_case(
@@ -71,7 +64,7 @@ def test_back_empty(
     running = put.start(before_phase(phase))
     running.wait_for_pause()
     own_redis_server.stop()
-    empty(own_redis_server)
+    own_redis_server.forget()
     own_redis_server.start()
     with measured.felt():
         running.go_on()
@@ -145,7 +138,7 @@ def test_empty_between_commands(
     running = put.start()
     assert running.end().code == 0
     own_redis_server.stop()
-    empty(own_redis_server)
+    own_redis_server.forget()
     own_redis_server.start()
     with measured.felt():
         listing = start_dlcmd(tmp_path, ["ls", *put.places.flags, "dl://d/a"]).end()

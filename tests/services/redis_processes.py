@@ -44,7 +44,7 @@ class RedisProcess:
 
     def __init__(self, folder: Path, *options: str, cluster: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self._folder = folder
         self._options = options
         self._cluster = cluster
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +70,7 @@ class RedisProcess:
         if program is None:
             raise FileNotFoundError("redis-server: install the package of that name")
         command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
-        command += ["--dir", str(self.folder), "--logfile", "log", "--daemonize", "no"]
+        command += ["--dir", str(self._folder), "--logfile", "log", "--daemonize", "no"]
         command += ["--appendonly", "yes", "--appendfsync", "no"]  # kept over kill -9, not power
         if self._cluster:
             command += ["--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)]
@@ -81,7 +81,7 @@ class RedisProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             if self._process.poll() is not None:
-                log = (self.folder / "log").read_text() if (self.folder / "log").exists() else ""
+                log = (self._folder / "log").read_text() if (self._folder / "log").exists() else ""
                 raise RuntimeError(f"redis-server ended at start:\n{log[-2000:]}")
             try:
                 with self.client() as client:
@@ -100,6 +100,10 @@ class RedisProcess:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def forget(self) -> None:
+        """When stopped: as if it had kept nothing."""
+        shutil.rmtree(self._folder / "appendonlydir", ignore_errors=True)
 
     def pause(self) -> None:
         assert self._process is not None
