@@ -12,11 +12,13 @@ from chunkstore.errors import Unavailable
 from chunkstore.leases import Lease, delete_lease, new_lease_id, write_lease
 from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix, tag_key
 from dieselfs import snapshots
+from dieselfs.client import Client
 from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.purging.purge import plan, purge
 from dieselfs.purging.request import PurgeRequest
 from tests.chunkstore.packed import StoreWrapper
+from tests.dieselfs.purging.interrupted_calls import EndOfProcess, stepped
 from tests.dieselfs.purging.purged_dataset import (
     NAME,
     SMALL_ROUNDS,
@@ -358,3 +360,35 @@ def test_a_deleted_directory_is_remembered_as_long_as_any_record_lies_below_it()
     world.purge()
     world.check()
     assert world.entries() == []
+
+
+def test_a_reader_without_a_snapshot_finds_a_file_that_is_moved_while_it_looks(
+    tmp_path: Path,
+) -> None:
+    """The purge comes between the look-up of the file and that of its chunk."""
+    world = with_holes()
+    steps = EndOfProcess()
+    _, index = stepped(world.store, world.index, steps)
+    with Client.connect(
+        NAME, store=world.store, index=index, snapshot_folder=tmp_path
+    ) as undisturbed:
+        before = steps.taken
+        undisturbed.get(b"d/002")
+    steps_of_get = steps.taken - before
+    assert steps_of_get > 1
+    for number in range(1, steps_of_get + 1):
+        world = with_holes()
+        left = [-1]
+
+        def purge_in_between(left: list[int] = left, world: PurgedDataset = world) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                world.purge(KEEPING)
+
+        _, index = stepped(world.store, world.index, purge_in_between)
+        with Client.connect(
+            NAME, store=world.store, index=index, snapshot_folder=tmp_path
+        ) as client:
+            left[0] = number
+            assert client.get(b"d/002") == world.files[b"d/002"]
+            assert left[0] <= 0
