@@ -1,6 +1,6 @@
 """What a chunk's head says of generations: of its own and, by what it deletes or carries along, of others' (docs/decisions/0008).
 
-Kept small, about 20 bytes a deletion or moved entry and a bit for each other entry, so that it fits for a whole dataset.
+Kept small, about 150 bytes a deletion or moved entry and 8 for each other file, so that it fits for a whole dataset.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+import xxhash
 
 from chunkstore.chunk_format import KIND_DIRECTORY, KIND_FILE, ChunkHead, DatasetRef
 from chunkstore.chunk_id import ChunkId
@@ -26,8 +28,11 @@ class SeenVersion:
 
     generation: int
     chunk: ChunkId
-    """Where the entry lay when it was seen."""
+    """Of a deletion: where the entry lay when it was seen. Of a moved file: the chunk that it was new in, whose generation this is."""
     position: int
+    by_moved_file: bool
+    path: int
+    """xxh3_64 of the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class ChunkEvidence:
     """Of every deletion and every moved entry."""
     own_files: bytes
     """A bit a position, least significant first: a file of the chunk's own generation. (A moved entry has the version that it carries.)"""
+    own_paths: npt.NDArray[np.uint64]
+    """xxh3_64 of the paths of these files."""
     bare_directories: bytes
     """The same of directories that are new in this chunk and have no file below them in it."""
 
@@ -53,8 +60,15 @@ class ChunkEvidence:
             carried = entries.versions["generation"] > 0
             own_files, directories = files & ~carried, directories & ~carried
             seen = [
-                SeenVersion(generation, ChunkId(bytes(chunk)), position)
-                for generation, chunk, position, _ in entries.versions[carried].tolist()
+                SeenVersion(
+                    generation,
+                    ChunkId(bytes(chunk)),
+                    position,
+                    bool(files[at]),
+                    xxhash.xxh3_64_intdigest(entries.paths[at]),
+                )
+                for at in np.flatnonzero(carried).tolist()
+                for generation, chunk, position, _ in [entries.versions[at].tolist()]
             ]
         if directories.any():
             above = {
@@ -71,6 +85,13 @@ class ChunkEvidence:
             int(files.sum()),
             seen,
             np.packbits(own_files, bitorder="little").tobytes(),
+            np.array(
+                [
+                    xxhash.xxh3_64_intdigest(entries.paths[at])
+                    for at in np.flatnonzero(own_files).tolist()
+                ],
+                np.uint64,
+            ),
             np.packbits(directories, bitorder="little").tobytes(),
         )
 

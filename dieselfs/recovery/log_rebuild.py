@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +34,8 @@ class LogRebuild:
     dealt: int
     """Chunks that these commits name."""
     dealt_files: int
+    presumed_purged: int
+    """Chunks that are not in the store any more: these commits retire them."""
     left: int
     """Whole chunks of the dataset that no lost commit can have named, since none but the birth is lost."""
     foreign: int
@@ -42,16 +44,21 @@ class LogRebuild:
     @property
     def unknowable(self) -> list[str]:
         """What is not known any more, in sentences."""
+        absent = [
+            f"whether {self.presumed_purged:,} chunks that are not in the store were purged, which is presumed, or are lost"
+        ]
         if not self.dealt:
             return [
-                f"the times of {self.replaced:,} commits, which had no chunks that are still there"
+                *absent[: self.presumed_purged],
+                f"the times of {self.replaced:,} commits, which had no chunks that are still there",
             ]
         return [
             f"which of {self.dealt:,} chunks were never acknowledged: all their files are there now",
             "which of two versions of a file is the newer, where two writers put it whose clocks differed and nobody deleted either",
             "times of commits: those of the chunks stand for them",
             "modes and times of directories that no entry describes",
-            "which chunks a purge had retired: they are there again, as chunks full of holes",
+            "which chunks a purge had retired: those still in the store are there again, full of holes",
+            *absent[: self.presumed_purged],
         ]
 
 
@@ -68,26 +75,36 @@ def plan_log(
         for chunk in history.uncommitted
         if chunk.evidence is not None and chunk.evidence.dataset == dataset and chunk.is_whole
     ]
+    added = history.added()
+    named = list(_said_by_named(store, history, progress))
+    once = {chunk: g for chunk, g in history.retired().items() if chunk not in added}
+    retired = [evidence for evidence in named if evidence.ref.id in once]
     dealt = deal(
-        whole,
-        history.added(),
-        _said_by_named(store, history, progress),
+        [*whole, *retired],
+        added,
+        named,
         history.lost,
+        {evidence.ref.id: once[evidence.ref.id] for evidence in retired},
     )
     last = max([BIRTH_GENERATION, history.newest, *dealt.values()])
-    added: defaultdict[int, list[ChunkRef]] = defaultdict(list)
+    lost = sorted({*(history.lost or [BIRTH_GENERATION]), *range(history.newest + 1, last + 1)})
+    named_by: defaultdict[int, list[ChunkRef]] = defaultdict(list)
     for evidence in whole:
         if evidence.ref.id in dealt:
-            added[dealt[evidence.ref.id]].append(evidence.ref)
-    wanted = [*(history.lost or [BIRTH_GENERATION]), *range(history.newest + 1, last + 1)]
-    plan = LogPlan(history.name, list(_commits(history, dataset, sorted(set(wanted)), added)))
+            named_by[dealt[evidence.ref.id]].append(evidence.ref)
+    refs = {evidence.ref.id: evidence.ref for evidence in retired}
+    for chunk, generation in _added_once(once, dealt, lost):
+        # What is gone has no lengths any more, and nobody reads it.
+        named_by[generation].append(refs.get(chunk, ChunkRef(chunk, 0, 0)))
+    purged = _presumed_purged(history, lost)
     return LogRebuild(
         dataset,
-        plan,
+        LogPlan(history.name, list(_commits(history, dataset, lost, named_by, purged))),
         len(history.lost),
-        len(dealt),
+        sum(evidence.ref.id in dealt for evidence in whole),
         sum(evidence.file_count for evidence in whole if evidence.ref.id in dealt),
-        len(whole) - len(dealt),
+        sum(map(len, purged.values())),
+        sum(evidence.ref.id not in dealt for evidence in whole),
         sum(
             chunk.evidence is not None and chunk.evidence.dataset != dataset
             for chunk in history.uncommitted
@@ -121,7 +138,7 @@ def _said_by_named(
         except (Corrupt, NotFound):
             return None
 
-    named = [chunk for chunk in history.added() if chunk in history.stored]
+    named = sorted((history.added().keys() | history.retired().keys()) & history.stored.keys())
     for number, (_, evidence) in enumerate(read_in_parallel(read, named), start=1):
         if progress is not None:
             progress(number)
@@ -129,11 +146,33 @@ def _said_by_named(
             yield evidence
 
 
+def _added_once(
+    once: Mapping[ChunkId, int], dealt: Mapping[ChunkId, int], lost: Sequence[int]
+) -> Iterator[tuple[ChunkId, int]]:
+    """For the chunks that sound commits retire and none adds, a lost generation before that: the one found for them, or the last."""
+    for chunk, retired_at in once.items():
+        if dealt.get(chunk, retired_at) < retired_at:
+            yield chunk, dealt[chunk]
+        elif before := [g for g in lost if BIRTH_GENERATION < g < retired_at]:
+            yield chunk, before[-1]
+
+
+def _presumed_purged(history: History, lost: Sequence[int]) -> dict[int, list[ChunkId]]:
+    """By generation, the committed chunks that are not there and that a lost commit may have retired: the last of those after their own."""
+    found: defaultdict[int, list[ChunkId]] = defaultdict(list)
+    added = history.added()
+    for ref in history.lost_chunks():
+        if lost[-1] > added[ref.id]:
+            found[lost[-1]].append(ref.id)
+    return found
+
+
 def _commits(
     history: History,
     dataset: DatasetRef,
-    wanted: list[int],
-    added: dict[int, list[ChunkRef]],
+    wanted: Sequence[int],
+    added: Mapping[int, Sequence[ChunkRef]],
+    retired: Mapping[int, Sequence[ChunkId]],
 ) -> Iterator[Commit]:
     """The commits of the generations `wanted`. Their times are those of their chunks, or of the commit before."""
     sound = {commit.generation: commit.time_ns for commit in history.commits}
@@ -148,4 +187,6 @@ def _commits(
         refs = sorted(added.get(generation, []), key=lambda ref: ref.id)
         if refs:
             time_ns = refs[-1].id.seconds * _NS
-        yield Commit(generation, dataset.id, time_ns, tuple(refs))
+        yield Commit(
+            generation, dataset.id, time_ns, tuple(refs), tuple(retired.get(generation, ()))
+        )

@@ -11,6 +11,8 @@ from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset import Dataset, open_dataset
 from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.purging.purge import purge
+from dieselfs.purging.request import PurgeRequest
 from metadata import keys
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry
@@ -86,9 +88,10 @@ def make_dataset(
     rounds: int = 12,
     skews_s: Sequence[int] = (0,),
     shared: bool = True,
+    purges: float = 0,
 ) -> tuple[Dataset, dict[bytes, bytes]]:
     """The dataset `pets` and what is in it. A writer for each of `skews_s`, by how much its clock goes wrong; `shared`: they put
-    the same names."""
+    the same names. After a round, with the chance `purges`, chunks with holes are merged, and half of the time deleted at once."""
     draw = random.Random(seed)
     dataset = open_dataset(store, index, "pets", create=True)
     seconds = itertools.count(1_700_000_000)
@@ -107,6 +110,9 @@ def make_dataset(
     for _ in range(rounds):
         now[0] = next(seconds)
         draw.choice(writers).work(shared)
+        if draw.random() < purges:
+            grace_s = draw.choice([0, 1e9])
+            purge(dataset, PurgeRequest(leave=0, grace_s=grace_s, target_bytes=4096))
     return dataset, files
 
 

@@ -47,11 +47,13 @@ from tests.dieselfs.recovery.random_dataset import (
 from tests.metadata.stepped_index import Piecewise
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_an_index_made_again_is_the_one_before(seed: int) -> None:
-    """Files put, put again and deleted, trees removed, by three writers whose clocks differ."""
+    """Files put, put again and deleted, trees removed, by three writers whose clocks differ; half of the time with purges."""
     store, index, again = MemoryObjectStore(), MemoryStore(), MemoryStore()
-    dataset, files = make_dataset(store, index, seed, rounds=20, skews_s=(0, 3600, -90))
+    dataset, files = make_dataset(
+        store, index, seed, rounds=20, skews_s=(0, 3600, -90), purges=0.2 * (seed % 2)
+    )
     report = recover(store, again, "pets")
     assert report.was_empty
     assert report.repaired
@@ -294,10 +296,7 @@ class Interrupting(MemoryObjectStore):
         return super().get_range(key, offset, length)
 
 
-@pytest.mark.parametrize("harm", [flip_bits, forget_records])
-def test_what_is_committed_meanwhile_is_there_in_the_end(
-    harm: Callable[[Maps, random.Random], None],
-) -> None:
+def test_what_is_committed_meanwhile_is_there_in_the_end() -> None:
     store, index = MemoryObjectStore(), MemoryStore()
     dataset, _ = make_dataset(store, index, 1)
     chunks = len(read_history(store, "pets").stored)
@@ -306,12 +305,7 @@ def test_what_is_committed_meanwhile_is_there_in_the_end(
     writing = open_dataset(store, whole, "pets")
     for key, fields in all_maps(whole, dataset).items():
         if key not in (keys.DATASETS, keys.state_of(dataset.ref.id)):
-            damaged = {key: dict(fields)}
-            harm(damaged, random.Random(key))
-            gone = [field for field, value in fields.items() if damaged[key].get(field) != value]
-            whole.remove([MapFields(key, gone)])
-            left = {field: damaged[key][field] for field in gone if field in damaged[key]}
-            copied(whole, {key: left})
+            whole.remove([MapFields(key, list(fields)[::2])])
 
     def write() -> None:
         with DatasetWriter(writing) as writer:
@@ -367,18 +361,17 @@ def dlcmd_killed(puts: int, *arguments: str) -> int:
 def test_a_command_killed_half_way_is_finished_by_the_next(tmp_path: Path) -> None:
     store, index = LocalDirectory(tmp_path / "store"), MemoryStore()
     dataset, files = make_dataset(store, index, 7, rounds=6)
-    for puts in (2, 3):
-        folder = tmp_path / f"new{puts}/index"  # neither it nor its parent is there
-        places = ["--store", f"file://{tmp_path}/store", "--index", f"lmdb://{folder}"]
-        assert dlcmd_killed(puts, *places, "recover", "pets") == -signal.SIGKILL
-        again = LmdbFileStore(folder)
-        assert all_maps(again, dataset) != all_maps(index, dataset)
-        again.close()
-        assert dlcmd_killed(1000, *places, "recover", "pets") == 9
-        again = LmdbFileStore(folder)
-        assert all_maps(again, dataset) == all_maps(index, dataset)
-        assert contents(open_dataset(store, again, "pets")) == files
-        again.close()
+    folder = tmp_path / "new/index"  # neither it nor its parent is there
+    places = ["--store", f"file://{tmp_path}/store", "--index", f"lmdb://{folder}"]
+    assert dlcmd_killed(2, *places, "recover", "pets") == -signal.SIGKILL
+    again = LmdbFileStore(folder)
+    assert all_maps(again, dataset) != all_maps(index, dataset)
+    again.close()
+    assert dlcmd_killed(1000, *places, "recover", "pets") == 9
+    again = LmdbFileStore(folder)
+    assert all_maps(again, dataset) == all_maps(index, dataset)
+    assert contents(open_dataset(store, again, "pets")) == files
+    again.close()
 
 
 def test_into_redis(redis_url: str) -> None:
