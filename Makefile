@@ -29,14 +29,15 @@ format: setup  ## let ruff sort the imports and lay out the code
 test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
 
-soak: setup  ## minutes of reading a mount while everything changes; SOAK_ARGS="--minutes 1"
+soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
+	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)
 	@$(PYTHON_IN_VENV) -m tests.mount.soak $(SOAK_ARGS)
 
 fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
 
 faults: torch  ## the fault bench, and its table in docs/reliability.md
-	@$(PYTHON_IN_VENV) -m tests.faults.report
+	@DIESELFS_FAULTS_LONG=1 $(PYTHON_IN_VENV) -m tests.faults.report
 
 faults-proof: torch  ## take out each check that the fault bench tests: its case must fail
 	@$(PYTHON_IN_VENV) -m tests.faults.proof

@@ -1,0 +1,186 @@
+"""Training goes on while its store comes and goes and other mounts do too: `python -m tests.faults.soak [--minutes 30]`.
+
+One mount with little memory serves a job whose DataLoader workers are forked for each epoch. Its store is out, hangs, is slow or answers 5xx every
+few seconds. Beside it the same dataset is mounted, read and unmounted again and again. In the end: no byte was wrong, no read failed, and the
+daemon has no more descriptors, threads and memory than after its first third; every read was a hit or a miss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.flapping_store import set_mode
+from tests.faults.reading import content
+from tests.faults.served import Place, Served
+from tests.faults.training import SIZE
+
+FILES = [f"f{number:04}" for number in range(1500)]
+CHUNK_BYTES = 256 << 10
+MEMORY = "6MiB"
+"""A quarter of the dataset: something is evicted all the time."""
+FAULTS = ("out", "hung", "slow", "errors", "resetting")
+SAID_OF_AN_OUTAGE = ("connection", "503", "did not answer", "not been answered")
+ENDS_S = 60.0
+UNCOUNTED = 0.001
+"""Of the reads: counters of several threads are added to without a lock."""
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Of the daemon, once a second."""
+
+    descriptors: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    anonymous_bytes: list[int] = field(default_factory=list)
+    """Its own memory; node memory is the task's."""
+
+    def take(self, mount: Served) -> None:
+        descriptors, threads = mount.resources()
+        status = Path(f"/proc/{mount.pid}/status").read_text()
+        [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")]
+        self.descriptors.append(descriptors)
+        self.threads.append(threads)
+        self.anonymous_bytes.append(int(kib) << 10)
+
+    def growth(self, column: list[int]) -> tuple[float, float]:
+        """The medians of the first and the last third."""
+        third = max(1, len(column) // 3)
+        return statistics.median(column[:third]), statistics.median(column[-third:])
+
+
+@dataclass(slots=True)
+class Doing:
+    """Threads that do things until they are told to stop."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, name: str, once: Callable[[], None]) -> None:
+        def go_on() -> None:
+            try:
+                while not self.stop.is_set():
+                    once()
+                    self.rounds[name] = self.rounds.get(name, 0) + 1
+            except BaseException as error:
+                self.errors.append(error)
+
+        self.threads.append(threading.Thread(target=go_on, name=name))
+        self.threads[-1].start()
+
+    def end(self) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
+def soak(folder: Path, seconds: float) -> dict[str, Any]:
+    """What was done and seen; `AssertionError` for anything that went wrong."""
+    place = Place(folder / "place")
+    place.make({path: content(path, SIZE) for path in FILES}, CHUNK_BYTES).close()
+    options = ("--memory", MEMORY, "--eviction", "lru", "--task", f"soak-{os.getpid()}")
+    sampled, doing, chance = Sampled(), Doing(), random.Random(1)
+    stop, beats = folder / "stop", folder / "beats"
+    with place.mounted(folder / "mnt", *options) as mount:
+        # Asking makes READs too, of the control directory.
+        first, before = mount.statistics(), mount.statistics()
+        asking = reads(before) - reads(first)
+        job = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.training", str(mount.path), str(stop), str(beats)],
+            cwd=Path(__file__).parents[2],
+        )
+
+        def flap() -> None:
+            doing.stop.wait(chance.uniform(1, 4))
+            set_mode(place.folder, chance.choice(FAULTS))
+            doing.stop.wait(chance.uniform(0.2, 2))
+            set_mode(place.folder, "ok")
+
+        def come_and_go() -> None:
+            done = place.dlcmd("mount", "--json", "--no-index", *options, "d", other)
+            if done.returncode:
+                # The store was out: somebody watches, and is told.
+                assert any(what in done.stderr for what in SAID_OF_AN_OUTAGE), done.stderr
+                return
+            served = Served(other, json.loads(done.stdout)["pid"], Path("/dev/null"))
+            try:
+                for path in chance.sample(FILES, 20):
+                    assert (other / path).read_bytes() == content(path, SIZE)
+            finally:
+                served.end()
+
+        other = folder / "other"
+        other.mkdir()
+        doing.begin("faults", flap)
+        doing.begin("mounts", come_and_go)
+        try:
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline and not doing.errors and job.poll() is None:
+                time.sleep(1)
+                sampled.take(mount)
+        finally:
+            doing.end()
+            set_mode(place.folder, "ok")
+            stop.touch()
+            try:
+                job.wait(ENDS_S)
+            finally:
+                job.kill()
+                job.wait()
+        assert not doing.errors, doing.errors
+        assert job.returncode == 0
+        after = mount.statistics()
+        assert "Traceback" not in mount.log, mount.log
+        assert "EIO" not in mount.log, mount.log
+    found: dict[str, Any] = {
+        "seconds": seconds,
+        "batches": beats.stat().st_size,
+        **doing.rounds,
+        "reads": reads(after) - reads(before) - asking,
+        "hits and misses": answered(after) - answered(before),
+    }
+    for name, slack in (("descriptors", 4), ("threads", 12), ("anonymous_bytes", 24 << 20)):
+        first, last = sampled.growth(getattr(sampled, name))
+        found[name] = [first, last]
+        assert last <= 1.1 * first + slack, (
+            f"{name}: {first} in the first third, {last} in the last"
+        )
+    difference = abs(found["reads"] - found["hits and misses"])
+    assert difference <= 3 + UNCOUNTED * found["reads"], found
+    return found
+
+
+def reads(statistics: dict[str, Any]) -> int:
+    return int(statistics["requests"].get("read", 0))
+
+
+def answered(statistics: dict[str, Any]) -> int:
+    """READs that were a hit or a miss of node memory."""
+    return int(statistics["hits"]["node_memory"] + statistics["cache"]["misses"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="dieselfs-soak-") as folder:
+        print(json.dumps(soak(Path(folder), chosen.minutes * 60), indent=2))
+    return os.EX_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
