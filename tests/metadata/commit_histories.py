@@ -403,7 +403,7 @@ class Reference:
                     touched.update(_above(entry.path))
                     if entry.directory:
                         put_directories.add(entry.path)
-        for path in touched - put_directories:
+        for path in sorted(touched - put_directories):
             old = before.get(path)  # what the commit itself deletes it brings back as it was
             if old is None or old.deleted:
                 entry = Entry(path, KIND_DIRECTORY, True, 0, IMPLICIT_MODE, commit.time_ns)
