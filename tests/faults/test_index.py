@@ -103,8 +103,8 @@ RECORDS: dict[str, tuple[Callable[[Kept], tuple[bytes, bytes]], list[str]]] = {
     ),
     "the dataset's name": (lambda kept: (keys.DATASETS, b"d"), ["ls", "dl://d"]),
 }
-FOUND_BY_ITSELF = ("the dataset's name",)
-"""Missing, it is put again by whoever opens the dataset."""
+FOUND_BY_ITSELF = ("the dataset's name", "the totals")
+"""Missing, they are put again by whoever opens the dataset, or by the next writer."""
 ONLY_FOUND_BY_FSCK = ("a file's entry", "a directory's entry")
 """Missing, nothing says so: that is what fsck is for."""
 
@@ -146,8 +146,8 @@ def test_a_flipped_bit(kept: Kept, record: str, measured: Measured) -> None:
 
 @pytest.mark.parametrize("record", [name for name in RECORDS if name not in FOUND_BY_ITSELF])
 @fault_case(
-    "a record of the index is missing: an entry of a file, of a directory, a chunk's record, the totals, the state",
-    promise="`dlcmd fsck` finds it, `dlcmd recover` puts it right; who needs the chunk, totals or state is told so",
+    "a record of the index is missing: an entry of a file, of a directory, a chunk's record, the state",
+    promise="`dlcmd fsck` finds it, `dlcmd recover` puts it right; who needs the chunk or the state is told so",
     bound_s=30,
     why="fsck compares the index with what the store says",
 )
@@ -165,6 +165,25 @@ def test_a_missing_record(kept: Kept, record: str, measured: Measured) -> None:
     assert checked.code == ExitCode.FOUND, checked
     kept.check_snapshot_serves()
     check_recovered(kept, record, measured)
+
+
+@fault_case(
+    "the totals of the index are missing",
+    promise="the next put says so and puts all commits again",
+    bound_s=30,
+    check="dieselfs.publisher:Publisher._put_right=none",
+)
+def test_missing_totals(kept: Kept, measured: Measured) -> None:
+    key, field = RECORDS["the totals"][0](kept)
+    kept.change(lambda index: index.remove([MapFields(key, [field])]))
+    with measured.felt():
+        ended = kept.dlcmd(*command_of(kept, RECORDS["the totals"][1]))
+    assert ended.code == 0, ended
+    assert "the index has forgotten recent records" in ended.errors
+    with kept.places.opened() as dataset:
+        assert files_of(dataset) == {**FILES, b"more": b"more"}
+        assert index_differences(dataset) == []
+    measured.note("put right by the writer")
 
 
 def check_recovered(kept: Kept, record: str, measured: Measured) -> None:
