@@ -10,7 +10,7 @@ from chunkstore.chunk_format import ChunkHead
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import Commit, CommitLog
-from chunkstore.errors import NotFound
+from chunkstore.errors import Corrupt, NotFound
 from metadata.errors import DatasetNotFound
 
 _READERS = 8
@@ -35,13 +35,13 @@ def removed(log: CommitLog) -> DatasetNotFound:
 
 
 class ChunkGone(Exception):
-    """A chunk that a later commit retires is not in the store any more."""
+    """A chunk that a later commit retires is not in the store any more, or nobody can read it."""
 
 
 class ChunkHeads:
     """One ranged read a chunk, eight at once. Leave the context to end the threads.
 
-    `NotFound` and `Corrupt` as they come from the store, but for chunks in `retired`: those may be gone."""
+    `NotFound` and `Corrupt` as they come from the store, but for chunks in `retired`: those may be gone, or damaged."""
 
     def __init__(self, reader: ChunkReader, retired: Set[ChunkId]) -> None:
         """`retired`: what the commits known retire."""
@@ -81,7 +81,7 @@ class ChunkHeads:
         chunk_id, head_bytes = chunk
         try:
             return self._reader.head(chunk_id, head_bytes)
-        except NotFound:
+        except (NotFound, Corrupt) as error:
             if chunk_id in self._retired:
-                raise ChunkGone(f"chunk {chunk_id} has been purged") from None
+                raise ChunkGone(f"chunk {chunk_id} has been purged: {error}") from error
             raise

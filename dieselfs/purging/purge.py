@@ -7,7 +7,7 @@ names, waste for gc; after it everything is right, and the old chunks wait for t
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +32,12 @@ from dieselfs.purging.request import (
 )
 from dieselfs.purging.retiring import discard, retire
 from dieselfs.purging.selection import ChunkFill, choose, rounds, target_of
-from dieselfs.purging.testimony import Testimony, standing_deletions, testimony_of
+from dieselfs.purging.testimony import (
+    Testimony,
+    standing_deletions,
+    testimony_of,
+    unknown_testimony,
+)
 from dieselfs.retention import (
     Pins,
     RetiredChunk,
@@ -162,7 +167,9 @@ class _Purge:
         with Mover(self.dataset, target_bytes) as mover:
             try:
                 for read in mover.read(sources):
-                    if self._moved(mover, read):
+                    if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
+                        testimonies.append(self._testimony_of_lost(read.id, chunks))
+                    elif self._moved(mover, read):
                         assert isinstance(read, ReadChunk)
                         added = read.source.record.generation
                         testimonies.append(testimony_of(read.head, added))
@@ -177,8 +184,25 @@ class _Purge:
         self.rounds += 1
         self.chunks_retired += len(testimonies)
         self.chunks_added += len(retirement.commit.added)
-        leaving = (chunks[testimony.id.value] for testimony in testimonies)
-        self.chunks_dead += sum(record.deleted_count == record.entry_count for record in leaving)
+        self.chunks_dead += sum(_is_dead(chunks[testimony.id.value]) for testimony in testimonies)
+
+    def _testimony_of_lost(
+        self, chunk_id: ChunkId, chunks: Mapping[bytes, ChunkRecord]
+    ) -> Testimony:
+        """Of a chunk that can't be read and that no record refers to any more: its files have been put again, or deleted. It may have spoken of
+        any directory. One scan for each."""
+        added = chunks[chunk_id.value].generation
+        return unknown_testimony(chunk_id, added, self._directories())
+
+    def _directories(self) -> Iterator[bytes]:
+        """The paths of all live directories."""
+        pending = [b""]
+        while pending:
+            directory = pending.pop()
+            yield directory
+            prefix = directory + b"/" if directory else b""
+            names = self.dataset.namespace.directory_names(directory)
+            pending.extend(prefix + name for name in names)
 
     def _moved(self, mover: Mover, read: ReadChunk | DamagedChunk) -> bool:
         """Move one chunk; False if it can't be read, so that it must stay."""
@@ -267,6 +291,11 @@ class _Purge:
         for chunk_id in self.damaged:
             chunks.pop(chunk_id.value, None)
         return chunks
+
+
+def _is_dead(record: ChunkRecord) -> bool:
+    """Whether no record of the index refers to anything in the chunk."""
+    return record.deleted_count == record.entry_count
 
 
 def _checked(request: PurgeRequest) -> PurgeRequest:

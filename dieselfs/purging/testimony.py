@@ -76,6 +76,11 @@ def testimony_of(head: ChunkHead, added: int) -> Testimony:
     )
 
 
+def unknown_testimony(chunk_id: ChunkId, added: int, directories: Iterable[bytes]) -> Testimony:
+    """Of a chunk that nobody can read and no record refers to: it may have spoken of each of `directories`, and none of its deletions stands."""
+    return Testimony(chunk_id, added, frozenset(), frozenset(directories), ())
+
+
 def live_files(entries: Entries, record: ChunkRecord) -> npt.NDArray[np.intp]:
     """The positions of the files that the index refers to, by offset."""
     positions = np.flatnonzero((entries.kind == KIND_FILE) & ~holes_of(record))

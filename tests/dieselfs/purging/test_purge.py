@@ -159,6 +159,36 @@ def test_a_damaged_file_that_is_deleted_does_not_matter() -> None:
     world.check()
 
 
+@pytest.mark.parametrize("fault", ["gone", "head damaged"])
+def test_a_lost_chunk_whose_files_were_put_again_goes_too(fault: str) -> None:
+    world = PurgedDataset()
+    world.make_directory(b"made", 0o700, 7)
+    files = {b"d%d/e/%03d" % (n % 3, n): random.Random(n).randbytes(300) for n in range(30)}
+    world.put(files)
+    lost = next(c for c, r in world.open().namespace.chunks().items() if r.file_count > 2)
+    if fault == "gone":
+        world.store.delete(chunk_key(NAME, ChunkId(lost)))
+    else:
+        flip(world, lost, 70)
+    assert ChunkId(lost) not in [found.id for found in world.purge().damaged]  # it has no holes yet
+    rows = [
+        (listing.path + b"/" + name, row)
+        for listing in world.open().namespace.walk()
+        for name, row in zip(listing.file_names, listing.files, strict=True)
+    ]
+    hit = [path for path, row in rows if bytes(row["chunk"]) == lost]
+    world.put({path: files[path] for path in hit[1:]})
+    report = world.purge()  # one file is still only there
+    assert [found.id for found in report.damaged] == [ChunkId(lost)]
+    world.put({hit[0]: files[hit[0]]})
+    assert not world.purge().damaged
+    assert lost not in world.open().namespace.chunks()
+    world.check()  # a new index can be made again
+    world.delete_tree(b"d1")
+    world.purge()
+    world.check()
+
+
 def test_what_a_published_snapshot_names_is_not_deleted(tmp_path: Path) -> None:
     world = with_holes()
     dataset = world.open()
