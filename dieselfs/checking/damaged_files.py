@@ -32,9 +32,12 @@ from metadata.rebuild.empty_index import EmptyIndex
 from metadata.records import decode_entries
 from metadata.snapshot import Snapshot
 
-_ADVICE: Final = "restore this object from a copy of the store; without one, delete these files with `dlcmd rm` and put them again"
+_ADVICE: Final = (
+    "restore this object from a copy of the store; without one, delete these files with `dlcmd rm`, put them again, "
+    "and let `dlcmd purge` give the chunk up"
+)
 _NO_FILES_ADVICE: Final = (
-    "no file needs it now; restore it from a copy of the store if there is one"
+    "no file needs it now: `dlcmd purge` gives it up; or restore it from a copy of the store"
 )
 
 
