@@ -92,6 +92,15 @@ class Place:
             check=False,
         )
 
+    def refused(self, mountpoint: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """What `dlcmd mount` says, which is expected not to mount; nothing stays mounted."""
+        mountpoint.mkdir(exist_ok=True)
+        try:
+            return self.dlcmd("mount", *arguments, NAME, mountpoint)
+        finally:
+            if entry_at(mountpoint) is not None:
+                subprocess.run(["umount", "--lazy", mountpoint], check=False)
+
     @contextmanager
     def mounted(self, mountpoint: Path, *options: str) -> Iterator[Served]:
         served = self.mount(mountpoint, *options)

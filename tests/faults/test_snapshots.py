@@ -142,9 +142,8 @@ def test_chosen(bench: Bench, measured: Measured, tmp_path: Path, damage: Callab
     file = tmp_path / "mine.snapshot"
     shutil.copy(bench.new, file)
     damage(bench, file)
-    (tmp_path / "mnt").mkdir()
     with measured.felt():
-        done = bench.place.dlcmd("mount", "--no-index", "--snapshot", file, NAME, tmp_path / "mnt")
+        done = bench.place.refused(tmp_path / "mnt", "--no-index", "--snapshot", file)
     assert done.returncode != 0
     assert "mine.snapshot" in done.stderr or NAME in done.stderr
     assert "Traceback" not in done.stderr
@@ -186,9 +185,8 @@ def test_stale(bench: Bench, measured: Measured, tmp_path: Path) -> None:
         older = first.id
     with place.make({NEW: content(NEW)}) as newest:
         newest.path.unlink()
-    mountpoint.mkdir()
     with measured.felt():
-        done = place.dlcmd("mount", NAME, mountpoint)
+        done = place.refused(mountpoint)
     assert done.returncode != 0
     assert "--refresh" in done.stderr
     with place.mounted(mountpoint, "--snapshot", older) as mount:
