@@ -7,7 +7,9 @@ import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -47,11 +49,15 @@ def fill(disk: Path, leave_bytes: int) -> Path:
     ballast = disk / "ballast"
     with open(ballast, "wb", buffering=0) as file:
         with pytest.raises(OSError, match="No space left"):
-            while True:
-                file.write(bytes(1 << 16))
+            write_without_end(file)
         file.truncate(file.tell() - leave_bytes)
         os.fsync(file.fileno())
     return ballast
+
+
+def write_without_end(file: FileIO) -> NoReturn:
+    while True:
+        file.write(bytes(1 << 16))
 
 
 def tree(folder: Path, files: int, size: int, seed: int) -> dict[bytes, bytes]:
