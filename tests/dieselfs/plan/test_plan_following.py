@@ -57,7 +57,7 @@ class Node:
 @pytest.fixture
 def node_of(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
 
     def make(budget_chunks: int = 20, **options: object) -> Node:
         made.append(Node(tmp_path, budget_chunks, **options))
@@ -67,7 +67,7 @@ def node_of(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     for node in made:
         node.memory.release_all()
         node.following.close()
-    wait_until(lambda: threading.active_count() == threads, "threads are left")
+    wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
 
 
 Make = Callable[..., Node]
