@@ -122,7 +122,9 @@ class CommitLog:
         """Make one commit durable and return it; `after` is any generation known to exist.
 
         May be repeated with the same arguments after an error: if the earlier try landed after all, its commit is returned and
-        nothing is committed twice. Raises `NotFound` when the dataset has been removed; nothing follows that commit.
+        nothing is committed twice. Raises `NotFound` when the dataset has been removed; nothing follows that commit. `AlreadyExists` if
+        somebody else has committed one of these chunks since `after` (`recover --adopt` beside a put): a second time would give its files
+        a new version, but its holes stay, and purge takes no file out of a hole.
 
         Cost: one create, and one more (with a get) for each generation that others appended since `after`.
         """
@@ -142,6 +144,10 @@ class CommitLog:
                 return found
             if found.removed:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
+            if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
+                raise AlreadyExists(
+                    f"chunk {min(twice)} was committed by somebody else, as generation {found.generation}: run the same put again"
+                )
             draft = replace(draft, generation=draft.generation + 1)
 
     def append_exactly(

@@ -12,7 +12,7 @@ is taken over from the index, and files are decided by stamps. Memory: the chunk
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from chunkstore.chunk_format import DatasetRef
@@ -56,10 +56,15 @@ def reapply(
         later = commits_after(commits, after, held)
         if not later and not after:
             raise removed(commits)
-        history = _History(later, later[-1] if later else commits.read(after), after == 0)
+        last = later[-1] if later else commits.read(after)
+        history = _History(later, last, after == 0)
+
+        def has_grown(generation: int = last.generation) -> bool:
+            return bool(commits_after(commits, generation, held))
+
         try:
             known = _put_again(index, dataset.id, reader, history, with_retired and after > 0)
-            state = _settle(index, dataset.id, reader, history, known)
+            state = _settle(index, dataset.id, reader, history, known, has_grown)
         except (ChunkGone, Undecided, RecordCorrupt) as reason:
             if not after:
                 raise RecordCorrupt(f"{reason}: name a new, empty index with --index") from reason
@@ -135,9 +140,17 @@ def _encoded(chunks_key: bytes, records: dict[bytes, ChunkRecord]) -> MapUpdate:
 
 
 def _settle(
-    index: KeyValueStore, dataset_id: bytes, reader: ChunkReader, history: _History, known: _Known
+    index: KeyValueStore,
+    dataset_id: bytes,
+    reader: ChunkReader,
+    history: _History,
+    known: _Known,
+    has_grown: Callable[[], bool],
 ) -> DatasetState | None:
-    """Put what is wrong of chunks, totals and `applied`. None: something was taken away, or others are ahead, so begin again."""
+    """Put what is wrong of chunks, totals and `applied`. None: something was taken away, or others are ahead, so begin again.
+
+    What a later commit puts looks wrong by the earlier ones. It is durable before it puts anything: so if the log has not grown when
+    all has been looked at, nothing that was seen is a later one's, and what was seen may be removed."""
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
     retired = {chunk_id.value: commit for chunk_id, commit in history.retired.items()}
     present = {field: value for batch in index.scan(chunks_key) for field, value in batch}
@@ -155,7 +168,7 @@ def _settle(
     census = take_census(
         index, dataset_id, chunks.keys(), None if history.is_whole else gone, known.directories
     )
-    if _mend(index, census):
+    if (census.wrong and has_grown()) or _mend(index, census):
         return None
     expected = {
         chunk: recounted(chunk, record, census, reader) for chunk, record in chunks.items()
@@ -175,10 +188,12 @@ def _settle(
     )
     if _generation(state_key, found_totals) > state.generation:
         return None
-    if history.is_whole:
-        strange = [chunk for chunk in present if chunk not in expected]
-        index.remove_exactly([MapUpdate(chunks_key, strange, [present[c] for c in strange])])
-    _replace(index, _encoded(chunks_key, expected), present)
+    chunk_records = _encoded(chunks_key, expected)
+    strange = [c for c in present if c not in expected] if history.is_whole else []
+    if (strange or _in_the_way(chunk_records, present)) and has_grown():
+        return None
+    index.remove_exactly([MapUpdate(chunks_key, strange, [present[c] for c in strange])])
+    _replace(index, chunk_records, present)
     _replace(index, totals, {keys.TOTALS: found_totals})
     _replace(index, applied, {keys.APPLIED: found_applied})
     return state
@@ -200,22 +215,27 @@ def _generation(state_key: bytes, totals: bytes | None) -> int:
         return 0
 
 
+def _in_the_way(
+    update: MapUpdate, present: Mapping[bytes, bytes | None]
+) -> list[tuple[bytes, bytes]]:
+    """Fields with a wrong value whose stamp is as great as the right one's."""
+    return [
+        (name, found)
+        for name, value in zip(update.fields, update.values, strict=True)
+        if (found := present.get(name)) is not None
+        and found != value
+        and found[:STAMP_BYTES] >= value[:STAMP_BYTES]
+    ]
+
+
 def _replace(
     index: KeyValueStore, update: MapUpdate, present: Mapping[bytes, bytes | None]
 ) -> None:
-    """Put what differs, also where a wrong value has as great a stamp."""
-    in_the_way: list[tuple[bytes, bytes]] = []
-    wrong: list[tuple[bytes, bytes]] = []
-    for name, value in zip(update.fields, update.values, strict=True):
-        found = present.get(name)
-        if found == value:
-            continue
-        wrong.append((name, value))
-        if found is not None and found[:STAMP_BYTES] >= value[:STAMP_BYTES]:
-            in_the_way.append((name, found))
-    if in_the_way:
+    """Put what differs."""
+    if in_the_way := _in_the_way(update, present):
         index.remove_exactly(
             [MapUpdate(update.key, [n for n, _ in in_the_way], [v for _, v in in_the_way])]
         )
-    if wrong:
+    pairs = zip(update.fields, update.values, strict=True)
+    if wrong := [(name, value) for name, value in pairs if present.get(name) != value]:
         index.put([[MapUpdate(update.key, [n for n, _ in wrong], [v for _, v in wrong])]])

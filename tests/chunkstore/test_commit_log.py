@@ -354,3 +354,12 @@ def test_an_exact_commit_is_repeated_after_an_answer_that_was_lost() -> None:
     with pytest.raises(Unavailable):
         log.append_exactly(2, [ref(1)], [ref(9).id])
     assert log.append_exactly(2, [ref(1)], [ref(9).id]) == log.read(2)
+
+
+def test_a_chunk_is_not_committed_twice() -> None:
+    """Somebody adopts what a put is about to commit, or the put was faster: the second would bring old holes to life."""
+    log = born(MemoryObjectStore())
+    log.append(BIRTH_GENERATION, [ref(1), ref(2)])
+    with pytest.raises(AlreadyExists, match="generation 2"):
+        log.append(BIRTH_GENERATION, [ref(2), ref(3)])
+    assert [commit.generation for commit in log.since(BIRTH_GENERATION)] == [2]

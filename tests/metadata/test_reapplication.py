@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import xxhash
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.commit_log import CommitLog
+from chunkstore.errors import AlreadyExists
 from chunkstore.stores.memory import MemoryObjectStore
 from metadata import keys
 from metadata.errors import DatasetNotFound, IndexBehind, RecordCorrupt
@@ -182,3 +185,39 @@ def test_a_dataset_that_is_gone_and_one_that_never_rests() -> None:
     # Somebody has applied a commit that the store does not show yet: an index can't be counted between two generations.
     with pytest.raises(IndexBehind, match="ahead of the store"):
         Namespace(index, DATASET).reapply(*parts(stored(early)), 2)
+
+
+@pytest.mark.parametrize("scans", range(1, 9))
+def test_what_a_writer_applies_meanwhile_is_never_taken_away(scans: int) -> None:
+    """The log has been read when a writer commits and applies one more. Whoever puts again is killed at any step."""
+    known = states(TALE)
+    calls, done = 0, False
+    while not done:
+        index, store = filled(known[3]), stored(TALE.until(3))
+
+        class Joined(Piecewise):
+            """The writer comes with one of the scans."""
+
+            left = scans
+
+            def scan(
+                self,
+                key: bytes,
+                index: MemoryStore = index,
+                store: MemoryObjectStore = store,
+            ) -> Iterator[list[tuple[bytes, bytes]]]:
+                self.left -= 1
+                if not self.left:
+                    later = stored(TALE)
+                    for info in later.list(""):
+                        with suppress(AlreadyExists):
+                            store.create(info.key, [later.get(info.key)])
+                    TALE.apply_one(index, 3)
+                return super().scan(key)
+
+        failing = Joined.failing_after(index, calls)
+        done = not failing.stopped(partial(Namespace(failing, DATASET).reapply, *parts(store), 0))
+        Namespace(index, DATASET).catch_up(*parts(stored(TALE)))
+        assert dump(index, TALE) == known[4], calls
+        calls += 1
+    assert calls > 15

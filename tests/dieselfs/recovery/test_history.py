@@ -10,6 +10,8 @@ import pytest
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.chunk_writer import ChunkWriter, SealedChunk
 from chunkstore.commit_log import Commit, CommitLog, create_dataset
+from chunkstore.errors import AlreadyExists
+from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key, commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
@@ -169,3 +171,18 @@ def test_points_in_time_as_users_write_them() -> None:
     for text in ("yesterday", "2x", "", "-3", "2026-13-01"):
         with pytest.raises(UsageError, match="neither a generation nor a time"):
             parse_point(text, now)
+
+
+def test_a_put_whose_chunk_is_adopted_before_it_commits_fails_and_may_be_repeated(
+    dataset: Dataset,
+) -> None:
+    ids = ChunkIdGenerator()
+    chunks = [store_chunk(dataset, ids, data) for data in (b"first", b"adopted")]
+    commits = GroupCommit(dataset.log, 2, dataset.publish)
+    assert len(recover(dataset.store, dataset.index, "pets", ADOPT).adopted) == 2
+    with commits:
+        commits.add(DurableChunk(chunks[0].ref, chunks[0].head))
+        with pytest.raises(AlreadyExists, match="run the same put again"):
+            commits.flush()
+    assert contents(dataset) == {b"a": b"adopted"}
+    assert not recover(dataset.store, dataset.index, "pets").repaired
