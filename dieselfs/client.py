@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -30,6 +31,7 @@ from dieselfs import snapshots
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
+from dieselfs.expected_files import ExpectedFiles
 from dieselfs.file_stat import (
     FileStat,
     joined,
@@ -82,6 +84,9 @@ class Client:
         self._packing = packing
         self._writer: DatasetWriter | None = None
         self._snapshot: Snapshot | None = None
+        self._former: list[Snapshot] = []
+        """Of before, as long as node memory is open: what they say of chunks stays true."""
+        self._expected = ExpectedFiles()
         self._memory: NodeMemory | None = None
         self._reader: SampleReader | None = None
         self._position: ReadingPosition | None = None
@@ -221,11 +226,15 @@ class Client:
 
         Whoever names the same task shares it; by default all that read this dataset on the node. The budget is the task's, by default a
         share of what is free; of those that its members ask for, the greatest counts.
+
+        Who begins a task's memory fetches chunks for all, and believes only what its snapshots say: better call `load_meta` before the first read.
         """
         if self._memory is not None:
             return
         folder = TaskFolder.at(task or default_task(self.dataset.ref))
-        self._memory = NodeMemory.open(folder, self.dataset.reader, budget_bytes=budget_bytes)
+        source = ChunkReader(self.dataset.store, self.dataset.ref, self._expected)
+        knows_files = self._snapshot is not None
+        self._memory = NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=knows_files)
         self._make_reader()
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
@@ -332,8 +341,12 @@ class Client:
             raise
         self._end_plan()
         if self._snapshot is not None:
-            self._snapshot.close()
-        self._snapshot = snapshot
+            self._former.append(self._snapshot)
+        if self._memory is None:
+            self._close_former()
+        self._snapshot = self._expected.add(snapshot)
+        if self._memory is not None:
+            self._memory.join()
         self._make_reader()
 
     def shuffle(
@@ -352,8 +365,7 @@ class Client:
         Chunks are fetched into node memory (`open_memory`) ahead of a reader that follows it; others are served too. Needs a
         snapshot: one is made if none was loaded. `PlanTooLarge` says what memory or which group size it takes.
         """
-        self.open_memory(memory_bytes, task)
-        _, snapshot = self._with_reader()
+        _, snapshot = self._with_reader(memory_bytes, task)
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
         self._follow(order, snapshot)
         text = snapshot.paths_text(order.inodes, b"\0")
@@ -396,8 +408,9 @@ class Client:
                 self._memory.close()
                 self._memory = None
             if self._snapshot is not None:
-                self._snapshot.close()
+                self._former.append(self._snapshot)
                 self._snapshot = None
+            self._close_former()
 
     def __enter__(self) -> Client:
         return self
@@ -428,14 +441,21 @@ class Client:
     def _source(self) -> ChunkSource:
         return self._memory or self.dataset.reader
 
-    def _with_reader(self) -> tuple[SampleReader, Snapshot]:
+    def _with_reader(
+        self, memory_bytes: int | None = None, task: str | None = None
+    ) -> tuple[SampleReader, Snapshot]:
         """Opens what is missing."""
         if self._snapshot is None:
             self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
-        self.open_memory()
+        self.open_memory(memory_bytes, task)
         assert self._reader is not None
         assert self._snapshot is not None
         return self._reader, self._snapshot
+
+    def _close_former(self) -> None:
+        self._expected = ExpectedFiles()
+        while self._former:
+            self._former.pop().close()
 
     def _make_reader(self) -> None:
         if self._memory is not None and self._snapshot is not None:

@@ -12,11 +12,12 @@ from metadata.snapshot import Snapshot
 
 
 class ExpectedFiles:
-    """Implements `chunk_reader.Expected`. Pickles as the snapshots do; they must stay open. About 0.1 µs and 100 bytes a chunk at first use."""
+    """Implements `chunk_reader.Expected`. Thread-safe. Pickles as the snapshots do; they must stay open. About 0.1 µs and 100 bytes a chunk at first use."""
 
     def __init__(self, *snapshots: Snapshot) -> None:
         self._snapshots = list(snapshots)
-        self._numbers: list[dict[bytes, int]] = []
+        self._numbers: dict[int, dict[bytes, int]] = {}
+        """Of each snapshot's chunks, by its place; two threads may make the same."""
 
     def __reduce__(self) -> tuple[type[ExpectedFiles], tuple[Snapshot, ...]]:
         return type(self), tuple(self._snapshots)
@@ -30,10 +31,12 @@ class ExpectedFiles:
     def of(self, chunk: ChunkId) -> FileColumns | None:
         """The files of a chunk; None if no snapshot names it."""
         for at, snapshot in enumerate(self._snapshots):
-            if at == len(self._numbers):
+            numbers = self._numbers.get(at)
+            if numbers is None:
                 ids = snapshot.columns.chunk_id
-                self._numbers.append({ids[n].tobytes(): n for n in range(snapshot.chunk_count)})
-            number = self._numbers[at].get(chunk.value)
+                numbers = {ids[n].tobytes(): n for n in range(snapshot.chunk_count)}
+                self._numbers[at] = numbers
+            number = numbers.get(chunk.value)
             if number is not None:
                 files, columns = snapshot.files_in_chunk(number), snapshot.columns
                 rows = slice(files.start, files.stop)

@@ -113,18 +113,21 @@ class NodeMemory:
         policy: PolicyName = "uniform",
         lead: bool = False,
         linger_s: float = LINGER_S,
+        join: bool = True,
     ) -> NodeMemory:
-        """Become a member of the task, or the leader of it.
+        """Become a member of the task, or the leader of it; without `join` when it is first needed.
 
         `lead`: this process forks no code of a user's, and leads if nobody does. Else it starts a helper if nobody leads. If `source` can't be
         pickled, the memory is this process's own, with those that it forks. Never fails: without a master reads go to `source`.
         """
         memory = cls(MemorySettings(folder, budget_bytes, policy, linger_s), source, lead)
-        try:
-            memory._membership.master()
-        except MasterGone:
-            pass  # the membership has logged it, and tries again
+        if join:
+            memory.join()
         return memory
+
+    def join(self) -> None:
+        """Become a member now, if this is none. A helper that is started gets `source` as it is at this moment."""
+        self._ask(lambda master: None)
 
     @property
     def folder(self) -> TaskFolder:
@@ -286,7 +289,7 @@ class NodeMemory:
         view = self._pieces.get(piece)
         if view is None:
             if self._membership.current() is None:  # who maps must hear what is evicted
-                self._ask(lambda master: None)
+                self.join()
             view = self._map(piece)
         if view is not None:
             self._hits += 1

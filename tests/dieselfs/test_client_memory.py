@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
@@ -11,16 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
+from chunkstore.chunk_format import decode_head, encode_head
 from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client, ClientStatistics
 from dieselfs.errors import PlanTooLarge, UsageError
+from dieselfs.node_memory import master_process
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.plan.plan_file import open_plan
 from metadata.errors import PathConflict, PathNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
+from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
 
 DEADLINE_S = 10.0
@@ -254,3 +261,75 @@ def test_memory_may_be_open_without_a_snapshot(packed: Packed) -> None:
         memory = client.statistics().memory
         assert memory is not None
         assert memory.mapped_pieces > 0
+
+
+def replace_by_other_content(packed: Packed, snapshot: Path, path: str) -> None:
+    """Another chunk of the same id and lengths, sound in itself, in which this file has other bytes."""
+    with Snapshot.open(snapshot) as opened:
+        inode = opened.resolve(path.encode())
+        assert inode is not None
+        extent = opened.extent(inode)
+    file = Path(LocalDirectory(packed.folder / "store")._path(chunk_key("pets", extent.chunk.id)))
+    data = bytearray(file.read_bytes())
+    head = decode_head(bytes(data))
+    begin = head.head_bytes + extent.offset
+    data[begin] ^= 0xFF
+    hashes = head.entries.hash.copy()
+    content = bytes(data[begin : begin + extent.length])
+    hashes[head.entries.paths.index(path.encode())] = xxhash.xxh3_64_intdigest(content)
+    entries = dataclasses.replace(head.entries, hash=hashes)
+    forged = encode_head(head.chunk_id, head.dataset, head.payload_bytes, entries)
+    file.write_bytes(forged + data[head.head_bytes :])
+
+
+@pytest.fixture
+def no_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes lead themselves, as with a store that can't be pickled."""
+
+    def refuse(*arguments: object) -> None:
+        raise master_process.SourceNotPortable("of this process alone")
+
+    monkeypatch.setattr(master_process, "start", refuse)
+
+
+@pytest.mark.parametrize("order", ["snapshot, memory", "memory, snapshot", "shuffle"])
+@pytest.mark.parametrize("leader", ["helper", "no_helper"])
+def test_a_chunk_of_other_content_is_not_believed(
+    packed: Packed, order: str, leader: str, request: pytest.FixtureRequest
+) -> None:
+    if leader == "no_helper":
+        request.getfixturevalue(leader)
+    path = next(path for path, data in packed.files.items() if len(data) == 900)
+    replace_by_other_content(packed, packed.snapshot, path)
+    with packed.client() as client:
+        if order == "memory, snapshot":
+            client.open_memory()
+        client.load_meta(packed.snapshot)
+        if order == "shuffle":
+            client.shuffle()
+        client.open_memory()
+        with pytest.raises(Corrupt):
+            client.get(path)
+        others = [other for other in packed.files if other != path]
+        assert client.get_many(others) == [packed.files[other] for other in others]
+        memory = client.statistics().memory
+        assert memory is not None
+        assert memory.node is not None, "it is not for want of memory"
+        assert memory.fallbacks > 0
+
+
+def test_what_is_expected_grows_with_each_snapshot(packed: Packed, no_helper: None) -> None:
+    with packed.client() as writer:
+        writer.put(b"n" * 900, "new")
+        newer = writer.save_meta(packed.folder / "newer")
+    replace_by_other_content(packed, newer, "new")
+    path = next(path for path, data in packed.files.items() if len(data) == 900)
+    replace_by_other_content(packed, packed.snapshot, path)
+    with packed.client() as client:
+        client.load_meta(packed.snapshot, check_fresh=False)
+        client.open_memory()
+        client.load_meta(newer)
+        for replaced in ("new", path):
+            with pytest.raises(Corrupt):
+                client.get(replaced)
+        assert client.get_many(["3/3", "3/10"]) == [packed.files["3/3"], packed.files["3/10"]]
