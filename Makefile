@@ -27,7 +27,9 @@ format: setup  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff format
 
 test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
-	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS) || { \
+	  echo "make test: what failed beside others is run once more, alone; mend it even if it passes"; \
+	  $(PYTHON_IN_VENV) -m pytest -n 0 --last-failed --last-failed-no-failures none; }
 
 soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)
