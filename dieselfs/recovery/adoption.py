@@ -23,11 +23,15 @@ _CHUNKS_A_COMMIT: Final = 1024
 def adoptable(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None = None
 ) -> list[ChunkRef]:
-    """The uncommitted chunks that are whole, every byte of their files verified, by id. Reads them all; `progress` hears the bytes."""
+    """The uncommitted chunks that are whole, every byte of their files verified, by id. Reads them all; `progress` hears the bytes.
+
+    Not those of a purge that did not come to its commit: what they hold lies where it was, or has been deleted since."""
     assert history.dataset is not None
     dataset = history.dataset
     whole = [
-        chunk.evidence.ref for chunk in history.uncommitted if chunk.is_whole and chunk.evidence
+        chunk.evidence.ref
+        for chunk in history.uncommitted
+        if chunk.is_whole and chunk.evidence and not chunk.evidence.is_of_purge
     ]
 
     def is_sound(ref: ChunkRef) -> bool:

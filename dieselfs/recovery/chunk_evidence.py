@@ -50,14 +50,17 @@ class ChunkEvidence:
     """xxh3_64 of the paths of these files."""
     bare_directories: bytes
     """The same of directories that are new in this chunk and have no file below them in it."""
+    is_of_purge: bool
+    """Files or directories were moved into it. (A chunk of deletions alone may be a writer's or a purge's.)"""
 
     @classmethod
     def of(cls, head: ChunkHead) -> ChunkEvidence:
         entries = head.entries
         files, directories = entries.kind == KIND_FILE, entries.kind == KIND_DIRECTORY
-        own_files, seen = files, list[SeenVersion]()
+        own_files, seen, is_of_purge = files, list[SeenVersion](), False
         if entries.versions is not None:
             carried = entries.versions["generation"] > 0
+            is_of_purge = bool((carried & (files | directories)).any())
             own_files, directories = files & ~carried, directories & ~carried
             seen = [
                 SeenVersion(
@@ -93,6 +96,7 @@ class ChunkEvidence:
                 np.uint64,
             ),
             np.packbits(directories, bitorder="little").tobytes(),
+            is_of_purge,
         )
 
     @property

@@ -12,8 +12,9 @@ from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
+from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.errors import Conflict, HistoryDamaged, UsageError
+from dieselfs.errors import Conflict, HistoryDamaged, Refused, UsageError
 from dieselfs.recovery.adoption import adopt, adoptable
 from dieselfs.recovery.history import History, read_history
 from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
@@ -33,11 +34,13 @@ from dieselfs.recovery.recovery_request import (
     RecoveryReport,
     Silent,
 )
+from dieselfs.retention import chunk_sizes
 from dieselfs.snapshots import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.namespace import Namespace
 from metadata.rebuild import rebuild
+from metadata.rebuild.chunk_table import chunks_to_read
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.map_sink import MapSink
@@ -145,7 +148,10 @@ class _Recovery:
             dataset = plan_log(self._store, history).dataset
             history = read_history(self._store, self._name, dataset_id=dataset.id)
         if history.dataset is not None and self._index is not None and not history.is_removed:
-            history = history.known_to_reach(applied_generation(self._index, history.dataset))
+            reached = applied_generation(self._index, history.dataset)
+            if reached > history.newest:  # lost, or committed since the log was read
+                history = read_history(self._store, self._name, dataset_id=history.dataset.id)
+            history = history.known_to_reach(reached)
         return history
 
     def _with_log(self, history: History) -> History:
@@ -247,7 +253,19 @@ class _Recovery:
             finally:
                 index.close()
         snapshot_id = publish_snapshot(self._store, path)
+        if not self._is_stored(history, commits):  # from now on what is there stays
+            self._store.delete(snapshot_key(self._name, snapshot_id))
+            path.unlink()
+            raise Refused(
+                f"chunks of generation {commits[-1].generation} of {self._name} were deleted meanwhile, by a purge or gc",
+                "run the same command again: it says which generation is the earliest",
+            )
         return self._report(history, state, snapshot_id=snapshot_id, snapshot=path)
+
+    def _is_stored(self, history: History, commits: Sequence[Commit]) -> bool:
+        """Whether the store still holds the chunks that the last of `commits` has, but for those known to be lost."""
+        wanted = {chunk.ref for chunk in chunks_to_read(commits)}.difference(history.lost_chunks())
+        return {ref.id for ref in wanted} <= chunk_sizes(self._store, self._name).keys()
 
     def _rebuild(
         self, history: History, dataset: DatasetRef, commits: Sequence[Commit], sink: MapSink

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from datetime import UTC, datetime
 
 import pytest
 
 from chunkstore.chunk_id import ChunkIdGenerator
-from chunkstore.chunk_writer import ChunkWriter, SealedChunk
+from chunkstore.chunk_writer import ChunkWriter, SealedChunk, Version
 from chunkstore.commit_log import Commit, CommitLog, create_dataset
 from chunkstore.errors import AlreadyExists
 from chunkstore.group_commit import DurableChunk, GroupCommit
@@ -28,6 +29,7 @@ from dieselfs.recovery import (
 )
 from dieselfs.recovery import adoption as adoption_module
 from metadata.kv.memory import MemoryStore
+from metadata.records import NO_CHUNK
 from tests.dieselfs.recovery.random_dataset import contents
 
 ADOPT = RecoveryOptions(adopt=True)
@@ -186,3 +188,16 @@ def test_a_put_whose_chunk_is_adopted_before_it_commits_fails_and_may_be_repeate
             commits.flush()
     assert contents(dataset) == {b"a": b"adopted"}
     assert not recover(dataset.store, dataset.index, "pets").repaired
+
+
+def test_deletions_of_a_killed_writer_are_adopted(dataset: Dataset) -> None:
+    """Also of a directory that no entry describes, whose record lies in no chunk."""
+    with DatasetWriter(dataset) as writer:
+        writer.put(b"d/x", b"")
+    sealed: list[SealedChunk] = []
+    packer = ChunkWriter(dataset.ref, ChunkIdGenerator(), sealed.append)
+    packer.add_deletion(b"d", stat.S_IFDIR, 0, Version(3, NO_CHUNK, 0))
+    packer.flush()
+    dataset.store.create(chunk_key("pets", sealed[0].ref.id), [sealed[0].head])
+    assert len(recover(dataset.store, dataset.index, "pets", ADOPT).adopted) == 1
+    assert b"d/x" not in contents(dataset)

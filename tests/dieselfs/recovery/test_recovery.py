@@ -9,18 +9,20 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.object_keys import chunk_key
+from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
+from chunkstore.stores.object_store import ObjectInfo, ObjectStore
 from dieselfs.assembly import open_index
 from dieselfs.dataset import open_dataset
 from dieselfs.dataset_writer import DatasetWriter
@@ -29,7 +31,7 @@ from dieselfs.packing.pack import pack
 from dieselfs.packing.request import PackProgress, PackRequest
 from dieselfs.packing.source_tree import SourceTree
 from dieselfs.recovery import AtTime, RecoveryOptions, read_history, recover
-from dieselfs.snapshots import build
+from dieselfs.snapshots import build, list_local
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
@@ -37,6 +39,8 @@ from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
 from metadata.snapshot import Snapshot
+from tests.chunkstore.packed import StoreWrapper
+from tests.dieselfs.purging.purged_dataset import NAME, PurgedDataset
 from tests.dieselfs.recovery.random_dataset import (
     Maps,
     all_maps,
@@ -44,7 +48,7 @@ from tests.dieselfs.recovery.random_dataset import (
     copied,
     make_dataset,
 )
-from tests.metadata.stepped_index import Piecewise
+from tests.metadata.stepped_index import Piecewise, Stopped
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -385,3 +389,76 @@ def test_into_redis(redis_url: str) -> None:
     assert recover(store, redis, "pets").changed
     assert all_maps(redis, dataset) == all_maps(index, dataset)
     redis.close()
+
+
+class Overtaken(StoreWrapper):
+    """Something happens once, right after the commits have been listed."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._happens: Callable[[], None] | None = happens
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        found = list(super().list(prefix))
+        if prefix == commit_prefix("pets") and self._happens is not None:
+            happens, self._happens = self._happens, None
+            happens()
+        return iter(found)
+
+
+def test_a_commit_that_came_while_the_log_was_read_is_not_taken_for_lost() -> None:
+    """The index knows of it before the log is looked at again."""
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, files = make_dataset(store, index, 1, rounds=2)
+
+    def write() -> None:
+        with DatasetWriter(dataset) as writer:
+            writer.put(b"meanwhile", b"data")
+
+    recover(Overtaken(store, write), index, "pets")
+    assert contents(open_dataset(store, index, "pets")) == {**files, b"meanwhile": b"data"}
+    assert not recover(store, index, "pets").repaired
+
+
+def test_what_an_interrupted_purge_had_stored_is_not_adopted() -> None:
+    """A file that was deleted since, and whose deletion was dropped, would be there again."""
+    world = PurgedDataset()
+    world.put({b"a": b"1" * 900, b"b": b"2" * 900})
+    world.put({b"b": b"3" * 900})
+    before = world.objects()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dieselfs.purging.purge.retire", Mock(side_effect=Stopped))
+        with pytest.raises(Stopped):
+            world.purge()
+    left = world.objects() - before
+    assert left
+    world.delete(b"a")
+    while world.purge().changed:
+        pass
+    assert b"a" not in world.entries()
+    assert left <= world.objects()
+    report = recover(world.store, world.index, NAME, RecoveryOptions(adopt=True))
+    assert not report.adopted
+    world.check()
+
+
+def test_a_snapshot_of_the_past_whose_chunks_are_deleted_meanwhile_is_not_published(
+    tmp_path: Path,
+) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset = open_dataset(store, index, "pets", create=True)
+    for data in (b"old", b"new"):
+        with DatasetWriter(dataset) as writer:
+            writer.put(b"a", data)
+    old = dataset.log.read(2).added[0]
+    assert dataset.log.append(3, [], [old.id]).generation == 4
+
+    class Collected(StoreWrapper):
+        def before(self, call: str, key: str) -> None:
+            if call == "create" and key.startswith(snapshot_prefix("pets")):
+                store.delete(chunk_key("pets", old.id))
+
+    with pytest.raises(Refused, match="meanwhile"):
+        recover(Collected(store), None, "pets", RecoveryOptions(until=2, snapshot_folder=tmp_path))
+    assert not list(store.list(snapshot_prefix("pets")))
+    assert not list_local(tmp_path, "pets")
