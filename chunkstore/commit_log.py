@@ -27,6 +27,8 @@ from chunkstore.stores.object_store import ObjectStore
 MAGIC: Final = b"DIESELCM"
 FORMAT_VERSION: Final = 1
 BIRTH_GENERATION: Final = 1
+LATE_S: Final = 24 * 3600
+"""A chunk that is older when it is committed is looked for before: gc deletes what is not committed after a week."""
 _REMOVED: Final = 1
 _GENERATION = re.compile(r"[0-9]{16}")  # a folder on a disk collects strange files
 _FIXED = struct.Struct(
@@ -146,7 +148,7 @@ class CommitLog:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
             if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
                 raise AlreadyExists(
-                    f"chunk {min(twice)} was committed by somebody else, as generation {found.generation}: run the same put again"
+                    f"chunk {min(twice)} was committed by somebody else, as generation {found.generation}: run the same command again"
                 )
             draft = replace(draft, generation=draft.generation + 1)
 
@@ -174,14 +176,17 @@ class CommitLog:
             return found
         return draft
 
-    def check_stored(self, chunks: Iterable[ChunkRef]) -> None:
-        """Raise `NotFound` unless the store holds them all: one stat each."""
+    def check_late(self, chunks: Iterable[ChunkRef]) -> None:
+        """Before a commit: raise `NotFound` unless the store still holds those of `chunks` that are older than `LATE_S`. One stat each."""
+        late_s = time.time() - LATE_S
         for ref in chunks:
+            if ref.id.seconds >= late_s:
+                continue
             try:
                 self._store.stat(chunk_key(self.dataset.name, ref.id))
             except NotFound as error:
                 raise NotFound(
-                    f"chunk {ref.id} was deleted before it was committed, which took too long: run the same put again"
+                    f"chunk {ref.id} was deleted before it was committed, which took too long: run the same command again"
                 ) from error
 
     def read(self, generation: int) -> Commit:

@@ -12,15 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
 
 DEFAULT_GROUP_BYTES = 64 << 20
 DEFAULT_GROUP_DELAY_S = 1.0
-LATE_S: Final = 24 * 3600
-"""A chunk that is older when it is committed is looked for before: gc deletes what is not committed after a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +126,7 @@ class GroupCommit:
     def _run(self) -> None:
         while group := self._next_group():
             try:
-                late_s = time.time() - LATE_S
-                self._log.check_stored(c.ref for c in group if c.ref.id.seconds < late_s)
+                self._log.check_late(chunk.ref for chunk in group)
                 commit = self._log.append(self._generation, [chunk.ref for chunk in group])
                 self._generation = commit.generation
                 self._publish(commit, [chunk.head for chunk in group])

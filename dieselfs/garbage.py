@@ -203,7 +203,8 @@ def _tags(facts: _Facts) -> Iterator[Waste]:
         if newest is not None and newest.dataset_id != facts.dataset.id:
             reason = f"tag {name} is of a former dataset of this name"
             yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
-        elif newest is not None and newest.gone:
+        elif newest is not None and newest.gone and len(entries) == 1:
+            # Not before what it takes back, which would mean something again to who finds it alone.
             reason = f"tag {name} is removed"
             yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
 

@@ -53,7 +53,7 @@ def retire(
     """Commit and publish: the chunks of `testimonies` go, `moved` (stored already) come with all their live files.
 
     Deletions are dropped as far as `forgetting` allows, else all are carried. `Conflict` if another purge was faster, or writers never
-    paused; then `moved` is deleted from the store again.
+    paused; then `moved` is deleted from the store again. `NotFound` if gc has deleted what was moved: it took too long.
     """
     leaving = tuple(testimony.id for testimony in testimonies)
     for _ in range(_TRIES):
@@ -67,6 +67,7 @@ def retire(
             )
         restatement = _restated(dataset, testimonies, records, forgetting)
         added = [*moved, *_store(dataset, restatement)]
+        dataset.log.check_late(chunk.ref for chunk in moved)  # its sources go
         try:
             commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], leaving)
         except AlreadyExists:

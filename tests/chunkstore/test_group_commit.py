@@ -12,9 +12,9 @@ import pytest
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from chunkstore.commit_log import Commit, CommitLog, create_dataset
+from chunkstore.commit_log import LATE_S, Commit, CommitLog, create_dataset
 from chunkstore.errors import NotFound, StoreFull
-from chunkstore.group_commit import LATE_S, DurableChunk, GroupCommit
+from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from tests.chunkstore.packed import StoreWrapper

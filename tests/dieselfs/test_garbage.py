@@ -164,6 +164,19 @@ class TestEveryKind:
         tags.untag(store, "pets", "v1")
         self.check(store, WasteKind.SUPERSEDED, tag_key("pets", "v1", 2))
 
+    def test_a_tag_that_is_gone_goes_after_what_it_meant(
+        self, store: MemoryObjectStore, dataset: Dataset
+    ) -> None:
+        """Else whoever is killed in between would bring the tag back."""
+        meant = tags.tag(store, "pets", "v1", f"2-{'ab' * 16}")
+        tags.untag(store, "pets", "v1")
+        store.create(tag_key("pets", "v1", 1), [meant.encode()])  # as if one had been killed
+        found = find(store)
+        assert [entry.key for entry in found.waste] == [tag_key("pets", "v1", 1)]
+        delete(store, found)
+        assert tags.list_tags(store, "pets") == []
+        self.check(store, WasteKind.SUPERSEDED, tag_key("pets", "v1", 2))
+
     def test_snapshot_of_a_former_life(
         self, store: MemoryObjectStore, dataset: Dataset, tmp_path: Path
     ) -> None:
@@ -286,7 +299,7 @@ def test_a_writer_that_is_late_notices_that_its_chunk_is_gone(
     commits = GroupCommit(CommitLog(store, dataset.ref), 2, lambda commit, heads: None)
     with commits:
         commits.add(DurableChunk(chunk, b""))
-        with pytest.raises(NotFound, match="run the same put again"):
+        with pytest.raises(NotFound, match="run the same command again"):
             commits.flush()
     assert list(dataset.log.since(2)) == []
 

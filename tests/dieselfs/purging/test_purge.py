@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_format import BLOCK_BYTES
-from chunkstore.chunk_id import ChunkId
-from chunkstore.errors import Unavailable
+from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
+from chunkstore.errors import NotFound, Unavailable
 from chunkstore.leases import Lease, delete_lease, new_lease_id, write_lease
 from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix, tag_key
 from dieselfs import snapshots
@@ -304,6 +304,30 @@ def test_of_two_purges_the_slower_one_gives_way() -> None:
 
     with pytest.raises(Conflict, match="another purge"):
         purge(open_dataset(Overtaken(world.store), world.index, NAME), SMALL_ROUNDS)
+    world.check()
+
+
+def test_a_purge_that_slept_for_longer_than_the_grace_period_commits_nothing_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gc deleted what it had stored: its sources must stay."""
+    world = with_holes()
+    ids = ChunkIdGenerator(lambda: time.time() - 8 * 86400)
+    monkeypatch.setattr("dieselfs.purging.moving.CHUNK_IDS", ids)
+    before = world.objects()
+
+    class Collected(StoreWrapper):
+        def after(self, call: str, key: str) -> None:
+            if call == "create" and "chunks" in key:
+                self.inner.delete(key)
+
+    store = Collected(world.store)
+    with pytest.raises(NotFound, match="run the same"):
+        purge(open_dataset(store, world.index, NAME), KEEPING)
+    assert before <= world.objects()
+    monkeypatch.undo()
+    world.check()
+    world.purge()
     world.check()
 
 

@@ -184,7 +184,7 @@ def test_a_put_whose_chunk_is_adopted_before_it_commits_fails_and_may_be_repeate
     assert len(recover(dataset.store, dataset.index, "pets", ADOPT).adopted) == 2
     with commits:
         commits.add(DurableChunk(chunks[0].ref, chunks[0].head))
-        with pytest.raises(AlreadyExists, match="run the same put again"):
+        with pytest.raises(AlreadyExists, match="run the same command again"):
             commits.flush()
     assert contents(dataset) == {b"a": b"adopted"}
     assert not recover(dataset.store, dataset.index, "pets").repaired
