@@ -71,13 +71,17 @@ def statistics_document(
     fast_path: FastPathStatistics = _NO_FAST_PATH,
     plan: FollowerStatistics | None = None,
     store: object = None,
+    control_reads: int = 0,
 ) -> bytes:
     """`stats.json`: counters since the mount began.
 
     `requests` (by kind) and `reader` are those of Python alone, `cache` and `store` are the statistics dataclasses of node memory and of the
     store behind it. The document has the sums, so that it reads the same with and without a fast path.
+
+    `requests.read` is the sum of `hits` and `other_reads`, but for READs that are under way.
     """
     cached = _shown(cache)
+    fast_past_end = fast_path.requests.get("read", 0) - fast_path.node_memory_hits
     return _json(
         {
             "uptime_s": round(uptime_s, 3),
@@ -91,7 +95,12 @@ def statistics_document(
             "bytes_read": reader.bytes_read + fast_path.bytes_read,
             "hits": {
                 "node_memory": cached.get("hits", 0) + fast_path.node_memory_hits,
-                "store": reader.thread_reads,
+                "store": cached.get("misses", 0),
+            },
+            "other_reads": {
+                "control": control_reads,
+                "past_end": reader.past_end + max(0, fast_past_end),
+                "refused": reader.refused,
             },
             "reads_through_threads": reader.thread_reads,
             "waits_over_1_ms": reader.waits,

@@ -94,6 +94,8 @@ class ControlDirectory:
         self._next_inode = count(FIRST_CONTROL_FILE_INODE)
         self._files: dict[int, _ControlFile] = {}
         self._list_inodes: dict[ShuffledOrder, int] = {}
+        self.reads = 0
+        """Since the mount began."""
 
     async def lookup(self, parent: int, name: bytes) -> pyfuse3.EntryAttributes:
         """Counts as one look-up of the inode that it returns."""
@@ -161,6 +163,7 @@ class ControlDirectory:
 
     async def read(self, inode: int, start: int, size: int) -> memoryview:
         """Bytes [start, start + size), as far as the file reaches."""
+        self.reads += 1
         content = self._file(inode).content
         if isinstance(content, ShuffledOrder):
             if start == 0 and self._plans is not None:

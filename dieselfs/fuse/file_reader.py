@@ -55,6 +55,10 @@ class ReaderStatistics:
     """Of those, that took longer than a millisecond."""
     waited_s: float = 0.0
     """All of those together."""
+    past_end: int = 0
+    """READs of no bytes."""
+    refused: int = 0
+    """READs that failed before node memory was asked."""
 
 
 class FileReader:
@@ -62,18 +66,20 @@ class FileReader:
 
     def __init__(self, source: CachedSource, threads: WorkerThreads) -> None:
         self._source, self._threads = source, threads
-        self._bytes_read = self._thread_reads = self._waits = 0
+        self._bytes_read = self._thread_reads = self._waits = self._past_end = self._refused = 0
         self._waited_s = 0.0
         self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
         """Files whose last read took long to fail, until when that is the answer."""
 
     def statistics(self) -> ReaderStatistics:
-        return ReaderStatistics(self._bytes_read, self._thread_reads, self._waits, self._waited_s)
+        counts = self._bytes_read, self._thread_reads, self._waits, self._waited_s
+        return ReaderStatistics(*counts, self._past_end, self._refused)
 
     async def read(self, file: FileExtent, start: int, size: int) -> bytes | memoryview:
         """Bytes [start, start + size) of `file` as far as it reaches. Raises `ChunkStoreError`."""
         length = min(size, file.length - start)
         if length <= 0:
+            self._past_end += 1
             return b""
         data = self._source.peek(file, start, length)
         if data is None:
@@ -83,10 +89,14 @@ class FileReader:
         self._bytes_read += length
         return data
 
+    def note_refused(self) -> None:
+        """A READ failed before it came here."""
+        self._refused += 1
+
     async def _read_in_thread(self, file: FileExtent, start: int, length: int) -> memoryview:
-        self._thread_reads += 1
         begin = time.monotonic()
         self._check_failed(file, begin)
+        self._thread_reads += 1
         try:
             return await self._threads.run_abandonable(self._source.read, file, start, length)
         except Unavailable as error:
@@ -103,4 +113,5 @@ class FileReader:
         if self._failed:
             self._failed = {key: kept for key, kept in self._failed.items() if kept[0] > now}
             if file in self._failed:
+                self._refused += 1
                 raise Unavailable(str(self._failed[file][1]))

@@ -194,6 +194,7 @@ def _assemble(
             fast_path.statistics(),
             None if plans is None else plans.statistics(),
             store_statistics(),
+            control.reads,
         )
 
     def dataset() -> bytes:

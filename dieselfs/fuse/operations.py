@@ -119,7 +119,12 @@ class MountOperations(pyfuse3.Operations):
             return await self._control.read(fh, off, size)
         if self._plans is not None:
             self._plans.note_read(fh)
-        return await self._reader.read(self._epochs.tree_of(fh).extent(fh), off, size)
+        try:
+            file = self._epochs.tree_of(fh).extent(fh)
+        except Exception:
+            self._reader.note_refused()
+            raise
+        return await self._reader.read(file, off, size)
 
     @request
     async def release(self, fh: int) -> None:

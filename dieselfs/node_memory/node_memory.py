@@ -53,7 +53,7 @@ class NodeMemoryStatistics:
     hits: int
     """Reads answered from what is mapped, or was found in the folder."""
     misses: int
-    """Pieces that had to be asked of the master."""
+    """Reads for which the master had to be asked, for one piece or several. Each read that is not empty is one or the other."""
     fallbacks: int
     """Reads past node memory: no room, no master, or a piece that is damaged or missing."""
     mapped_pieces: int
@@ -100,6 +100,7 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._wishes = _Wishes()
         self._watcher: _Watcher | None = None
+        # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
         self._hits = self._misses = self._fallbacks = 0
         _opened.add(self)
 
@@ -162,13 +163,18 @@ class NodeMemory:
             return view[at : at + length]
         if not length:
             return _NOTHING
-        parts = []
+        parts, missed = [], False
         for piece, part in pieces_of(file, start, length):
-            view = self._obtain(piece)
+            view = self._held(piece)
+            if view is None:
+                self._misses += not missed
+                missed = True
+                view = self._brought(piece)
             if view is None:
                 self._fallbacks += 1
                 return self._source.read(file, start, length)
             parts.append(view[part])
+        self._hits += not missed
         return _joined(parts)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
@@ -286,15 +292,24 @@ class NodeMemory:
         """The piece, mapped; None if it must be read past node memory. Raises what `ChunkSource` does."""
         if not piece.length:
             return _NOTHING
+        view = self._held(piece)
+        if view is not None:
+            self._hits += 1
+            return view
+        self._misses += 1
+        return self._brought(piece)
+
+    def _held(self, piece: Piece) -> memoryview | None:
+        """The piece, if it is mapped or in the folder."""
         view = self._pieces.get(piece)
         if view is None:
             if self._membership.current() is None:  # who maps must hear what is evicted
                 self.join()
             view = self._map(piece)
-        if view is not None:
-            self._hits += 1
-            return view
-        self._misses += 1
+        return view
+
+    def _brought(self, piece: Piece) -> memoryview | None:
+        """The piece, asked of the master; None if it must be read past node memory."""
         for _ in range(_ATTEMPTS):
             try:
                 master = self._membership.master()

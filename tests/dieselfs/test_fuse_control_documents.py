@@ -24,6 +24,7 @@ def test_without_a_fast_path_python_has_answered_everything() -> None:
     shown = document()
     assert shown["requests"] == shown["requests_in_python"] == {"lookup": 1, "read": 9}
     assert (shown["bytes_read"], shown["hits"]) == (900, {"node_memory": 7, "store": 2})
+    assert shown["other_reads"] == {"control": 0, "past_end": 0, "refused": 0}
     assert (shown["waits_over_1_ms"], shown["waited_s"]) == (1, 0.25)
     assert shown["fast_path"]["active"] is False
     assert isinstance(shown["fast_path"]["reason"], str)
@@ -51,6 +52,22 @@ def test_what_the_fast_path_answered_is_added() -> None:
     assert (shown["bytes_read"], shown["hits"]["node_memory"]) == (10_900, 107)
     assert shown["stored_ahead"]["files"] == 63
     assert shown["stored_ahead"]["read_without_request"] == 60
+
+
+def test_each_read_is_accounted_for_once() -> None:
+    text = statistics_document(
+        {"read": 19},
+        ReaderStatistics(thread_reads=4, past_end=5, refused=2),
+        CACHE,
+        1.0,
+        FastPathStatistics(active=True, requests={"read": 103}, node_memory_hits=100),
+        control_reads=3,
+    )
+    shown = json.loads(text)
+    assert shown["hits"] == {"node_memory": 107, "store": 2}
+    assert shown["other_reads"] == {"control": 3, "past_end": 8, "refused": 2}
+    accounted = sum(shown["hits"].values()) + sum(shown["other_reads"].values())
+    assert accounted == shown["requests"]["read"] == 122
 
 
 def test_a_kind_that_was_counted_at_zero_or_an_odd_cache_is_no_trouble() -> None:

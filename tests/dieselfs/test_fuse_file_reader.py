@@ -1,12 +1,14 @@
 """One read: all the bytes that exist, from memory without a thread, else through one."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.errors import Corrupt
+from chunkstore.errors import Corrupt, Unavailable
+from dieselfs.fuse import file_reader
 from dieselfs.fuse.file_reader import FileReader, ReaderStatistics
 from dieselfs.worker_threads import WorkerThreads
 
@@ -74,6 +76,26 @@ async def test_the_range_ends_where_the_file_does(
     reader = FileReader(source, WorkerThreads(1))
     assert await reader.read(FILE, start, size) == CONTENT[start : start + size]
     assert source.asked == asked
+    assert reader.statistics().past_end == (not asked)
+
+
+async def test_a_failure_that_took_long_is_the_next_answer_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Out(Source):
+        def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+            clock[0] += 10.0
+            raise Unavailable("out")
+
+    clock = [0.0]
+    monkeypatch.setattr(file_reader, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    reader = FileReader(Out(in_memory=False), WorkerThreads(1))
+    for after_s, thread_reads, refused in ((0.0, 1, 0), (0.5, 1, 1), (1.0, 2, 1)):
+        clock[0] += after_s
+        with pytest.raises(Unavailable):
+            await reader.read(FILE, 10, 20)
+        found = reader.statistics()
+        assert (found.thread_reads, found.refused) == (thread_reads, refused)
 
 
 @pytest.mark.parametrize("in_memory", [True, False])

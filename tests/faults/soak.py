@@ -34,8 +34,6 @@ MEMORY = "6MiB"
 FAULTS = ("out", "hung", "slow", "errors", "resetting")
 SAID_OF_AN_OUTAGE = ("connection", "503", "did not answer", "not been answered")
 ENDS_S = 60.0
-UNCOUNTED = 0.001
-"""Of the reads: counters of several threads are added to without a lock."""
 
 
 @dataclass(slots=True)
@@ -96,9 +94,6 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
     sampled, doing, chance = Sampled(), Doing(), random.Random(1)
     stop, beats = folder / "stop", folder / "beats"
     with place.mounted(folder / "mnt", *options) as mount:
-        # Asking makes READs too, of the control directory.
-        first, before = mount.statistics(), mount.statistics()
-        asking = reads(before) - reads(first)
         job = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.training", str(mount.path), str(stop), str(beats)],
             cwd=Path(__file__).parents[2],
@@ -150,8 +145,9 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         "seconds": seconds,
         "batches": beats.stat().st_size,
         **doing.rounds,
-        "reads": reads(after) - reads(before) - asking,
-        "hits and misses": answered(after) - answered(before),
+        "reads": after["requests"]["read"],
+        **{f"reads of {kind}": count for kind, count in after["hits"].items()},
+        **{f"reads of {kind}": count for kind, count in after["other_reads"].items()},
     }
     for name, slack in (("descriptors", 4), ("threads", 12), ("anonymous_bytes", 24 << 20)):
         first, last = sampled.growth(getattr(sampled, name))
@@ -159,18 +155,9 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         assert last <= 1.1 * first + slack, (
             f"{name}: {first} in the first third, {last} in the last"
         )
-    difference = abs(found["reads"] - found["hits and misses"])
-    assert difference <= 3 + UNCOUNTED * found["reads"], found
+    accounted = sum(count for name, count in found.items() if name.startswith("reads of "))
+    assert found["reads"] == accounted, found
     return found
-
-
-def reads(statistics: dict[str, Any]) -> int:
-    return int(statistics["requests"].get("read", 0))
-
-
-def answered(statistics: dict[str, Any]) -> int:
-    """READs that were a hit or a miss of node memory."""
-    return int(statistics["hits"]["node_memory"] + statistics["cache"]["misses"])
 
 
 def main() -> int:

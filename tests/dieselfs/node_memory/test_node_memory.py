@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.context import ForkContext, SpawnContext
@@ -77,6 +78,44 @@ def test_a_chunk_is_fetched_once_for_all_its_files(
     assert (found.mapped_pieces, found.mapped_bytes, found.joins) == (1, CHUNK_BYTES, 1)
     assert found.node is not None
     assert (found.node.fetches, found.node.held_bytes) == (1, CHUNK_BYTES)
+
+
+def test_each_read_of_many_threads_is_a_hit_or_a_miss(memory: NodeMemory) -> None:
+    """The counters have no lock: no step between two threads may fall into an addition."""
+    reads, threads = 20_000, 6
+    files = [extent(chunk(number), 0, 100) for number in range(3)]
+
+    def read() -> None:
+        for number in range(reads // 2):
+            memory.read(files[number % 3], 0, 100)
+            memory.peek(files[number % 3], 0, 100)
+
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        reading = [threading.Thread(target=read) for _ in range(threads)]
+        for thread in reading:
+            thread.start()
+        for thread in reading:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before_s)
+    found = memory.statistics()
+    assert found.hits + found.misses == reads * threads
+    assert 3 <= found.misses <= 3 * threads
+
+
+def test_a_read_of_several_pieces_counts_once(memory: NodeMemory) -> None:
+    file = extent(chunk(1, 1000 + MAX_WHOLE_BYTES), 0)
+    for hits, misses in ((0, 1), (1, 1)):
+        memory.read(file, PIECE_BYTES - 10, 20)
+        found = memory.statistics()
+        assert (found.hits, found.misses) == (hits, misses)
+    assert memory.peek(file, PIECE_BYTES - 10, 20) is not None
+    assert memory.statistics().hits == 2
+    memory.read(file, PIECE_BYTES + 10, PIECE_BYTES)
+    found = memory.statistics()
+    assert (found.hits, found.misses) == (2, 2), "one piece of two is there"
 
 
 def test_peek_finds_what_is_mapped_or_in_the_folder_and_fetches_nothing(
