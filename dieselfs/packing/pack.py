@@ -170,11 +170,17 @@ class _Commits:
     def abandon(self) -> None:
         """After a failure before anything was committed: take back the chunks that nobody will ever see.
 
-        Not after a failed commit: its object may be in the store all the same, and name them."""
+        Not after a failed commit: its object may be in the store all the same, and name them. Nor those that somebody has adopted."""
         self._group.close()
-        if not self._released:
-            for key in self._uncommitted:
-                self._dataset.store.delete(key)
+        if self._released or not self._uncommitted:
+            return
+        adopted = {
+            chunk_key(self._dataset.ref.name, ref.id)
+            for commit in self._dataset.log.since(self._group.generation)
+            for ref in commit.added
+        }
+        for key in self._uncommitted - adopted:
+            self._dataset.store.delete(key)
 
     def _publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
         self._progress.chunks_committed += len(commit.added)

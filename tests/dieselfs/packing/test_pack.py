@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from dieselfs.packing.pack import pack
 from dieselfs.packing.request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import Run, SourceTree
 from dieselfs.packing.survey import survey
+from dieselfs.recovery import RecoveryOptions, read_history, recover
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
@@ -408,3 +410,25 @@ def test_processes_are_forked_before_progress_is_told_and_keep_an_order_that_is_
     tree = SourceTree(os.fsencode(place.source), b"")
     pack("d", PackRequest([tree], jobs=2, order=order), place.store, place.index, progress)
     assert events[:2] == [count, threading.main_thread()]
+
+
+def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a put is looking through its sources nothing is committed, and `recover --adopt` sees its chunks."""
+    place.pack()
+    (place.source / "new").write_bytes(b"x" * 5000)
+
+    def adopt_and_fail(*_: object) -> None:
+        while not read_history(place.store(), "d").uncommitted:
+            time.sleep(0.01)
+        index = place.index()
+        assert recover(place.store(), index, "d", RecoveryOptions(adopt=True)).adopted
+        index.close()
+        raise BadSource("a source is gone")
+
+    monkeypatch.setattr(pack_module, "survey", adopt_and_fail)
+    with pytest.raises(BadSource):
+        place.pack()
+    assert not read_history(place.store(), "d").lost_chunks()
+    assert place.content() == tree_of(place.source)
