@@ -43,7 +43,8 @@ PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # and the preamble's own hash: 64
 _FIXED = struct.Struct(
     "<16sIIIHHQ"
 )  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
-_CARRIED_VERSIONS: Final = 1
+_VERSIONS_IN_FULL: Final = 1
+_VERSIONS_BY_TABLE: Final = 2
 _TYPE_BITS: Final = np.uint16(0o170000)
 
 # Columns in file order, widest first, so that each is aligned in the header.
@@ -51,6 +52,9 @@ _COLUMNS: Final = (("offset", "<u8"), ("length", "<u8"), ("hash", "<u8"), ("mtim
 _VERSION: Final = np.dtype(
     [("generation", "<u8"), ("chunk", "V16"), ("position", "<u4"), ("reserved", "<u4")]
 )
+_VERSION_ROW: Final = np.dtype([("generation", "<u8"), ("chunk", "V16")])
+_TABLE = struct.Struct("<I4x")  # rows
+_MAX_TABLE_ROWS: Final = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,26 +128,21 @@ def encode_head(
     name = dataset.name.encode()
     heap = b"".join(entries.paths)
     path_end = np.cumsum(np.fromiter(map(len, entries.paths), np.uint32, count), dtype=np.uint32)
-    carried = entries.versions is not None
+    flags, in_full, table, positions, rows = _encode_versions(entries.versions)
     header = b"".join(
         [
-            _FIXED.pack(
-                dataset.id,
-                count,
-                _CARRIED_VERSIONS if carried else 0,
-                len(entries.block_hash),
-                len(name),
-                0,
-                len(heap),
-            ),
+            _FIXED.pack(dataset.id, count, flags, len(entries.block_hash), len(name), 0, len(heap)),
             *(
                 np.ascontiguousarray(getattr(entries, column), dtype).tobytes()
                 for column, dtype in _COLUMNS
             ),
-            entries.versions.tobytes() if entries.versions is not None else b"",
+            in_full,
+            table,
             np.ascontiguousarray(entries.block_hash, "<u8").tobytes(),
             path_end.astype("<u4").tobytes(),
+            positions,
             np.ascontiguousarray(entries.mode, "<u2").tobytes(),
+            rows,
             np.ascontiguousarray(entries.kind, "u1").tobytes(),
             name,
             heap,
@@ -163,6 +162,42 @@ def encode_head(
         xxhash.xxh3_64_intdigest(header),
     )
     return preamble + xxhash.xxh3_64_digest(preamble) + header
+
+
+def _encode_versions(
+    versions: npt.NDArray[np.void] | None,
+) -> tuple[int, bytes, bytes, bytes, bytes]:
+    """Flags, then the column in full, or a table, positions and rows: moved files come from few chunks, so a version takes 6 bytes, not 32."""
+    if versions is None:
+        return 0, b"", b"", b"", b""
+    raw, new = versions.tobytes(), bytes(8)
+    numbers: dict[bytes, int] = {}
+    rows = []
+    for at in range(0, len(raw), _VERSION.itemsize):
+        key = raw[at : at + _VERSION_ROW.itemsize]
+        rows.append(numbers.setdefault(key, len(numbers) + 1) if key[:8] != new else 0)
+    if len(numbers) > _MAX_TABLE_ROWS:
+        return _VERSIONS_IN_FULL, raw, b"", b"", b""
+    return (
+        _VERSIONS_BY_TABLE,
+        b"",
+        _TABLE.pack(len(numbers)) + b"".join(numbers),
+        np.ascontiguousarray(versions["position"], "<u4").tobytes(),
+        np.array(rows, "<u2").tobytes(),
+    )
+
+
+def _by_table(
+    table: npt.NDArray[np.void], positions: npt.NDArray[np.uint32], rows: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.void]:
+    """The column of versions in full; `ValueError` for a row that the table does not have."""
+    if len(rows) and int(rows.max()) > len(table):
+        raise ValueError("an entry names a version that the table does not have")
+    named = np.concatenate([np.zeros(1, _VERSION_ROW), table])[rows]
+    versions = make_versions(len(rows))
+    versions["generation"], versions["chunk"] = named["generation"], named["chunk"]
+    versions["position"] = positions
+    return versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +266,9 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     dataset_id, count, flags, blocks, name_bytes, _, heap_bytes = _FIXED.unpack_from(header)
     if count > MAX_ENTRIES:
         raise ValueError(f"{count} entries are over the limit of {MAX_ENTRIES}")
-    if flags & ~_CARRIED_VERSIONS:
+    if flags not in (0, _VERSIONS_IN_FULL, _VERSIONS_BY_TABLE):
         raise ValueError(f"flags {flags:#x} are unknown")
+    by_table = flags == _VERSIONS_BY_TABLE
     at = _FIXED.size
 
     def column(dtype: str | np.dtype[np.void], length: int) -> npt.NDArray[Any]:
@@ -242,10 +278,16 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
         return values
 
     columns = {name: column(dtype, count) for name, dtype in _COLUMNS}
-    versions = column(_VERSION, count) if flags & _CARRIED_VERSIONS else None
+    versions = column(_VERSION, count) if flags == _VERSIONS_IN_FULL else None
+    table = column(_VERSION_ROW, int(column("<u4", 2)[0])) if by_table else None
     block_hash = column("<u8", blocks)
     ends = column("<u4", count).tolist()
-    mode, kind = column("<u2", count), column("u1", count)
+    positions = column("<u4", count if by_table else 0)
+    mode = column("<u2", count)
+    rows = column("<u2", count if by_table else 0)
+    kind = column("u1", count)
+    if table is not None:
+        versions = _by_table(table, positions, rows)
     name = bytes(column("u1", name_bytes))
     heap = bytes(header[at:])
     if len(heap) != heap_bytes or (ends[-1] if ends else 0) != heap_bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import xxhash
 
@@ -32,6 +33,9 @@ class ChunkByHand:
     name: bytes = b"hand-made"
     payload_bytes: int = 0
     has_versions: bool = False
+    version_table: list[tuple[int, bytes]] | None = None
+    """(generation, chunk id): the versions are written by this table."""
+    version_rows: list[int] | None = None
     block_hashes: list[int] = field(default_factory=list)
     magic: bytes = b"DIESELCK"
     format_version: int = 1
@@ -50,12 +54,12 @@ class ChunkByHand:
         heap = b"".join(row.path for row in rows)
         ends = self.ends
         if ends is None:
-            ends = [sum(len(row.path) for row in rows[: i + 1]) for i in range(n)]
+            ends = list(accumulate(len(row.path) for row in rows))
         fixed = struct.pack(
             "<16sIIIHHQ",
             self.dataset_id,
             n if self.count is None else self.count,
-            int(self.has_versions) if self.flags is None else self.flags,
+            self._flags() if self.flags is None else self.flags,
             len(self.block_hashes) if self.blocks is None else self.blocks,
             len(self.name) if self.name_bytes is None else self.name_bytes,
             0,
@@ -69,13 +73,34 @@ class ChunkByHand:
         ]
         if self.has_versions:
             columns += [struct.pack("<Q16sII", *row.version, 0) for row in rows]
+        table, positions, table_rows = self._by_table()
         columns += [
+            table,
             struct.pack(f"<{len(self.block_hashes)}Q", *self.block_hashes),
             struct.pack(f"<{n}I", *ends),
+            positions,
             struct.pack(f"<{n}H", *(row.mode for row in rows)),
+            table_rows,
             struct.pack(f"<{n}B", *(row.kind for row in rows)),
         ]
         return b"".join([fixed, *columns, self.name, heap, self.extra])
+
+    def _flags(self) -> int:
+        return int(self.has_versions) + 2 * (self.version_table is not None)
+
+    def _by_table(self) -> tuple[bytes, bytes, bytes]:
+        if self.version_table is None:
+            return b"", b"", b""
+        numbers = {row: number for number, row in enumerate(self.version_table, start=1)}
+        rows = self.version_rows
+        if rows is None:
+            rows = [numbers[row.version[:2]] if row.version[0] else 0 for row in self.rows]
+        return (
+            struct.pack("<II", len(self.version_table), 0)
+            + b"".join(struct.pack("<Q16s", *row) for row in self.version_table),
+            struct.pack(f"<{len(self.rows)}I", *(row.version[2] for row in self.rows)),
+            struct.pack(f"<{len(rows)}H", *rows),
+        )
 
     def head(self) -> bytes:
         return with_preamble(

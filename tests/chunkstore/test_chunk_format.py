@@ -7,6 +7,7 @@ import stat
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,12 @@ def golden_chunk() -> tuple[ChunkByHand, bytes]:
     return chunk, small + large
 
 
+def golden_by_table() -> tuple[ChunkByHand, bytes]:
+    """The same, its versions written by a table."""
+    chunk, payload = golden_chunk()
+    return replace(chunk, has_versions=False, version_table=[(7, bytes(range(100, 116)))]), payload
+
+
 def small_head() -> bytes:
     return ChunkByHand(
         [directory(b"d"), Row(b"d/file", length=3, hash=7), Row(b"d/\xfe")], payload_bytes=3
@@ -97,15 +104,35 @@ class TestTheLaw:
         assert head.entries.block_range(7) == slice(2, 2)
 
     def test_and_written_the_same(self) -> None:
-        for chunk in (golden_chunk()[0], ChunkByHand([]), ChunkByHand([Row(b"a")])):
+        for chunk in (golden_by_table()[0], ChunkByHand([]), ChunkByHand([Row(b"a")])):
             assert encoded_again(decode_head(chunk.head())) == chunk.head()
 
     def test_golden_bytes(self) -> None:
         """Changed? Then bump FORMAT_VERSION, keep reading version 1, and add golden bytes of the new one."""
-        golden = (GOLDEN / "chunk_v1.chunk").read_bytes()
-        chunk, payload = golden_chunk()
-        assert golden == chunk.head() + payload
-        assert encoded_again(decode_head(golden)) + payload == golden
+        in_full = (GOLDEN / "chunk_v1.chunk").read_bytes()
+        by_table = (GOLDEN / "chunk_v1_version_table.chunk").read_bytes()
+        for golden, (chunk, payload) in ((in_full, golden_chunk()), (by_table, golden_by_table())):
+            assert golden == chunk.head() + payload
+            assert plain(decode_head(golden)) == golden_chunk()[0].rows
+            assert encoded_again(decode_head(golden)) + payload == by_table
+
+    def test_versions_by_table_take_six_bytes_an_entry(self) -> None:
+        rows = [Row(b"%03d" % n, version=(5 + n % 3, bytes([n % 3]) * 16, n)) for n in range(300)]
+        moved, fresh = (ChunkByHand(rows, has_versions=True), ChunkByHand(rows))
+        written = encoded_again(decode_head(moved.head()))
+        assert plain(decode_head(written)) == rows
+        assert len(written) == len(fresh.head()) + 8 + 3 * 24 + 6 * 300
+
+    def test_too_many_versions_for_a_table(self) -> None:
+        rows = [
+            Row(b"%d" % n, version=(1 + n, n.to_bytes(16, "big"), 0)) for n in range(MAX_ENTRIES)
+        ]
+        in_full = ChunkByHand(rows, has_versions=True).head()
+        assert encoded_again(decode_head(in_full)) == in_full
+        rows[0].version = rows[1].version
+        assert len(encoded_again(decode_head(ChunkByHand(rows, has_versions=True).head()))) < len(
+            in_full
+        )
 
     def test_offsets_of_the_table(self) -> None:
         """Field by field where the document says it stands, in the golden chunk."""
@@ -146,7 +173,12 @@ around_blocks = st.builds(
 )
 lengths = st.one_of(st.integers(0, 5000), around_blocks)
 u64 = st.integers(0, (1 << 64) - 1)
-versions = st.tuples(u64, st.binary(min_size=16, max_size=16), st.integers(0, (1 << 32) - 1))
+NEW_HERE = (0, bytes(16), 0)
+versions = st.just(NEW_HERE) | st.tuples(
+    st.integers(1, (1 << 64) - 1),
+    st.binary(min_size=16, max_size=16),
+    st.integers(0, (1 << 32) - 1),
+)
 times = st.integers(-(1 << 63), (1 << 63) - 1)
 permissions = st.integers(0, 0o7777)
 
@@ -183,7 +215,7 @@ class TestRoundTrip:
                 column[at] = (*row.version, 0)
         else:
             for row in rows:
-                row.version = (0, bytes(16), 0)
+                row.version = NEW_HERE
         entries = Entries(
             [row.path for row in rows],
             np.array([row.kind for row in rows], np.uint8),
@@ -201,8 +233,15 @@ class TestRoundTrip:
         head = decode_head(data_bytes, chunk_id)
         assert plain(head) == rows
         assert head.entries.block_hash.tolist() == hashes
+        table = list(dict.fromkeys(row.version[:2] for row in rows if row.version[0]))
         by_hand = ChunkByHand(
-            rows, bytes(16), bytes(16), b"d", size, has_versions=carried, block_hashes=hashes
+            rows,
+            bytes(16),
+            bytes(16),
+            b"d",
+            size,
+            version_table=table if carried else None,
+            block_hashes=hashes,
         )
         assert by_hand.head() == data_bytes
         ranges = [head.entries.block_range(at) for at in range(len(rows))]
@@ -278,9 +317,14 @@ HOSTILE: dict[str, Callable[[], ChunkByHand]] = {
     "header longer than there is": lambda: hostile(header_bytes=10_000),
     "payload of 2^64": lambda: hostile(payload_bytes=HUGE),
     "payload over 2^48": lambda: hostile(payload_bytes=(1 << 48) + 1),
-    "unknown flag": lambda: hostile(flags=2),
+    "unknown flag": lambda: hostile(flags=4),
     "versions that are not there": lambda: hostile(flags=1),
     "versions that no flag tells of": lambda: hostile(has_versions=True, flags=0),
+    "versions in full and by a table": lambda: hostile(has_versions=True, version_table=[]),
+    "a table that no flag tells of": lambda: hostile(version_table=[(1, bytes(16))], flags=0),
+    "a version beyond its table": lambda: hostile(
+        version_table=[(1, bytes(16))], version_rows=[0, 2]
+    ),
     "more entries than there are": lambda: hostile(count=3),
     "fewer entries than there are": lambda: hostile(count=1),
     "no entries": lambda: hostile(count=0),
