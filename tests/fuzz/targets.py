@@ -110,6 +110,9 @@ def _heads() -> list[bytes]:
             hashes = np.array([draw.getrandbits(64) for _ in kinds], np.uint64)
             hashes[~is_file] = 0
             modes = [0o040755 if kind == KIND_DIRECTORY else 0o100644 for kind in kinds]
+            versions = make_versions(count)
+            versions["generation"] = [draw.choice([0, 5, 7]) for _ in kinds]
+            versions["chunk"] = [bytes([draw.choice([1, 2])]) * 16 for _ in kinds]
             entries = Entries(
                 [b"d%d/f%d" % (number % 3, number) for number in range(count)],
                 np.array(kinds, np.uint8),
@@ -119,7 +122,7 @@ def _heads() -> list[bytes]:
                 length,
                 hashes,
                 np.zeros(int(block_counts(length).sum()), np.uint64),
-                make_versions(count) if carried else None,
+                versions if carried else None,
             )
             found.append(encode_head(CHUNK, DATASET, int(length.sum()), entries))
     return found
