@@ -20,6 +20,7 @@ from chunkstore.object_keys import chunk_key, dataset_prefix
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.purging.forgetting import Forgetting, concerns
+from dieselfs.purging.hole_check import check_holes
 from dieselfs.purging.moving import Mover, ReadChunk, SourceChunk
 from dieselfs.purging.request import (
     DamagedChunk,
@@ -60,7 +61,8 @@ def purge(
 ) -> PurgeReport:
     """Purge an opened dataset. May be repeated after a crash; writers and readers may go on.
 
-    `Conflict` if another purge is at work. A chunk with a file that can't be read stays as it is and is reported.
+    `Conflict` if another purge is at work, `RecordsLost` if the index has forgotten something. A chunk with a file that can't be read stays as
+    it is and is reported.
     """
     dataset.check_writable()
     return _Purge(dataset, _checked(request), progress or NoProgress()).run()
@@ -171,8 +173,9 @@ class _Purge:
                         testimonies.append(self._testimony_of_lost(read.id, chunks))
                     elif self._moved(mover, read):
                         assert isinstance(read, ReadChunk)
-                        added = read.source.record.generation
-                        testimonies.append(testimony_of(read.head, added))
+                        record = read.source.record
+                        check_holes(self.dataset, read.head, record)
+                        testimonies.append(testimony_of(read.head, record.generation))
                 moved = mover.finish()
             except Exception:
                 discard(self.dataset, mover.stored)
@@ -274,6 +277,7 @@ class _Purge:
                 head = self.dataset.reader.head(chunk_id, record.head_bytes)
             except (Corrupt, NotFound) as error:
                 return DamagedChunk(chunk_id, str(error))
+            check_holes(self.dataset, head, record)
             return testimony_of(head, record.generation)
 
         testimonies = []

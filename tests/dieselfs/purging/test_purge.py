@@ -17,6 +17,10 @@ from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.purging.purge import plan, purge
 from dieselfs.purging.request import PurgeRequest
+from dieselfs.recovery import recover
+from metadata import keys
+from metadata.errors import RecordsLost
+from metadata.kv.key_value_store import MapFields
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.purging.interrupted_calls import EndOfProcess, stepped
 from tests.dieselfs.purging.purged_dataset import (
@@ -446,3 +450,26 @@ def test_a_reader_without_a_snapshot_finds_a_file_that_is_moved_while_it_looks(
             left[0] = number
             assert client.get(b"d/002") == world.files[b"d/002"]
             assert left[0] <= 0
+
+
+@pytest.mark.parametrize("of_directory", [False, True])
+def test_an_index_that_forgot_is_not_purged_by(of_directory: bool) -> None:
+    """A recount of its holes takes for dead what it forgot; the store still has it, and a purge would not take it along."""
+    world = with_holes()
+    world.make_directory(b"empty", 0o700, 5)
+    dataset = world.open()
+    key_of, lost = (
+        (keys.directories_of(dataset.ref.id, b""), b"empty")
+        if of_directory
+        else (keys.files_of(dataset.ref.id, b"d"), b"002")
+    )
+    world.index.remove([MapFields(key_of, [lost])])
+    generation = dataset.namespace.state().generation
+    dataset.namespace.reapply(dataset.log, dataset.reader, generation)
+    with pytest.raises(RecordsLost, match="dlcmd recover"):
+        world.purge(KEEPING)
+    assert not list(dataset.log.since(generation))
+    recover(world.store, world.index, NAME)
+    world.check()
+    world.purge()
+    world.check()

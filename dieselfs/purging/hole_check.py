@@ -1,0 +1,67 @@
+"""Whether what the index calls a hole is one: something later must stand in its place.
+
+A purge takes nothing out of holes, for good. An index that has forgotten records, and was recounted as if it had not, calls holes what it forgot.
+The store still knows better; so before a chunk goes, each of its holes is held against the record that should hide it. There always is one: a
+deletion is not dropped as long as any object holds what it hides (docs/decisions/0008, rule 4).
+"""
+
+from __future__ import annotations
+
+import stat
+from collections import defaultdict
+
+import numpy as np
+
+from chunkstore.chunk_format import KIND_DELETION, ChunkHead
+from chunkstore.paths import split
+from dieselfs.dataset import Dataset
+from dieselfs.purging.testimony import holes_of
+from metadata import keys
+from metadata.errors import RecordsLost
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.records import ChunkRecord, decode_entries
+
+
+def check_holes(dataset: Dataset, head: ChunkHead, record: ChunkRecord) -> None:
+    """Raise `RecordsLost` if the index knows of nothing later in the place of an entry that `record`, which is the chunk's, calls a hole.
+
+    One round of look-ups, about 3 µs a hole."""
+    if unexplained_hole(dataset.index, dataset.ref.id, head, record) is None:
+        return
+    dataset.catch_up()  # a commit that is half applied makes holes before it fills them
+    path = unexplained_hole(dataset.index, dataset.ref.id, head, record)
+    if path is not None:
+        raise RecordsLost(
+            f"the index calls {path.decode(errors='replace')} of chunk {head.chunk_id} deleted and has nothing later in its place: "
+            f"it has lost records; run `dlcmd recover {dataset.ref.name}`, then purge"
+        )
+
+
+def unexplained_hole(
+    index: KeyValueStore, dataset_id: bytes, head: ChunkHead, record: ChunkRecord
+) -> bytes | None:
+    """The path of a hole that no record hides, None if there is none."""
+    entries, added = head.entries, record.generation
+    version = np.full(len(entries), added, np.uint64)
+    if entries.versions is not None:
+        carried = entries.versions["generation"]
+        version = np.where(carried > 0, carried, version)
+    version = version << np.uint64(1) | (entries.kind == KIND_DELETION)
+    holes: defaultdict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
+    for at in np.flatnonzero(holes_of(record)).tolist():
+        directory, name = split(entries.paths[at])
+        key_of = keys.directories_of if stat.S_ISDIR(int(entries.mode[at])) else keys.files_of
+        holes[key_of(dataset_id, directory)].append((name, at))
+    lookups = [MapFields(key, [name for name, _ in found]) for key, found in holes.items()]
+    for (key, names), values in zip(lookups, index.get_many(lookups), strict=True):
+        positions = np.array([at for _, at in holes[key]])
+        if None in values:
+            return entries.paths[int(positions[values.index(None)])]
+        rows = decode_entries(key, names, [value for value in values if value is not None])
+        own = (rows["chunk"] == np.void(head.chunk_id.value)) & (rows["position"] == positions)
+        older = (rows["version"] < version[positions]) | (
+            (rows["version"] == version[positions]) & (rows["placed"] < added)
+        )
+        if (wrong := positions[own | older]).size:
+            return entries.paths[int(wrong[0])]
+    return None
