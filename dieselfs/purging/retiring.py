@@ -66,6 +66,9 @@ def retire(
                 "wait until it is done; run this one again if holes are left",
             )
         restatement = _restated(dataset, testimonies, records, forgetting)
+        # Raises for an index that is being mended: what was read of it may be older than it says.
+        if dataset.catch_up().generation != generation:
+            continue
         added = [*moved, *_store(dataset, restatement)]
         dataset.log.check_late(chunk.ref for chunk in moved)  # its sources go
         try:

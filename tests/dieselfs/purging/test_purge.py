@@ -3,11 +3,13 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chunkstore.chunk_format import BLOCK_BYTES
 from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
+from chunkstore.commit_log import newest_generation
 from chunkstore.errors import NotFound, Unavailable
 from chunkstore.leases import Lease, delete_lease, new_lease_id, write_lease
 from chunkstore.object_keys import chunk_key, commit_prefix, snapshot_prefix, tag_key
@@ -17,10 +19,12 @@ from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.purging.purge import plan, purge
 from dieselfs.purging.request import PurgeRequest
+from dieselfs.purging.restatement import Restatement, restatement_of
 from dieselfs.recovery import recover
 from metadata import keys
-from metadata.errors import RecordsLost
-from metadata.kv.key_value_store import MapFields
+from metadata.errors import IndexBehind, RecordsLost
+from metadata.kv.key_value_store import KeyValueStore, MapFields
+from metadata.rebuild.under_way import mark
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.purging.interrupted_calls import EndOfProcess, stepped
 from tests.dieselfs.purging.purged_dataset import (
@@ -471,5 +475,26 @@ def test_an_index_that_forgot_is_not_purged_by(of_directory: bool) -> None:
     assert not list(dataset.log.since(generation))
     recover(world.store, world.index, NAME)
     world.check()
+    world.purge()
+    world.check()
+
+
+def test_what_is_read_of_an_index_while_it_is_mended_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recovery that began with an older log takes back what came later, until its end."""
+    world = with_holes()
+    generation = world.open().namespace.state().generation
+
+    def read_while_mended(index: KeyValueStore, dataset_id: bytes, *rest: Any) -> Restatement:
+        mark(index, dataset_id, generation - 1)
+        return restatement_of(index, dataset_id, *rest)
+
+    monkeypatch.setattr("dieselfs.purging.retiring.restatement_of", read_while_mended)
+    with pytest.raises(IndexBehind):
+        world.purge(KEEPING)
+    assert newest_generation(world.store, NAME) == generation
+    recover(world.store, world.index, NAME)
+    monkeypatch.undo()
     world.purge()
     world.check()
