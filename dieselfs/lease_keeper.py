@@ -49,13 +49,16 @@ class LeaseKeeper:
         beat_s: float = BEAT_S,
         ttl_s: int = TTL_S,
         clock_ns: Callable[[], int] = time.time_ns,
+        goodbye_s: Callable[[], float] = lambda: GOODBYE_S,
     ) -> None:
+        """`goodbye_s` is asked at the end how long it may take."""
         self.lease_id = new_lease_id()
         self._store = store
         self._dataset = dataset
         self._beat_s = beat_s
         self._ttl_s = ttl_s
         self._clock_ns = clock_ns
+        self._goodbye_s = goodbye_s
         self._pid = os.getpid()
         self._change = threading.Condition()
         self._generations: set[int] = set()
@@ -86,14 +89,14 @@ class LeaseKeeper:
         self.close()
 
     def close(self) -> None:
-        """Take the lease back; waits `GOODBYE_S` at most. May be called twice."""
+        """Take the lease back; waits `goodbye_s` at most. May be called twice."""
         if os.getpid() != self._pid:
             return  # the lease is the parent's
         with self._change:
             self._ending = True
             self._change.notify_all()
         if self._thread.is_alive():
-            self._thread.join(GOODBYE_S)
+            self._thread.join(self._goodbye_s())
 
     def _keep(self) -> None:
         while self._wait():

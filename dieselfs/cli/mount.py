@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -230,10 +231,11 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from chunkstore.chunk_reader import ChunkReader
+    from dieselfs.ending import Ending
     from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import check_mountable, run_mount
-    from dieselfs.lease_keeper import LeaseKeeper
-    from dieselfs.node_memory.node_memory import NodeMemory
+    from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
+    from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
     from dieselfs.snapshots import find_newer
 
     _log_to_stderr()
@@ -250,13 +252,15 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             memory_bytes=memory_bytes,
             preload_bytes=memory_bytes if request.preload else 0,
         )
+        ending = Ending(forced=True)
         expected = ExpectedFiles(snapshot)
         reader = ChunkReader(store, snapshot.dataset, expected)
         memory = NodeMemory.open(
             task, reader, budget_bytes=memory_bytes, policy=request.eviction or "uniform", lead=True
         )
         try:
-            with LeaseKeeper(store, snapshot.dataset) as lease:
+            goodbye_s = partial(ending.left_s, GOODBYE_S)
+            with LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s) as lease:
                 run_mount(
                     snapshot,
                     memory,
@@ -264,9 +268,10 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
                     store_statistics=store.statistics,
                     serving=lease.serve,
+                    ending=ending,
                 )
         finally:
-            memory.close()
+            memory.close(ending.left_s(CLOSE_S))
 
 
 def _choose(invocation: Invocation, request: MountRequest) -> Path:

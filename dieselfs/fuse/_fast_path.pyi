@@ -80,8 +80,8 @@ def start(
 ) -> None:
     """Start the threads that answer and those that store ahead. An epoch must have been added. `OSError`."""
 
-def stop() -> bool:
-    """End the threads; what is being answered is answered. False, after two seconds, if a thread that stores can't end since it waits
+def stop(timeout_s: float = 2.0) -> bool:
+    """End the threads; what is being answered is answered. False, after so long, if a thread that stores can't end since it waits
     for a READ that nobody answers: abort the connection, and call this again."""
 
 def set_budget(bytes: int) -> None:

@@ -32,6 +32,7 @@ THREADS: Final = 2
 """One more than one, so that a request does not wait behind a large reply."""
 STORING_THREADS: Final = 2
 """While a group's files are stored its reader goes on by READs, so storing should be quick: docs/decisions/0005-fast-path.md."""
+STOP_TIMEOUT_S: Final = 1.0
 MAX_STORED_FILE_BYTES: Final = 512 << 10
 """Larger files are read in large requests, which cost little more than storing."""
 
@@ -128,12 +129,13 @@ class FastPath:
         self._started = True
         return True
 
-    def stop(self, abort: Callable[[], None]) -> None:
+    def stop(self, abort: Callable[[], None], timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the threads: before the session is closed, since they use its descriptor.
 
-        `abort` ends the connection: needed only if a READ was left unanswered for which a thread that stores ahead waits.
+        `abort` ends the connection: needed only if a READ was left unanswered for which a thread that stores ahead waits; `timeout_s` is
+        for such a thread to come back without it.
         """
-        if self._started and not _extension.stop():
+        if self._started and not _extension.stop(timeout_s):
             log.warning(
                 "a file that is stored ahead waits for a read that nobody answers: aborting"
             )

@@ -47,6 +47,7 @@ DEATH_SIGNAL: Final = signal.SIGUSR1
 """The guardian heeds it when it comes from the daemon, dying (by the kernel's hand) or not."""
 _ARMED: Final = "armed"
 _START_TIMEOUT_S: Final = 10.0  # it takes 30 ms on an idle machine
+_ABORT_TIMEOUT_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -72,7 +73,10 @@ class Guardian:
         """
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(DEATH_SIGNAL)
-            self._process.wait()
+            try:
+                self._process.wait(_ABORT_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                log.warning("the guardian %d does not abort the connection", self._process.pid)
 
     def close(self) -> None:
         """End it; it aborts nothing. May be called twice."""

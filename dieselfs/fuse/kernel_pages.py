@@ -16,6 +16,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -54,16 +55,17 @@ class KernelPages:
         """Let the kernel know the files' inodes: a request for each that it does not know. False as with `drop`."""
         return all(self._done(b"L", batch) for batch in _batches(paths))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = _END_TIMEOUT_S) -> None:
         """End the process, and calls that wait for it. Later calls return False."""
+        deadline = time.monotonic() + timeout_s
         self._closed = True
         process = self._process
         if process is not None:
             process.kill()
         # A call gives up its turn soon; the process ends at once unless it waits for an answer that the caller owes it.
-        if self._turn.acquire(timeout=_END_TIMEOUT_S):
+        if self._turn.acquire(timeout=timeout_s):
             try:
-                self._end()
+                self._end(max(0.0, deadline - time.monotonic()))
             finally:
                 self._turn.release()
 
@@ -108,7 +110,7 @@ class KernelPages:
                 return False
         return bool(process.stdout.read(1))
 
-    def _end(self) -> None:
+    def _end(self, timeout_s: float = _END_TIMEOUT_S) -> None:
         process, self._process = self._process, None
         if process is None:
             return
@@ -117,7 +119,7 @@ class KernelPages:
             assert pipe is not None
             pipe.close()
         try:
-            process.wait(_END_TIMEOUT_S)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             log.warning("process %d, which tends the page cache, does not end", process.pid)
 

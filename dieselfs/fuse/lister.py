@@ -22,6 +22,7 @@ from dieselfs.fuse.inodes import ROOT_INODE, epoch_of, snapshot_inode
 from dieselfs.fuse.listing_ahead import ListingAhead
 
 if TYPE_CHECKING:
+    from dieselfs.ending import Ending
     from dieselfs.fuse.epochs import Epochs
     from dieselfs.fuse.fast_path import FastPath
 
@@ -35,9 +36,10 @@ _NOT_LISTED: Final = "directories are not listed ahead"
 class Lister:
     """Drives the listing ahead of one mount's fast path."""
 
-    def __init__(self, fast_path: FastPath, epochs: Epochs) -> None:
+    def __init__(self, fast_path: FastPath, epochs: Epochs, ending: Ending) -> None:
         self._fast_path = fast_path
         self._epochs = epochs
+        self._ending = ending
         self._planned = epochs.current
         self._plan = ListingAhead(epochs.current.snapshot)
         self._something_began = trio.Event()
@@ -91,7 +93,7 @@ class Lister:
         finally:
             process.kill()
             # It ends at once unless it waits for an answer that this very thread owes it.
-            with trio.move_on_after(_END_TIMEOUT_S, shield=True):
+            with trio.move_on_after(self._ending.left_s(_END_TIMEOUT_S), shield=True):
                 await process.wait()
 
 

@@ -1,7 +1,7 @@
 """A mount from beginning to end, in the foreground of its process. One process can hold one mount.
 
 It ends when it is unmounted or on SIGINT, SIGTERM or SIGHUP: requests in flight are answered, for at
-most `GRACE_S`, and then the mount is detached, whoever still uses it. SIGUSR1 makes it look for a newer snapshot.
+most `GRACE_S`, and then the mount is detached, whoever still uses it. All of it shares one deadline (`dieselfs.ending`). SIGUSR1 makes it look for a newer snapshot.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,6 +23,7 @@ import pyfuse3
 import trio
 
 from chunkstore.chunk_id import ChunkId
+from dieselfs.ending import Ending
 from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import dataset_document, statistics_document
@@ -34,12 +35,13 @@ from dieselfs.fuse.control_names import (
     STATISTICS_NAME,
 )
 from dieselfs.fuse.epochs import Epochs
-from dieselfs.fuse.fast_path import FastPath
+from dieselfs.fuse.fast_path import STOP_TIMEOUT_S, FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.guardian import Guardian, start_guardian
 from dieselfs.fuse.lister import Lister
 from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
-from dieselfs.fuse.mountpoint import prepare, resolve
+from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mountpoint import prepare, resolve, unmount
 from dieselfs.fuse.operations import MountOperations
 from dieselfs.fuse.preload import preload
 from dieselfs.fuse.readahead import widen_readahead
@@ -54,8 +56,9 @@ from metadata.snapshot import ROOT, Snapshot
 
 log = logging.getLogger(__name__)
 
-GRACE_S: Final = 3.0
-"""For requests in flight when the mount is told to end. With the detaching it stays below 5 s."""
+GRACE_S: Final = 2.5
+"""For requests in flight when the mount is told to end."""
+_BRIEFLY_S: Final = 0.2
 _READING_THREADS: Final = 32
 _OTHER_THREADS: Final = 4
 """For what is asked of the control directory: it is answered while all reads wait for a store."""
@@ -126,18 +129,21 @@ def run_mount(
     on_ready: Callable[[], None] = lambda: None,
     store_statistics: Callable[[], object] = lambda: None,
     serving: Callable[[int], None] = lambda generation: None,
+    ending: Ending | None = None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
     `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics` gives
-    those of the store, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    those of the store, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
     `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
     if options.shuffle is not None:
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     mountpoint = resolve(options.mountpoint)
-    parts = _assemble(snapshot, source, options, newer, mountpoint, store_statistics)
+    parts = _assemble(
+        snapshot, source, options, newer, mountpoint, store_statistics, ending or Ending()
+    )
     # Readers may hold what was shown before a refresh until the mount ends.
     parts.epochs.listen(lambda epoch, shown: serving(shown.generation))
     trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
@@ -155,6 +161,7 @@ class _Parts:
     fast_path: FastPath
     storing_ahead: StoringAhead
     plans: MountPlans | None
+    ending: Ending
 
 
 def _assemble(
@@ -164,6 +171,7 @@ def _assemble(
     newer: NewerSnapshot,
     mountpoint: Path,
     store_statistics: Callable[[], object],
+    ending: Ending,
 ) -> _Parts:
     threads = WorkerThreads(_OTHER_THREADS)
     reader = FileReader(source, WorkerThreads(_READING_THREADS))
@@ -218,6 +226,7 @@ def _assemble(
         fast_path,
         StoringAhead(fast_path, source, options.store_ahead_bytes),
         plans,
+        ending,
     )
 
 
@@ -256,15 +265,23 @@ async def _mounted(
         trio.open_signal_receiver(signal.SIGUSR1) as refreshes,
     ):
         _make_mount(parts.operations, mountpoint, chosen)
+        made = entry_at(mountpoint)
         with Guardian() if options.plain else start_guardian(mountpoint) as guardian:
             try:
                 await _serve(parts, options, mountpoint, endings, refreshes, on_ready)
             finally:
+                ending = parts.ending
+                ending.begin()  # nobody has told it if it was unmounted, or has failed
                 if parts.plans is not None:
-                    parts.plans.close()
-                parts.fast_path.stop(guardian.abort)
+                    parts.plans.close(ending)
+                # Even if the time is over: a thread that is not stuck needs a moment to come back.
+                stop_s = max(_BRIEFLY_S, ending.left_s(STOP_TIMEOUT_S))
+                parts.fast_path.stop(guardian.abort, stop_s)
                 # Detaches also what is in use, and aborts what has not been answered.
                 pyfuse3.close(unmount=True)
+                if made is not None and entry_at(mountpoint) == made:
+                    with suppress(MountError):
+                        unmount(mountpoint, lazy=True)  # libfuse leaves what was aborted
     log.info("%s is unmounted", mountpoint)
 
 
@@ -280,14 +297,15 @@ async def _serve(
         budget_bytes = parts.storing_ahead.budget_bytes()
         if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
             nursery.start_soon(parts.storing_ahead.run)
-            nursery.start_soon(Lister(parts.fast_path, parts.epochs).run, mountpoint)
+            lister = Lister(parts.fast_path, parts.epochs, parts.ending)
+            nursery.start_soon(lister.run, mountpoint)
         else:
             parts.source.observe(_Listening())
-        nursery.start_soon(_end_on_signal, endings, nursery.cancel_scope)
+        nursery.start_soon(_end_on_signal, endings, parts.ending, nursery.cancel_scope)
         nursery.start_soon(_refresh_on_signal, refreshes, parts)
         if options.shuffle is not None and parts.plans is not None:
             order = ShuffledOrder(parts.epochs.current.snapshot, options.shuffle)
-            await parts.threads.run(parts.plans.begin, order)
+            await parts.threads.run_abandonable(parts.plans.begin, order)
         if options.preload_bytes:
             snapshot = parts.epochs.current.snapshot
             nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
@@ -342,11 +360,12 @@ def _captured_stderr() -> Iterator[Any]:
         os.close(kept)
 
 
-async def _end_on_signal(signals: Any, scope: trio.CancelScope) -> None:
+async def _end_on_signal(signals: Any, ending: Ending, scope: trio.CancelScope) -> None:
     async for number in signals:
         log.info("%s: unmounting", signal.Signals(number).name)
+        ending.begin()
         # From here pyfuse3 takes no further request; main() returns when the last one is answered.
-        scope.deadline = min(scope.deadline, trio.current_time() + GRACE_S)
+        scope.deadline = min(scope.deadline, trio.current_time() + ending.left_s(GRACE_S))
         pyfuse3.terminate()
 
 
@@ -355,7 +374,7 @@ async def _refresh_on_signal(signals: Any, parts: _Parts) -> None:
         before = parts.refresher.shown
         await parts.refresher.refresh()
         if parts.plans is not None and parts.refresher.shown is not before:
-            await parts.threads.run(parts.plans.go_over, parts.refresher.shown)
+            await parts.threads.run_abandonable(parts.plans.go_over, parts.refresher.shown)
 
 
 async def _tell_when_ready(

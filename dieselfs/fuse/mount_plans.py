@@ -25,6 +25,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dieselfs.ending import Ending
     from dieselfs.fuse.epochs import Epochs
     from dieselfs.fuse.fast_path import FastPath
     from dieselfs.plan.plan_file import PlanFile, ReadingPlan
@@ -77,7 +78,7 @@ class MountPlans:
 
     async def take(self, name: bytes) -> bytes:
         """A reader has named its plan file: a JSON document that says whether it is followed, or why not."""
-        return await self._threads.run(self._take, name.decode("ascii", "replace"))
+        return await self._threads.run_abandonable(self._take, name.decode("ascii", "replace"))
 
     def _take(self, name: str) -> bytes:
         try:
@@ -122,12 +123,12 @@ class MountPlans:
     def statistics(self) -> FollowerStatistics:
         return self._following.statistics()
 
-    def close(self) -> None:
-        self._following.close(_END_TIMEOUT_S)
+    def close(self, ending: Ending) -> None:
+        self._following.close(ending.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
         if self._readers is not None:
             self._readers.close()
-        self._pages.close()
+        self._pages.close(ending.left_s(_END_TIMEOUT_S))
 
     def _require_current(self, plan: ReadingPlan) -> None:
         current = self._epochs.current.snapshot

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.node_memory.budget import default_budget_bytes
@@ -11,6 +13,9 @@ from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.server import Server
 from dieselfs.node_memory.task_folder import Leadership, TaskFolder, sweep
 from dieselfs.plan.client_plans import ClientPlans
+
+END_S: Final = 60.0
+"""Of a helper, for which nobody waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,15 @@ class Leader:
             leadership.release()
             raise
 
-    def end(self, *, keep_for_members: bool = True) -> None:
-        """With the task's files, unless members are left who will elect another leader, who adopts them."""
-        remained = self.server.close()
-        self.master.close()
-        self._leadership.release(remove_folder=not (keep_for_members and remained))
+    def end(self, *, keep_for_members: bool = True, timeout_s: float = END_S) -> None:
+        """With the task's files, unless members are left who will elect another leader, who adopts them.
+
+        After `timeout_s` nothing is waited for any more, and another process deletes what is left of the files.
+        """
+        deadline = time.monotonic() + timeout_s
+        remained = self.server.close(timeout_s)
+        self.master.close(max(0.0, deadline - time.monotonic()))
+        self._leadership.release(
+            remove_folder=not (keep_for_members and remained),
+            timeout_s=max(0.0, deadline - time.monotonic()),
+        )

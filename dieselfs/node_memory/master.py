@@ -204,8 +204,10 @@ class Master:
                 late=0 if planned is None else planned.late,
             )
 
-    def close(self) -> None:
-        """Who waits for a piece gets `MasterGone`. No file is made any more when this returns, and the threads have ended."""
+    def close(self, timeout_s: float = 2 * CLOSE_S) -> None:
+        """Who waits for a piece gets `MasterGone`. No file is made any more when this returns, and the threads have ended, but for those
+        that the store keeps for longer than `CLOSE_S` each, and `timeout_s` together."""
+        deadline = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
             for fetched in self._in_flight.values():
@@ -215,8 +217,8 @@ class Master:
             self._changed.notify_all()
             while self._storing:
                 self._changed.wait()
-        self._prefetching.close(CLOSE_S)
-        self._news.close(CLOSE_S)
+        self._prefetching.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
+        self._news.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
 
     def leave(self, member: Hashable) -> None:
         """The member has ended."""

@@ -102,21 +102,27 @@ class Membership:
         """What a master that is found later is told; and for which a helper is started."""
         self.settings = replace(self.settings, budget_bytes=budget_bytes)
 
-    def close(self) -> None:
-        """Leave, and end the lead if this process has it."""
+    def close(self, timeout_s: float) -> None:
+        """Leave, and end the lead if this process has it. A lead that is being taken for so long ends with the process."""
+        deadline = time.monotonic() + timeout_s
         self._closed = True
         if self._pid != os.getpid():
             return
         if self._master is not None:
             self._master.close()
-        with self._electing:
+        if not self._electing.acquire(timeout=timeout_s):
+            return
+        try:
             master, self._master = self._master, None
             leader, self._leader = self._leader, None
+        finally:
+            self._electing.release()
         if master is not None:
             master.close()
         if leader is not None:
             # Of a private task no other process can be the leader.
-            leader.end(keep_for_members=self._leads or self._starts_helpers)
+            keep = self._leads or self._starts_helpers
+            leader.end(keep_for_members=keep, timeout_s=max(0.0, deadline - time.monotonic()))
 
     def renew(self) -> None:
         """In a forked child: let go of what is the parent's. Locks may be held by threads that do not exist here."""

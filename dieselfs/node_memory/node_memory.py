@@ -14,6 +14,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ from dieselfs.node_memory.task_folder import TaskFolder
 
 log = logging.getLogger(__name__)
 
+CLOSE_S: Final = 10.0
+"""For all that is under way at the end; who leads also deletes the chunks in this time, or has it done by another process."""
 LINGER_S: Final = 5.0
 """Between two epochs there may be no member for a moment: workers come and go."""
 _ATTEMPTS: Final = 3
@@ -263,16 +266,20 @@ class NodeMemory:
         counts = self._hits, self._misses, self._fallbacks
         return NodeMemoryStatistics(*counts, pieces, size, self._membership.joins, node)
 
-    def close(self) -> None:
-        """Leave the task; end its lead, if this process has it. What was read stays valid; later reads go to the source."""
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Leave the task; end its lead, if this process has it. What was read stays valid; later reads go to the source.
+
+        What does not end within `timeout_s` is left to the end of the process.
+        """
+        deadline = time.monotonic() + timeout_s
         _opened.discard(self)
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.ended.set()
         self._pieces.clear()
-        self._membership.close()
+        self._membership.close(timeout_s)
         if watcher is not None and watcher.thread is not None:
-            watcher.thread.join()
+            watcher.thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> NodeMemory:
         return self

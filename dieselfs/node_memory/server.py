@@ -121,16 +121,16 @@ class Server:
     def evicted(self, name: str) -> None:
         self._tell(True, name, lambda member: member.watches or name in member.mapped)
 
-    def close(self) -> int:
+    def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
         """Let go of all members, who elect another master; how many there were.
 
-        Its threads end, but for those in a fetch that does not end within `_END_TIMEOUT_S`.
+        Its threads end, but for those in a fetch that does not end within `_END_TIMEOUT_S`, or `timeout_s` if that is less.
         """
         with self._changed:
             self._closing = True
             os.eventfd_write(self._wake, 1)
         self._thread.join()
-        deadline = time.monotonic() + _END_TIMEOUT_S
+        deadline = time.monotonic() + min(_END_TIMEOUT_S, timeout_s)
         for thread in tuple(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
         os.close(self._wake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,13 +87,18 @@ class PlanFollowing:
                 self._follower.stop(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """A fetch that takes longer than `timeout_s` is left to itself."""
-        with self._lock:
-            self._closed = True
+        """A fetch that takes longer than `timeout_s` is left to itself, and so is a plan that is being added for so long."""
+        deadline = time.monotonic() + timeout_s
+        self._closed = True
+        if not self._lock.acquire(timeout=timeout_s):
+            return
+        try:
             follower, self._follower = self._follower, None
             self._plans, self._next = ActivePlans(), ()
+        finally:
+            self._lock.release()
         if follower is not None:
-            follower.close(timeout_s)
+            follower.close(max(0.0, deadline - time.monotonic()))
 
     def tick(self, position: int) -> None:
         """Look whether the readers have gone on to their next plans, or have ended. For `Readers.position`."""

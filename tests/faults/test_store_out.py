@@ -304,7 +304,7 @@ def is_reading(process: subprocess.Popen[bytes]) -> bool:
 @fault_case(
     "unmounting while readers wait for a store that is out, or hangs, and a plan fetches ahead",
     promise="the mount is gone, readers get an error",
-    bound_s=5.0 + 5.0,
+    bound_s=5.0 + 1.0,
     check="dieselfs.fuse.mount:_end_on_signal=none",
 )
 def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, mode: str) -> None:  # fmt: skip

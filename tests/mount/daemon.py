@@ -17,10 +17,11 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.ending import Ending
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse.mount import MountOptions, run_mount
 from dieselfs.fuse.refresh import NewerSnapshot
-from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.shuffle import parse_parameters
 from metadata.snapshot import Snapshot
@@ -136,10 +137,11 @@ def main() -> int:
             source = memory
             if chosen.faults:
                 source = FaultySource(memory, chosen.faults, chosen.remote)
+            ending = Ending(forced=True)
             try:
-                run_mount(snapshot, source, options, newer=newer_in(chosen.next))
+                run_mount(snapshot, source, options, newer=newer_in(chosen.next), ending=ending)
             finally:
-                memory.close()
+                memory.close(ending.left_s(CLOSE_S))
     except DieselFSError as error:
         print(f"dlcmd: {error}", file=sys.stderr)
         return 1

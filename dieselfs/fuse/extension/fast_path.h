@@ -177,7 +177,7 @@ typedef struct {
 } StoringStatistics;
 
 int storing_start(int threads, uint64_t max_file_bytes); /* 0 or an errno */
-bool storing_stop(void);
+bool storing_stop(double timeout_s);
 void storing_set_budget(uint64_t bytes);
 void storing_statistics(StoringStatistics *);
 bool store_by_plan(const uint8_t id[16]);    /* false if it is not in memory, or was asked for before */

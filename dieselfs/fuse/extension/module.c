@@ -364,11 +364,18 @@ static PyObject *start(PyObject *self, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
-static PyObject *stop(PyObject *self, PyObject *unused)
+static PyObject *stop(PyObject *self, PyObject *arguments)
 {
+    double timeout_s = 2;
     bool stopped;
+    if (!PyArg_ParseTuple(arguments, "|d", &timeout_s))
+        return NULL;
+    if (!(timeout_s >= 0 && timeout_s <= 3600)) {
+        PyErr_SetString(PyExc_ValueError, "a time-out has 0 to 3600 s");
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS
-    stopped = storing_stop();
+    stopped = storing_stop(timeout_s);
     if (stopped)
         channel_stop();
     Py_END_ALLOW_THREADS
@@ -428,7 +435,7 @@ static PyMethodDef methods[] = {
     {"begun_listings", begun_listings, METH_NOARGS, NULL},
     {"ignore_pid", ignore_pid, METH_VARARGS, NULL},
     {"start", start, METH_VARARGS, NULL},
-    {"stop", stop, METH_NOARGS, NULL},
+    {"stop", stop, METH_VARARGS, NULL},
     {"set_budget", set_budget, METH_VARARGS, NULL},
     {"statistics", statistics, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

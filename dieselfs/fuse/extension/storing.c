@@ -8,7 +8,6 @@
 
 #define UNKNOWN_LIMIT 8      /* inodes in a row that the kernel does not know: the rest is not tried */
 #define MAX_STORERS 16
-#define STOP_TIMEOUT_S 2
 #define ABANDONED_S 60       /* a chunk that nobody goes on reading leaves the budget */
 
 StoringStatistics totals;
@@ -347,8 +346,8 @@ int storing_start(int threads, uint64_t largest_file_bytes)
 }
 
 /* Ends within one file: what a thread waits for is answered by the request threads, which end later. False if a thread is
- * still not back after a while: it waits for a READ that Python will not answer. It may be called again. */
-bool storing_stop(void)
+ * still not back after `timeout_s`: it waits for a READ that Python will not answer. It may be called again. */
+bool storing_stop(double timeout_s)
 {
     pthread_mutex_lock(&chunks_lock);
     stopping = true;
@@ -356,7 +355,9 @@ bool storing_stop(void)
     pthread_mutex_unlock(&chunks_lock);
     struct timespec deadline;
     clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += STOP_TIMEOUT_S;
+    int64_t end_ns = deadline.tv_nsec + (int64_t)(timeout_s * 1e9);
+    deadline.tv_sec += end_ns / 1000000000;
+    deadline.tv_nsec = end_ns % 1000000000;
     for (; storer_count; storer_count--)
         if (pthread_clockjoin_np(storers[storer_count - 1], NULL, CLOCK_MONOTONIC, &deadline))
             return false;

@@ -373,3 +373,19 @@ while True:
         assert second.poll() is None
     sweep(tmp_path)
     wait_until(lambda: sweep(tmp_path) == 0 and os.listdir(tmp_path) == [])
+
+
+def test_chunks_that_are_not_deleted_in_time_are_deleted_by_another_process(
+    folder: TaskFolder,
+) -> None:
+    leadership = folder.try_lead()
+    assert leadership is not None
+    for number in range(200):
+        (folder.chunks / str(number)).write_bytes(b"x")
+    leadership.release(remove_folder=True, timeout_s=0.0)
+    assert not folder.path.exists()
+    root = folder.path.parent
+    deadline = time.monotonic() + DEADLINE_S
+    while list(root.iterdir()):
+        assert time.monotonic() < deadline, "the files are left"
+        time.sleep(0.01)
