@@ -32,9 +32,19 @@ class Publisher:
         """Everything up to this generation was in the index, and confirmed."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
-        """As `Dataset.publish`, in an index that holds everything before. `IndexForgot` if the index goes on forgetting."""
+        """As `Dataset.publish`, in an index that holds everything before; one that is being rebuilt hears of the commit later.
+        `IndexForgot` if the index goes on forgetting."""
         try:
             state = self._dataset.publish(commit, heads)
+        except IndexBehind as error:
+            # Whoever rebuilds it looks for later commits in the end, and so does the next to open the dataset.
+            log.warning(
+                "commit %d of %s is durable; its files are not seen yet: %s",
+                commit.generation,
+                self._dataset.ref.name,
+                error,
+            )
+            return
         except (IndexForgot, RecordCorrupt) as error:
             whole = isinstance(error, RecordsLost)
             if not whole and not self._has_forgotten():

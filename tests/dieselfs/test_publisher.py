@@ -15,6 +15,7 @@ from metadata.errors import IndexForgot, RecordCorrupt
 from metadata.kv.forgetting import Memory
 from metadata.kv.key_value_store import MapFields, MapUpdate
 from metadata.kv.memory import MemoryStore
+from metadata.rebuild.under_way import mark, unmark
 from tests.faults.kept_dataset import files_of, index_differences
 
 
@@ -115,3 +116,20 @@ def test_a_damaged_record_is_not_a_loss(index: Forgetful, dataset: Dataset) -> N
         put_some(writer, 2, 3)
     with pytest.raises(RecordCorrupt):
         writer.close()
+
+
+def test_a_put_goes_on_beside_a_recovery(
+    dataset: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it commits is durable, and whoever recovers looks for it in the end."""
+    with DatasetWriter(dataset) as writer:
+        writer.put(b"x/0", b"0")
+        writer.flush()
+        mark(dataset.index, dataset.ref.id, 2)
+        writer.put(b"x/1", b"1")
+        assert writer.flush() == 3
+        assert "is durable" in caplog.text
+        assert files_of(dataset) == {b"x/0": b"0"}
+        unmark(dataset.index, dataset.ref.id)
+        writer.put(b"x/2", b"2")
+    check(dataset, 3)
