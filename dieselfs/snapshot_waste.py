@@ -1,6 +1,7 @@
-"""Published snapshots that are waste: those of former lives of the name, and those whose chunks were deleted by right.
+"""Published snapshots that are waste: those of former lives of the name, and those whose chunks were all deleted by right.
 
-A snapshot that misses a chunk which nobody retired is no waste but damage: that is told and left to `dlcmd fsck`.
+A snapshot that misses a chunk which nobody retired, or some chunks and not all, is no waste but damage: what is left of it can be read. That is told
+and left to `dlcmd fsck`.
 """
 
 from __future__ import annotations
@@ -60,12 +61,15 @@ def judge_snapshots(
         except NotFound:  # deleted meanwhile
             continue
         gone = [chunk for chunk in chunks if chunk not in history.stored]
-        if any(chunk not in retired for chunk in gone):
-            notes.append(f"snapshot {snapshot.snapshot_id} needs chunks that are lost: {advice}")
+        if len(gone) < len(chunks) or any(chunk not in retired for chunk in gone):
+            if gone:
+                notes.append(
+                    f"{len(gone)} of the {len(chunks)} chunks that snapshot {snapshot.snapshot_id} needs are lost: {advice}"
+                )
         elif gone:
             kept = PINNED if snapshot.generation in held else ""
             kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")
-            reason = f"{len(gone)} of its {len(chunks)} chunks are deleted"
+            reason = f"its {len(chunks)} chunks are deleted"
             waste.append(_waste(history, snapshot, WasteKind.DANGLING_SNAPSHOT, reason, kept))
     return SnapshotVerdicts(tuple(waste), tuple(notes))
 

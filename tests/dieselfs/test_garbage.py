@@ -392,6 +392,20 @@ def test_a_snapshot_that_misses_what_nobody_retired_is_damage_and_no_waste(
     assert ["lost" in note for note in found.notes] == [True]
 
 
+def test_a_snapshot_that_misses_a_part_is_no_waste(
+    store: MemoryObjectStore, dataset: Dataset, tmp_path: Path
+) -> None:
+    """A chunk was lost, its files put again and the chunk retired: the rest of the snapshot can be read, and what it holds stays."""
+    put(dataset, {b"bird": b"tweet"})
+    snapshots.create(dataset, tmp_path)
+    store.delete(chunk_key("pets", retire_first_chunk(dataset).id))
+    bird = next(dataset.log.since(2)).added[0]
+    dataset.log.append(dataset.namespace.state().generation, [], [bird.id])
+    found = find(store)
+    assert (found.waste, kinds(found.waiting)) == ((), [(WasteKind.RETIRED, PINNED)])
+    assert ["1 of the 2 chunks" in note for note in found.notes] == [True]
+
+
 @pytest.mark.parametrize("holder", ["tag", "lease"])
 def test_a_snapshot_without_chunks_stays_while_it_is_held(
     store: MemoryObjectStore, dataset: Dataset, tmp_path: Path, holder: str
