@@ -26,6 +26,7 @@ from chunkstore.chunk_id import ChunkId
 from dieselfs.ending import Ending
 from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
+from dieselfs.fuse.connection import until_lost
 from dieselfs.fuse.control_documents import dataset_document, statistics_document
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import (
@@ -302,6 +303,7 @@ async def _serve(
         else:
             parts.source.observe(_Listening())
         nursery.start_soon(_end_on_signal, endings, parts.ending, nursery.cancel_scope)
+        nursery.start_soon(_end_when_lost, nursery.cancel_scope)
         nursery.start_soon(_refresh_on_signal, refreshes, parts)
         if options.shuffle is not None and parts.plans is not None:
             order = ShuffledOrder(parts.epochs.current.snapshot, options.shuffle)
@@ -367,6 +369,11 @@ async def _end_on_signal(signals: Any, ending: Ending, scope: trio.CancelScope) 
         # From here pyfuse3 takes no further request; main() returns when the last one is answered.
         scope.deadline = min(scope.deadline, trio.current_time() + ending.left_s(GRACE_S))
         pyfuse3.terminate()
+
+
+async def _end_when_lost(scope: trio.CancelScope) -> None:
+    await until_lost()
+    scope.cancel()  # no answer can reach anybody
 
 
 async def _refresh_on_signal(signals: Any, parts: _Parts) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from chunkstore.object_keys import chunk_key
 from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mountpoint import unmount
 from metadata.snapshot import Snapshot
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
@@ -332,5 +333,28 @@ def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measur
                     eventually(lambda: not is_alive(mount.pid), "the end of the daemon")
                 assert entry_at(mount.path) is None
                 assert all(reader.end(PATIENCE_S) for reader in reading)
+        finally:
+            set_mode(place.folder, "ok")
+
+
+@pytest.mark.parametrize("options", [(), ("--plain",)], ids=["fast", "plain"])
+@fault_case(
+    "umount while the store is out, of a mount whose readers were killed as they waited for it",
+    promise="the mount is gone at once, and the daemon with all that it holds soon after",
+    bound_s=5.0 + 1.0,
+    check="dieselfs.fuse.connection:_descriptor=none",
+)
+def test_umount_after_readers_that_waited(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, options: tuple[str, ...]) -> None:  # fmt: skip
+    task = f"left-{os.getpid()}-{len(options)}"
+    with place.mounted(tmp_path / "mnt", "--task", task, *options) as mount:
+        set_mode(place.folder, "out")
+        try:
+            with readers(mount.path, tmp_path / "readers", 2, FILES):
+                eventually(
+                    lambda: mount.statistics()["store"]["retry"]["retries"], "reads that wait"
+                )
+            with measured.felt():
+                unmount(mount.path)
+                eventually(lambda: not is_alive(mount.pid), "the end of the daemon")
         finally:
             set_mode(place.folder, "ok")
