@@ -37,6 +37,14 @@ _ROUNDS = 8
 """Each repeats for something that the one before took away, or for commits that others made meanwhile."""
 
 
+def reapply_later(
+    index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
+) -> None:
+    """For an index that the caller has marked and made right up to `after`: what has been committed since, and may be there in part."""
+    if commits_after(commits, after, read_held(index, dataset.id)):
+        _reapply(index, dataset, commits, reader, after)
+
+
 def reapply(
     index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
 ) -> DatasetState:
@@ -48,9 +56,17 @@ def reapply(
 
     Cost: the heads of the chunks added after `after`, and one scan of the index; of an older chunk its head if it has holes that its
     record does not know. Where that does not settle it, the heads of all chunks and the scan once more."""
-    held = read_held(index, dataset.id)
     if is_marked(index, dataset.id):  # a rebuild that was cut off: nothing is known to be complete
         after = 0
+    state = _reapply(index, dataset, commits, reader, after)
+    unmark(index, dataset.id)
+    return state
+
+
+def _reapply(
+    index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
+) -> DatasetState:
+    held = read_held(index, dataset.id)
     with_retired = True
     for _ in range(_ROUNDS):
         later = commits_after(commits, after, held)
@@ -74,7 +90,6 @@ def reapply(
             after = 0
         else:
             if state is not None:
-                unmark(index, dataset.id)
                 return state
             with_retired = False  # what a retired chunk says has been put once, and taken away
     raise IndexBehind(

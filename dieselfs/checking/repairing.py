@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from chunkstore.chunk_format import ChunkHead
@@ -19,6 +20,7 @@ from dieselfs.checking.index_check import drop_name
 from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict
 from metadata.kv.key_value_store import KeyValueStore
+from metadata.reapplication import reapply_later
 from metadata.rebuild import rebuild
 from metadata.rebuild.mended_index import MendedIndex
 from metadata.snapshot_folder import file_name
@@ -63,7 +65,8 @@ def _mend_index(
     progress: Callable[[int, int], None] | None,
 ) -> None:
     dataset = report.dataset
-    commits = list(CommitLog(store, dataset).since(0))
+    log = CommitLog(store, dataset)
+    commits = list(log.since(0))
     if len(commits) < report.generation:
         raise Conflict(
             f"commits of {dataset.name} have gone since it was checked", "run the check again"
@@ -76,7 +79,8 @@ def _mend_index(
             progress(len(head.entries), chunk.head_bytes)
         return head
 
-    rebuild(dataset, commits, read_head, MendedIndex(index))
+    settle = partial(reapply_later, index, dataset, log, reader)
+    rebuild(dataset, commits, read_head, MendedIndex(index, settle))
     drop_name(index, dataset)
     open_dataset(store, index, dataset.name)  # puts the name, and what was committed meanwhile
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from dieselfs.snapshots import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.namespace import Namespace
+from metadata.reapplication import reapply_later
 from metadata.rebuild import rebuild
 from metadata.rebuild.chunk_table import chunks_to_read
 from metadata.rebuild.compared_index import ComparedIndex
@@ -178,20 +180,17 @@ class _Recovery:
     def _whole(self, history: History, dataset: DatasetRef) -> RecoveryReport:
         assert self._index is not None
         index = self._index
+        log, reader = CommitLog(self._store, dataset), ChunkReader(self._store, dataset)
         if was_empty := is_empty(index, dataset):
             state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
             changed, removed = self._entries, 0
         was_held = let_go(index, dataset)
         if not was_empty or applied_generation(index, dataset) != state.generation:
-            mended = MendedIndex(index)
+            mended = MendedIndex(index, partial(reapply_later, index, dataset, log, reader))
             state = self._rebuild(history, dataset, history.commits, mended)
             changed, removed = mended.changed, mended.removed
         changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
-        log = CommitLog(self._store, dataset)
-        if next(log.since(state.generation), None) is not None:
-            # What was committed meanwhile may have been applied, and half of it taken for wrong and undone.
-            reader = ChunkReader(self._store, dataset)
-            state = Namespace(index, dataset).reapply(log, reader, state.generation)
+        state = Namespace(index, dataset).catch_up(log, reader)
         return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
 
     def _since(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:

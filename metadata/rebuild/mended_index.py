@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
 from metadata.rebuild.map_comparison import (
@@ -17,15 +17,21 @@ from metadata.rebuild.under_way import is_marked, mark, unmark
 
 class MendedIndex:
     """Implements `MapSink` for an index with anything in it: damaged values, values of later commits, fields and maps of which
-    the store knows nothing (found through the directories that name them). Nobody else may apply commits meanwhile.
+    the store knows nothing (found through the directories that name them). Nobody else applies commits while it changes anything: it puts the mark.
+
+    `settle(generation)` is called in the end if anything was changed, before the mark goes. What others had applied of later commits may
+    have been taken for wrong, in part: they have to be put again as if they were lost (`metadata.reapplication.reapply_later`).
     """
 
-    def __init__(self, index: KeyValueStore) -> None:
+    def __init__(
+        self, index: KeyValueStore, settle: Callable[[int], object] = lambda generation: None
+    ) -> None:
         self.changed = 0
         """Records put because they were missing, different or damaged."""
         self.removed = 0
         """Records that nothing in the store says."""
         self._index = index
+        self._settle = settle
         self._known: set[bytes] = set()
         self._strange: list[Mismatch] = []
         self._dataset_id = b""
@@ -55,6 +61,7 @@ class MendedIndex:
         self._mend(self._strange)
         self._mend(compare_fields(self._index, state))
         if self._marked:
+            self._settle(self._generation)
             unmark(self._index, self._dataset_id)
 
     def _drop_below(self, directory: bytes) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -462,3 +462,50 @@ def test_a_snapshot_of_the_past_whose_chunks_are_deleted_meanwhile_is_not_publis
         recover(Collected(store), None, "pets", RecoveryOptions(until=2, snapshot_folder=tmp_path))
     assert not list(store.list(snapshot_prefix("pets")))
     assert not list_local(tmp_path, "pets")
+
+
+class Overheard(Piecewise):
+    """Others do something at a scan, right before totals are replaced, and once the mark of the rebuild is gone."""
+
+    def __init__(self, inner: KeyValueStore, scans: int, happens: Callable[[], None]) -> None:
+        super().__init__(inner, lambda: None)
+        self._scans = scans
+        self._happens = happens
+
+    def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        self._scans -= 1
+        if not self._scans:
+            self._happens()
+        return super().scan(key)
+
+    def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        if any(keys.TOTALS in fields for _, fields, _ in removals):
+            self._happens()
+        super().remove_exactly(removals)
+
+    def remove(self, removals: Sequence[MapFields]) -> None:
+        super().remove(removals)
+        if any(keys.REBUILDING in fields for _, fields in removals):
+            self._happens()
+
+
+@pytest.mark.parametrize("scans", range(2, 16, 2))
+def test_a_commit_of_which_half_was_taken_for_wrong_is_whole_before_anybody_goes_on(
+    scans: int,
+) -> None:
+    store, index = MemoryObjectStore(), MemoryStore()
+    dataset, files = make_dataset(store, index, 1, rounds=4)
+    harmed = keys.files_of(dataset.ref.id, b"")
+    index.put([[MapUpdate(harmed, [b"strange"], [bytes(88)])]])
+
+    def write() -> None:
+        with DatasetWriter(dataset) as writer:
+            for path in (b"new", b"c/new", b"e/new", b"e/f/new", *sorted(files)[:3]):
+                files[path] = b"%d" % len(store._objects)
+                writer.put(path, files[path])
+
+    recover(store, Overheard(index, scans, write), "pets")
+    again = MemoryStore()
+    recover(store, again, "pets")
+    assert all_maps(index, dataset) == all_maps(again, dataset)
+    assert contents(open_dataset(store, index, "pets")) == files
