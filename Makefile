@@ -39,7 +39,7 @@ fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapsho
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
 
 faults: torch  ## the fault bench, and its table in docs/reliability.md
-	@DIESELFS_FAULTS_LONG=1 $(PYTHON_IN_VENV) -m tests.faults.report
+	@DIESELFS_LONG_FAULTS=1 $(PYTHON_IN_VENV) -m tests.faults.report
 
 faults-proof: torch  ## take out each check that the fault bench tests: its case must fail
 	@$(PYTHON_IN_VENV) -m tests.faults.proof

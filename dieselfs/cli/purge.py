@@ -170,7 +170,10 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
         }
     )
     for chunks, why in (
-        (pinned, "a published snapshot, a tag or a mount needs them"),
+        (
+            pinned,
+            "a published snapshot, a tag or a mount needs them (see `dlcmd snapshot ls`, `prune`)",
+        ),
         (young, f"the grace period of {human_duration(grace_s)} is not over"),
     ):
         if chunks:

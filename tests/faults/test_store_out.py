@@ -1,6 +1,6 @@
 """A store that does not answer under a mount: reads wait it out, memory is read meanwhile, and everybody goes on when it is back.
 
-`DIESELFS_FAULTS_LONG=1` (`make faults`) lets it be out for 60 s, as the promise says, instead of 4.
+`DIESELFS_LONG_FAULTS=1` (`make faults`) lets it be out for 60 s, as the promise says, instead of 4.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.faults.reading import content, readers
 from tests.faults.served import NAME, Place, Served, paths_in_chunk
 from tests.mount.mounting import PATIENCE_S, eventually, is_alive
 
-OUT_S = 60.0 if os.environ.get("DIESELFS_FAULTS_LONG") else 4.0
+OUT_S = 60.0 if os.environ.get("DIESELFS_LONG_FAULTS") else 4.0
 READERS = 8
 RESUME_S = 20.0
 """After the store is back: the longest pause is 5 s, and a request that hung is abandoned after 20 s."""
