@@ -82,13 +82,17 @@ def test_ended_at_any_call(part: int) -> None:
     opened = EndOfProcess()
     open_dataset(*stepped(*_places(copy_of(original)), opened), NAME)
     assert counting.taken > 100
-    for steps in range(opened.taken + part, counting.taken, 4):
+    ended, points = 0, range(opened.taken + part, counting.taken, 4)
+    for steps in points:
         world = copy_of(original)
-        ending = EndOfProcess(steps)
-        store, index = stepped(world.store, world.index, ending)
-        with pytest.raises(Stopped):
+        store, index = stepped(world.store, world.index, EndOfProcess(steps))
+        try:
             purge(open_dataset(store, index, NAME), SMALL_ROUNDS)
+        except Stopped:
+            ended += 1
         check_after_an_end(world)
+    # How many heads are read depends on threads: a purge may do with some calls less.
+    assert ended > 0.9 * len(points)
 
 
 def test_ended_again_and_again() -> None:
