@@ -13,11 +13,11 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, find_dataset
 from chunkstore.leases import Lease, holding, survey_leases
 from chunkstore.numbered_objects import Survey
-from chunkstore.object_keys import chunk_prefix
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.tags import Tag, standing, survey_tags
 from dieselfs.snapshots import PublishedSnapshot, list_published
@@ -148,17 +148,6 @@ def waiting_chunks(
     """The retired chunks whose object still exists and must stay for now: the others of `deletable_chunks`."""
     chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
     return [chunk for chunk in chunks if not may_be_deleted(chunk, pins, grace_s, now_ns)]
-
-
-def chunk_sizes(store: ObjectStore, name: str) -> Mapping[ChunkId, int]:
-    """The chunk objects below a dataset's name, committed or not, and their sizes in bytes. One listing."""
-    found: dict[ChunkId, int] = {}
-    for info in store.list(chunk_prefix(name)):
-        try:
-            found[ChunkId.parse(info.key.rpartition("/")[2])] = info.size_bytes
-        except ValueError:  # a folder on a disk collects strange files
-            continue
-    return found
 
 
 def _existing(chunks: Iterable[RetiredChunk], sizes: Mapping[ChunkId, int]) -> list[RetiredChunk]:

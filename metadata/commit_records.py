@@ -13,12 +13,19 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_format import KIND_DELETION, ChunkHead
+from chunkstore.chunk_format import ChunkHead
 from chunkstore.commit_log import Commit
 from chunkstore.paths import ancestors, split
 from metadata import keys
 from metadata.kv.key_value_store import KeyValueStore, MapFields
-from metadata.records import ENTRY, NO_CHUNK, RECORD_VERSION, decode_entries, is_deletion
+from metadata.records import (
+    ENTRY,
+    NO_CHUNK,
+    RECORD_VERSION,
+    decode_entries,
+    entry_versions,
+    is_deletion,
+)
 
 _IMPLICIT_MODE = stat.S_IFDIR | 0o755
 
@@ -78,11 +85,7 @@ def _rows(commit: Commit, heads: Sequence[ChunkHead]) -> tuple[npt.NDArray[np.vo
         part["position"] = np.arange(len(entries))
         for column in ("offset", "length", "hash", "mtime_ns", "mode"):
             part[column] = getattr(entries, column)
-        generation = np.full(len(entries), commit.generation, np.uint64)
-        if entries.versions is not None:
-            carried = entries.versions["generation"]
-            generation[carried > 0] = carried[carried > 0]
-        part["version"] = generation << np.uint64(1) | (entries.kind == KIND_DELETION)
+        part["version"] = entry_versions(entries, commit.generation)
         paths.extend(entries.paths)
     rows["placed"] = commit.generation
     rows["record_version"] = RECORD_VERSION

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from chunkstore.chunk_format import KIND_DELETION, Entries
 from chunkstore.chunk_id import ChunkId
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES
@@ -53,6 +54,16 @@ def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Live files: neither deletions nor directories."""
     regular: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) == stat.S_IFREG
     return ~is_deletion(entries) & regular
+
+
+def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
+    """The column `version` of a chunk's entries, `generation` being that of the commit that added it: the one they carry, or that one."""
+    generations = np.full(len(entries), generation, np.uint64)
+    if entries.versions is not None:
+        carried = entries.versions["generation"]
+        generations = np.where(carried > 0, carried, generations)
+    versions: npt.NDArray[np.uint64] = generations << np.uint64(1) | (entries.kind == KIND_DELETION)
+    return versions
 
 
 def encode_entries(

@@ -12,14 +12,14 @@ from collections import defaultdict
 
 import numpy as np
 
-from chunkstore.chunk_format import KIND_DELETION, ChunkHead
+from chunkstore.chunk_format import ChunkHead
 from chunkstore.paths import split
 from dieselfs.dataset import Dataset
 from dieselfs.purging.testimony import holes_of
 from metadata import keys
 from metadata.errors import RecordsLost
 from metadata.kv.key_value_store import KeyValueStore, MapFields
-from metadata.records import ChunkRecord, decode_entries
+from metadata.records import ChunkRecord, decode_entries, entry_versions
 
 
 def check_holes(dataset: Dataset, head: ChunkHead, record: ChunkRecord) -> None:
@@ -42,11 +42,7 @@ def unexplained_hole(
 ) -> bytes | None:
     """The path of a hole that no record hides, None if there is none."""
     entries, added = head.entries, record.generation
-    version = np.full(len(entries), added, np.uint64)
-    if entries.versions is not None:
-        carried = entries.versions["generation"]
-        version = np.where(carried > 0, carried, version)
-    version = version << np.uint64(1) | (entries.kind == KIND_DELETION)
+    version = entry_versions(entries, added)
     holes: defaultdict[bytes, list[tuple[bytes, int]]] = defaultdict(list)
     for at in np.flatnonzero(holes_of(record)).tolist():
         directory, name = split(entries.paths[at])

@@ -14,6 +14,7 @@ from typing import Final
 
 from chunkstore.chunk_format import MAX_ENTRIES
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
@@ -42,7 +43,6 @@ from dieselfs.purging.testimony import (
 from dieselfs.retention import (
     Pins,
     RetiredChunk,
-    chunk_sizes,
     deletable_chunks,
     pins,
     waiting_chunks,

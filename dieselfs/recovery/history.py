@@ -14,6 +14,7 @@ from typing import Final
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef, decode_head, decode_preamble
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import HEAD_GUESS_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit, newest_generation
@@ -21,7 +22,6 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import (
     check_dataset_name,
     chunk_key,
-    chunk_prefix,
     commit_key,
     snapshot_prefix,
 )
@@ -170,7 +170,7 @@ def read_history(
     """
     check_dataset_name(name)
     # In this order: a chunk's and a snapshot's commit is older than they are, so it is among those that are read after.
-    stored = _listed_chunks(store, name)
+    stored = chunk_sizes(store, name)
     snapshots = list(store.list(snapshot_prefix(name)))
     found, damaged = _read_commits(store, name, progress)
     dataset = _dataset_of(name, found, dataset_id)
@@ -218,22 +218,13 @@ def read_chunk_head(store: ObjectStore, name: str, chunk_id: ChunkId) -> ChunkHe
     return decode_head(data, chunk_id)
 
 
-def _listed_chunks(store: ObjectStore, name: str) -> dict[ChunkId, int]:
-    """What lies below `chunks/` under another name than a printed id is no chunk."""
-    found = {}
-    for info in store.list(chunk_prefix(name)):
-        with suppress(ValueError):
-            found[ChunkId.parse(info.key.rpartition("/")[2])] = info.size_bytes
-    return found
-
-
 def _with_newer(
     store: ObjectStore, name: str, commits: Sequence[Commit], stored: Mapping[ChunkId, int]
 ) -> Mapping[ChunkId, int]:
     """The listing made again if a live chunk is not in it: it may have come after."""
     retired = {chunk for commit in commits for chunk in commit.retired}
     live = {ref.id for commit in commits for ref in commit.added} - retired
-    return stored if live <= stored.keys() else {**stored, **_listed_chunks(store, name)}
+    return stored if live <= stored.keys() else {**stored, **chunk_sizes(store, name)}
 
 
 def _read_commits(

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from chunkstore.chunk_format import ChunkHead, DatasetRef, Entries
+from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
@@ -35,7 +36,6 @@ from dieselfs.recovery.recovery_request import (
     RecoveryReport,
     Silent,
 )
-from dieselfs.retention import chunk_sizes
 from dieselfs.snapshots import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
