@@ -7,10 +7,11 @@ come the chunks, whose holes are what does not stand, and the state, which count
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -69,7 +70,10 @@ def rebuild(
         of_directories = spread(directories.digests()[:, 0], parts)
         return of_directories[entries.rows["directory"].astype(np.int64)]
 
-    with closing(DealtEntries(route, spill_folder, limits.waiting_bytes)) as files:
+    with (
+        _cycles_left_alone(),
+        closing(DealtEntries(route, spill_folder, limits.waiting_bytes)) as files,
+    ):
         heads = read_heads([chunk.ref for chunk in added], read_head)
         with closing(heads):
             for number, (chunk, head) in enumerate(zip(added, heads, strict=True)):
@@ -100,6 +104,18 @@ def rebuild(
     values = [state.encode(key, field) for field in fields]
     sink.finish(MapPart(MapKind.STATE, b"", key, fields, values))
     return state
+
+
+@contextmanager
+def _cycles_left_alone() -> Iterator[None]:
+    """Python looks for garbage in cycles after every 700 new tuples; here are millions of tuples, and no cycles: a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _take(
