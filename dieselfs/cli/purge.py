@@ -102,9 +102,7 @@ def purge(
         with invocation.progress(f"purge {name}") as progress:
             report = client.purge(request, progress)
     _print_report(invocation.output, name, report, grace)
-    if report.damaged:
-        return ExitCode.INTEGRITY
-    return ExitCode.REPAIRED if report.changed else ExitCode.OK
+    return ExitCode.INTEGRITY if report.damaged else ExitCode.OK
 
 
 def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
@@ -150,7 +148,7 @@ def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
             f"{name}: would move {moved} out of {counted(len(plan.retired), 'chunk')} to free {human_size(freed)},"
             f" and delete {counted(len(plan.deletable), 'old chunk')} ({human_size(deleted)})"
         )
-    return ExitCode.FOUND if plan.retired or plan.deletable else ExitCode.OK
+    return ExitCode.OK
 
 
 def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float) -> None:

@@ -87,8 +87,8 @@ def recover(
 ) -> ExitCode:
     """Rebuild the index from the object store alone: all of it, or what is wrong with it.
 
-    Mounts go on serving. Says what no commit names, and leaves it invisible. Exits with 9 if something was wrong and has been put
-    right, with --check or -n with 10 if something is to be put right.
+    Mounts go on serving. Says what no commit names, and leaves it invisible. With --check or -n the exit code is 10 if something is to be
+    put right.
     """
     from dieselfs.recovery import RecoveryOptions, parse_point
     from dieselfs.recovery import recover as recover_dataset
@@ -114,9 +114,7 @@ def recover(
     if check or dry_run:
         found = report.difference_count or report.log or report.adopted
         return ExitCode.FOUND if found else ExitCode.OK
-    if until is not None or to is not None:
-        return ExitCode.OK
-    return ExitCode.REPAIRED if report.repaired else ExitCode.OK
+    return ExitCode.OK
 
 
 def _parse_dataset_id(text: str) -> bytes:

@@ -37,7 +37,7 @@ def test_holes_wait_and_then_go(dlcmd: Dlcmd) -> None:
     assert again.code == 0
     assert any("grace period of 7 d" in line for line in again.lines)
     freed = dlcmd("purge", "pets", "--grace", "0")
-    assert freed.code == 9
+    assert freed.code == 0
     assert contents(dlcmd) == before
     [done] = dlcmd("purge", "pets", "--grace", "0", "--json").records
     assert done["bytes_after"] < 20_000
@@ -52,7 +52,7 @@ def test_a_dry_run_lists_what_would_be_done_and_does_nothing(dlcmd: Dlcmd, url: 
     dlcmd("rm", "-y", "pets:dog/big/3.jpg")
     objects = list(open_store(url).list("datasets/"))
     result = dlcmd("purge", "-n", "pets", "--json")
-    assert result.code == 10
+    assert result.code == 0
     assert list(open_store(url).list("datasets/")) == objects
     *chunks, total = result.records
     assert [chunk["action"] for chunk in chunks] == ["rewrite"]
@@ -69,7 +69,7 @@ def test_a_published_snapshot_keeps_its_chunks(dlcmd: Dlcmd) -> None:
     [snapshot] = dlcmd("snapshot", "ls", "pets", "--json").records[:1]
     dlcmd("rm", "-y", "pets:cat/2.jpg")
     result = dlcmd("purge", "--grace", "0", "pets")
-    assert result.code == 9
+    assert result.code == 0
     assert any("a published snapshot, a tag or a mount needs them" in x for x in result.lines)
     assert dlcmd("cat", f"pets@{snapshot['id']}:cat/2.jpg").out == FILES["cat/2.jpg"]
 

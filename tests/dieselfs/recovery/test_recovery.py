@@ -371,7 +371,7 @@ def test_a_command_killed_half_way_is_finished_by_the_next(tmp_path: Path) -> No
     again = LmdbFileStore(folder)
     assert all_maps(again, dataset) != all_maps(index, dataset)
     again.close()
-    assert dlcmd_killed(1000, *places, "recover", "pets") == 9
+    assert dlcmd_killed(1000, *places, "recover", "pets") == 0
     again = LmdbFileStore(folder)
     assert all_maps(again, dataset) == all_maps(index, dataset)
     assert contents(open_dataset(store, again, "pets")) == files
