@@ -43,7 +43,10 @@ class Following:
         self.follower.start()
 
     def wait_for_arrivals(self, *chunks: int) -> None:
-        wait_until(lambda: set(self.readers.arrivals[-1]) >= set(chunks), f"not arrived: {chunks}")
+        wait_until(
+            lambda: self.readers.arrivals and set(self.readers.arrivals[-1]) >= set(chunks),
+            f"not arrived: {chunks}",
+        )
 
     def settle(self) -> None:
         """Two looks from now everything that was known has been done."""
