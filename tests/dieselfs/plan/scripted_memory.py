@@ -16,7 +16,7 @@ from dieselfs.plan.client_readers import ClientReaders
 from dieselfs.plan.follower import Order
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot, number_of
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str = "") -> None:

@@ -313,7 +313,7 @@ def test_readers_of_a_mount_go_on_at_their_end(node_of: Make) -> None:
     (readers,) = made
     for epoch in range(3):
         wait_until(lambda epoch=epoch: len(readers.arrivals) == epoch + 1)
-        wait_until(lambda: len(readers.arrivals[-1]) == 20)
+        wait_until(lambda: readers.arrivals and len(readers.arrivals[-1]) == 20)
         assert readers.orders[-1] == plans[epoch].plan.inodes.tolist()
         begun = len(readers.orders)
         readers.at = 100
