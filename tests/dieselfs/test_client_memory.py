@@ -30,7 +30,7 @@ from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.contracts.key_value_store_contract import fork
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

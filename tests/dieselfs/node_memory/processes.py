@@ -16,7 +16,7 @@ from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
 from tests.dieselfs.node_memory.logged_source import LoggedSource, chunk, content, extent
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LINGER_S = 0.2
 BUDGET_BYTES = 64 << 20
 

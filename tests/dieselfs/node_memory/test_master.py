@@ -27,7 +27,7 @@ from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.task_folder import TaskFolder
 from tests.dieselfs.node_memory.made_up_source import MadeUpSource, content_of, piece_of
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 Made = Callable[..., Master]
 
 

@@ -21,7 +21,7 @@ from dieselfs.node_memory import task_folder
 from dieselfs.node_memory.task_folder import TaskFolder, default_task, memory_root, sweep
 
 CHECKOUT = Path(__file__).parents[3]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 LEAD = """
 import os, sys, time
