@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
+from dieselfs.cli.verb import Decorated
 from dieselfs.errors import UsageError
 
 _UNITS_S: Final = {
@@ -47,3 +49,15 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> float:
         return float(value) if isinstance(value, int | float) else parse_duration(str(value))
+
+
+def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
+    """`--grace`; the verb gets `grace: float`, seconds."""
+    return click.option(
+        "--grace",
+        type=Duration(),
+        default="7d",
+        show_default=True,
+        metavar="TIME",
+        help=help_text,
+    )

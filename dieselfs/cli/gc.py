@@ -10,7 +10,7 @@ import click
 
 from dieselfs.address import parse_dataset
 from dieselfs.cli.confirmation import confirm
-from dieselfs.cli.durations import Duration, human_duration
+from dieselfs.cli.durations import grace_option, human_duration
 from dieselfs.cli.entries import for_each
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
@@ -39,14 +39,7 @@ _A_DAY_S = 86_400
 @click.argument("dataset", required=False)
 @click.option("--all", "everything", is_flag=True, help="All datasets of the store.")
 @click.option("--delete", is_flag=True, help="Delete what is found, after asking.")
-@click.option(
-    "--grace",
-    type=Duration(),
-    default="7d",
-    show_default=True,
-    metavar="TIME",
-    help="Leave alone what is younger.",
-)
+@grace_option("Leave alone what is younger.")
 @click.option(
     "--local",
     is_flag=True,
@@ -84,7 +77,7 @@ def gc(
         run = _Run(invocation, store, index, grace, local, unreadable_leases, verbose)
         failed = for_each(names, run.look_through, as_json=invocation.output.json)
         run.look_outside()
-        run.print_found()
+        run.print_found(complete=not failed)
         failed = failed or (ExitCode.INTEGRITY if run.damaged else ExitCode.OK)
         if not run.waste:
             return failed
@@ -163,7 +156,7 @@ class _Run:
         for waste in found:
             (self._waiting if waste.kept else self._outside).append(waste)
 
-    def print_found(self) -> None:
+    def print_found(self, *, complete: bool) -> None:
         output = self._invocation.output
         if output.json:
             for waste in self.waste + self._waiting:
@@ -178,7 +171,7 @@ class _Run:
         else:
             rows = _by_kind(self.waste + self._waiting, output)
             output.table(["KIND", "COUNT", "SIZE", "STATE"], rows)
-        if not rows:
+        if not rows and complete:
             output.note("nothing found")
 
     def delete(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dieselfs.address import Address, parse_dataset
-from dieselfs.cli.durations import Duration, human_duration
+from dieselfs.cli.durations import grace_option, human_duration
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import Output, counted
@@ -45,13 +45,8 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Also merge chunks below this, if there are eight or more; 0: none.",
 )
-@click.option(
-    "--grace",
-    type=Duration(),
-    default="7d",
-    show_default=True,
-    metavar="TIME",
-    help="Keep chunks that were replaced for so long, for mounts and snapshots that nobody knows of.",
+@grace_option(
+    "Keep chunks that were replaced for so long, for mounts and snapshots that nobody knows of."
 )
 @click.option(
     "--chunk-size",

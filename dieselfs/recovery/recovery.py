@@ -116,7 +116,7 @@ class _Recovery:
         lost = history.lost_chunks()
         if lost and not self._options.without_chunks:
             raise HistoryDamaged(
-                f"{len(lost):,} chunks of {self._name} are not in the store, the first is {lost[0].id}",
+                f"chunks of {self._name} are not in the store: {len(lost):,}, the first is {lost[0].id}",
                 "restore them from a copy of the store, or go on without their files with --without-chunks",
             )
         if self._options.adopt:

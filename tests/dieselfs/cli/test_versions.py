@@ -11,7 +11,7 @@ import pytest
 from chunkstore import tags
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.leases import Lease, new_lease_id, write_lease
-from chunkstore.object_keys import chunk_key, tag_key
+from chunkstore.object_keys import chunk_key, commit_key, tag_key
 from dieselfs.assembly import open_index, open_store
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import Dlcmd
@@ -208,6 +208,14 @@ class TestGc:
         assert dlcmd("gc", "pets", "--all").code == 2
         assert dlcmd("gc", "pets", "--grace", "soon").code == 2
         assert dlcmd("gc", "cats").code == 3
+
+    def test_what_it_refuses_to_judge_is_not_nothing(
+        self, dlcmd: Dlcmd, pets: Client, url: str
+    ) -> None:
+        open_store(url).delete(commit_key("pets", 2))
+        result = dlcmd("gc", "pets", "--delete", "--yes")
+        assert (result.code, "nothing was deleted" in result.err) == (7, True)
+        assert "nothing found" not in result.err
 
     def test_a_short_grace_period_is_asked_about(
         self, dlcmd: Dlcmd, url: str, pets: Client
