@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.object_keys import chunk_key
+from chunkstore.object_keys import chunk_key, leases_prefix
 from dieselfs.fuse.mount_table import entry_at
 from dieselfs.fuse.mountpoint import unmount
 from metadata.snapshot import Snapshot
@@ -206,13 +206,17 @@ def test_folder_away(bench: Bench, measured: Measured, tmp_path: Path) -> None:
 def test_out_for_too_long(impatient: Bench, measured: Measured) -> None:
     cold, _ = impatient.cold(1)
     path = impatient.mount.path / cold[0]
+    # Else it is given up as well, and counted.
+    eventually(lambda: list(impatient.place.objects.list(leases_prefix(NAME))), "the lease")
     impatient.flap("out")
     before = impatient.mount.statistics()["store"]["retry"]["given_up"]
     with measured.felt(), pytest.raises(OSError) as raised:
         path.read_bytes()
     assert raised.value.errno == errno.EIO
     measured.note(f"EIO after {measured.longest_s:.1f} s")
-    assert impatient.mount.statistics()["store"]["retry"]["given_up"] == before + 1
+    given_up = impatient.mount.statistics()["store"]["retry"]["given_up"] - before
+    # Two that wait at the same time are no second wait, which would take twice 1.4 s at least.
+    assert given_up == 1 or measured.longest_s < 2.7
     impatient.flap("ok")
     eventually(lambda: try_read(path) == content(cold[0]), "bytes", 10)
 

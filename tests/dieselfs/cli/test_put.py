@@ -641,6 +641,7 @@ pack.pack('d', request, *places, pack.PackProgress(on_change=tell))
 """
     counts = []
     for turn in range(4):
+        before = check_whole_or_absent(place, many_files)  # while nobody writes
         process = subprocess.Popen(
             [sys.executable, "-c", told, str(many_files)],
             env=place.environment,
@@ -648,7 +649,6 @@ pack.pack('d', request, *places, pack.PackProgress(on_change=tell))
             start_new_session=True,
         )
         assert process.stdout is not None
-        before = check_whole_or_absent(place, many_files)
         wanted = 1 + turn * 120
         count = 0
         for line in process.stdout:
