@@ -82,7 +82,7 @@ def bench(shared: Bench) -> Iterator[Bench]:
 @pytest.fixture
 def impatient(place: Place, snapshot: Snapshot, tmp_path: Path) -> Iterator[Bench]:
     """A mount that waits for 2 s, with a node memory of its own."""
-    options = ("--patience", "2", "--task", f"impatient-{os.getpid()}", "--store-ahead", "0")
+    options = ("--patience", "4", "--task", f"impatient-{os.getpid()}", "--store-ahead", "0")
     with place.mounted(tmp_path / "mnt", *options) as mount:
         yield Bench(place, snapshot, mount)
         set_mode(place.folder, "ok")
@@ -198,9 +198,9 @@ def test_folder_away(bench: Bench, measured: Measured, tmp_path: Path) -> None:
 
 
 @fault_case(
-    "a store that stays out for longer than the mount's patience (--patience 2)",
+    "a store that stays out for longer than the mount's patience (--patience 4)",
     promise="EIO when it is over, once, and not after another wait; the next read tries anew",
-    bound_s=2.0 + 8.0,
+    bound_s=4.0 + 8.0,
     check="dieselfs.fuse.file_reader:FileReader._check_failed=none",
 )
 def test_out_for_too_long(impatient: Bench, measured: Measured) -> None:
@@ -214,9 +214,8 @@ def test_out_for_too_long(impatient: Bench, measured: Measured) -> None:
         path.read_bytes()
     assert raised.value.errno == errno.EIO
     measured.note(f"EIO after {measured.longest_s:.1f} s")
-    given_up = impatient.mount.statistics()["store"]["retry"]["given_up"] - before
-    # Two that wait at the same time are no second wait, which would take twice 1.4 s at least.
-    assert given_up == 1 or measured.longest_s < 2.7
+    # A wait of less than 1 s would not be remembered: the patience is well above that.
+    assert impatient.mount.statistics()["store"]["retry"]["given_up"] == before + 1
     impatient.flap("ok")
     eventually(lambda: try_read(path) == content(cold[0]), "bytes", 10)
 
