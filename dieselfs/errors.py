@@ -14,6 +14,9 @@
     ├── PlanTooLarge          the memory given does not hold what the plan needs at a time: tell the user
     ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
     ├── NoRoom                node memory can't keep it: read past it
+    ├── PeerFailed            a peer did not answer, or not soundly: ask another source
+    │   └── PeerRefused       it does not prove that it knows the secret, or speaks another protocol: tell the user, too
+    ├── DirectoryUnavailable  the members of a task can't be asked for: go on with those known
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
     │   └── MountpointBusy    something is mounted there already, or uses it
     └── PartialFailure        some of many failed, the others are done
@@ -83,6 +86,18 @@ class MasterGone(DieselFSError):
 
 class NoRoom(DieselFSError):
     """Node memory has no room for it: what is there stays, or is in use."""
+
+
+class PeerFailed(DieselFSError):
+    """A peer did not answer in time, or broke off, or sent what is not what was asked for."""
+
+
+class PeerRefused(PeerFailed):
+    """The two sides do not know the same secret, are of different tasks, or speak different protocols."""
+
+
+class DirectoryUnavailable(DieselFSError):
+    """Where the members of a task are listed can't be asked just now."""
 
 
 class MountError(DieselFSError):

@@ -1,0 +1,60 @@
+"""The port through which a node's server reaches what the node's memory holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from chunkstore.chunk_id import ChunkId
+from dieselfs.node_memory.piece import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What a master tells its peers of itself with each pong. Bytes and counts since it began, unless said otherwise."""
+
+    budget_bytes: int = 0
+    held_bytes: int = 0
+    """As of now."""
+    pieces: int = 0
+    """As of now."""
+    share_bytes: int = 0
+    """Of the chunks that it owns in its view, in the snapshots that it knows; 0 if it knows none. As of now."""
+    share_held_bytes: int = 0
+    """Of these, those that it holds. As of now."""
+    from_store_bytes: int = 0
+    """Brought into its memory from the store."""
+    from_peers_bytes: int = 0
+    """Brought into its memory from peers."""
+    served_bytes: int = 0
+    """Sent to peers."""
+    served_requests: int = 0
+
+
+class HeldChunks(Protocol):
+    """Thread-safe. Views stay valid while they are referenced."""
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        """A whole chunk's payload, if it is held. Never blocks; about 0.2 µs if it was asked for before."""
+        ...
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        """The head of a chunk whose payload is held; None if it is not held, or its head was not kept."""
+        ...
+
+    def piece(self, piece: Piece) -> memoryview | None:
+        """As `payload`, for a piece of a large file too."""
+        ...
+
+    def is_coming(self, piece: Piece) -> bool:
+        """Whether it is being fetched just now: who waits for `bring` costs the store nothing."""
+        ...
+
+    def bring(self, piece: Piece) -> None:
+        """Return when it is held, fetched once however many ask. Blocks. Raises `NoRoom`, `MasterGone` or what `ChunkSource` does.
+
+        What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
+        """
+        ...
+
+    def status(self) -> NodeStatus: ...

@@ -1,0 +1,122 @@
+"""What the masters and clients of a task say to each other. No I/O here; bytes are in `frames`, the law is docs/peer-protocol.md.
+
+Requests that read are answered by `Data`, `NotHeld` or `Failed`, in any order: a frame carries the number of the request that it answers.
+While an answer takes long, `Working` says that it is worked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member
+
+PROTOCOL_VERSION: Final = 1
+MAX_RANGES: Final = 512
+"""In one request: what one gathered send takes (IOV_MAX is 1,024)."""
+MAX_RANGES_BYTES: Final = 8 << 20
+"""That one `ReadRanges` may ask for, unless it is a single range."""
+MAX_MEMBERS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """One range of a chunk's payload; the chunk is at most 16 MiB. The most frequent request, and a small one."""
+
+    chunk: ChunkRef
+    start: int
+    length: int
+    may_fetch: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRanges:
+    """Ranges of several chunks' payloads, as columns of equal length. Answered by all their bytes, in order, or by none."""
+
+    chunks: tuple[ChunkRef, ...]
+    which: npt.NDArray[np.uint16]
+    """Of `chunks`."""
+    start: npt.NDArray[np.uint32]
+    length: npt.NDArray[np.uint32]
+    may_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """A whole chunk of at most 16 MiB: answered by its head and its payload."""
+
+    chunk: ChunkRef
+    may_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPiece:
+    """A piece of a file in a larger chunk."""
+
+    piece: Piece
+    may_fetch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Asked of rank 0, which keeps the list: `Directory.announce`."""
+
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    member: str
+
+
+Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadPiece | Ping | Join | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The bytes asked for follow the header; their number is known to who asked."""
+
+    bulk: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """It is not held, and may not be fetched or not be kept: ask another source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The owner could not get it either."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """The request is worked at; its answer follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    status: NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The answer to `Join` and `Leave`."""
+
+    members: tuple[Member, ...]
+
+
+Answer: TypeAlias = Data | NotHeld | Failed | Working | Pong | Members
