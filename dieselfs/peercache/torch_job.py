@@ -1,0 +1,60 @@
+"""What the environment says of a PyTorch job: where its node 0 is, which node this one is, and how many there are.
+
+`torchrun` sets all of it for the processes that it starts; Slurm and Lightning name node and nodes in their own way; a launcher script
+sets `MASTER_ADDR`, `NODE_RANK` and `NNODES`, and may start a mount with the same before it starts the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dieselfs.errors import UsageError
+from dieselfs.peercache.peer_addresses import is_host
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.settings import RankZero
+
+_NODE: Final = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
+_NODES: Final = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
+_TORCH_PORT: Final = 29500
+"""`torchrun`'s default for MASTER_PORT."""
+_PORTS_APART: Final = 100
+"""MASTER_PORT itself is PyTorch's; two jobs on one machine have ports that lie close together."""
+_MAX_PORT: Final = 65535
+
+
+def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZero:
+    """`port`: where the master of node 0 listens; by default MASTER_PORT + 100. `UsageError` says which variable is missing."""
+    host = environment.get("MASTER_ADDR", "")
+    if not is_host(host):
+        raise UsageError(
+            "--peers torch: MASTER_ADDR does not say where node 0 is",
+            "start it under torchrun, or set MASTER_ADDR, NODE_RANK and NNODES",
+        )
+    per_node = _number(environment, ("LOCAL_WORLD_SIZE",))
+    node = _number(environment, _NODE)
+    nodes = _number(environment, _NODES)
+    if per_node:
+        rank, world = _number(environment, ("RANK",)), _number(environment, ("WORLD_SIZE",))
+        node = rank // per_node if node is None and rank is not None else node
+        nodes = -(-world // per_node) if nodes is None and world is not None else nodes
+    if node is None or nodes is None or not 0 <= node < nodes:
+        raise UsageError(
+            "--peers torch: it can't be told which node of how many this is",
+            "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
+        )
+    return RankZero(Address(host, port or _port(environment)), node, nodes)
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    port = _number(environment, ("MASTER_PORT",)) or _TORCH_PORT
+    return port + _PORTS_APART if port + _PORTS_APART <= _MAX_PORT else port - _PORTS_APART
+
+
+def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
+    for name in names:
+        if value := environment.get(name):
+            if not value.isdecimal():
+                raise UsageError(f"--peers torch: {name}={value} is not a number")
+            return int(value)
+    return None
