@@ -25,7 +25,11 @@ OWNERS = {
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_"],  # the embedded index alone
-    "msgpack": ["dieselfs/node_memory/messages"],  # checks what it reads; sockets see bytes
+    "msgpack": [
+        "dieselfs/node_memory/messages",  # checks what it reads; sockets see bytes
+        "dieselfs/peercache/frame_header",  # what is said between nodes
+        "dieselfs/peercache/view_file",  # what one node's processes know of the others
+    ],
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
     "torch": ["dieselfs/integrations/torch_"],  # an extra: what these modules decide, others hold
