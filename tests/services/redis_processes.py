@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -42,11 +42,21 @@ def free_port() -> int:
 class RedisProcess:
     """One redis-server. `stop` and `start` again keep its data and port."""
 
-    def __init__(self, folder: Path, *options: str, cluster: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        cluster: bool = False,
+        host: str = "127.0.0.1",
+        inside: Sequence[str] = (),
+    ) -> None:
+        """`inside`: what a command begins with that runs in another network, where `host` is; clients of here then use a socket in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._options = options
         self._cluster = cluster
+        self._host = host
+        self._inside = list(inside)
         self._process: subprocess.Popen[bytes] | None = None
         for attempt in range(5):
             self.port = free_port()
@@ -60,23 +70,28 @@ class RedisProcess:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self._host}:{self.port}/0"
 
     def client(self) -> redis.Redis:
+        if self._inside:
+            return redis.Redis(unix_socket_path=str(self._folder / "socket"), socket_timeout=10)
         return redis.Redis(port=self.port, socket_timeout=10)
 
     def start(self) -> None:
         program = shutil.which("redis-server")
         if program is None:
             raise FileNotFoundError("redis-server: install the package of that name")
-        command = [program, "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""]
+        command = [program, "--bind", self._host, "--port", str(self.port), "--save", ""]
         command += ["--dir", str(self._folder), "--logfile", "log", "--daemonize", "no"]
         command += ["--appendonly", "yes", "--appendfsync", "no"]  # kept over kill -9, not power
         if self._cluster:
             command += ["--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)]
         command += self._options
+        if self._inside:
+            command += ["--unixsocket", str(self._folder / "socket"), "--protected-mode", "no"]
         if guard := shutil.which("setpriv"):
             command = [guard, "--pdeathsig", "KILL", *command]
+        command = [*self._inside, *command]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
