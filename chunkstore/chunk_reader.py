@@ -89,11 +89,21 @@ class ChunkReader:
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         """The whole payload by one get, every file in it verified against the header that came along."""
-        data = self._store.get(chunk_key(self.dataset.name, chunk.id))
+        return self.whole(chunk)[1]
+
+    def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
+        """(head, payload) by one get, verified as `payload` is."""
+        data = memoryview(self._store.get(chunk_key(self.dataset.name, chunk.id)))
+        return data[: chunk.head_bytes], self.verified(data, chunk)
+
+    def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
+        """The payload of a chunk's object that came from anywhere. `Corrupt` unless it is that chunk, of this dataset and these lengths, its
+        header and every file in it have their checksums, and it holds what is expected of it. About 0.25 µs a file and 0.1 ms a MiB.
+        """
         head = self._checked(decode_head(data, chunk.id))
         if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
             raise Corrupt(f"chunk {chunk.id} has other lengths than its dataset's metadata says")
-        payload = memoryview(data)[head.head_bytes :]
+        payload = data[head.head_bytes :]
         if len(payload) != head.payload_bytes:
             raise Corrupt(
                 f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}"
