@@ -32,7 +32,7 @@ PREFIX: Final = struct.Struct("<IIQ")
 LEAD: Final = struct.Struct(">3sQ")
 """Of every header: array of n, kind, tag of u64; the number."""
 
-Scalar: TypeAlias = None | bool | int | float | str | bytes
+Scalar: TypeAlias = bool | int | float | str | bytes | None
 Received: TypeAlias = bytes | memoryview
 
 

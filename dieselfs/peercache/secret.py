@@ -1,17 +1,28 @@
 """The secret that the nodes of a task prove to each other.
 
 It comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis.
+Its bytes are those of the text, without white space around it: hexadecimal digits are not read as a number, so that any text will do.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
+
+from dieselfs.errors import Conflict, LocalFileError, UsageError
 
 VARIABLE: Final = "DIESELFS_TASK_SECRET"
 FILE_VARIABLE: Final = "DIESELFS_TASK_SECRET_FILE"
 MIN_BYTES: Final = 16
+MAX_BYTES: Final = 4096
+
+_MAKE_ONE: Final = "make one with `dlcmd task secret FILE`, and give it to all nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +34,69 @@ class TaskSecret:
     def proof(self, role: bytes, transcript: bytes) -> bytes:
         """32 bytes (HMAC-SHA256) that only who knows the secret can make for this role and transcript."""
         return hmac.digest(self.value, role + b"\0" + transcript, "sha256")
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str], file: Path | None) -> TaskSecret | None:
+        """The secret of `file`, or else of `DIESELFS_TASK_SECRET`, or else of the file that `DIESELFS_TASK_SECRET_FILE` names; None if there is none of these.
+
+        Raises `UsageError` if what is named is no secret, or not kept secret.
+        """
+        if file is None and environment.get(VARIABLE):
+            return _checked(os.fsencode(environment[VARIABLE]), VARIABLE)
+        if file is None and environment.get(FILE_VARIABLE):
+            file = Path(environment[FILE_VARIABLE])
+        return None if file is None else read_secret_file(file)
+
+
+def read_secret_file(path: Path) -> TaskSecret:
+    """Raises `UsageError` unless it is a regular file of ours that nobody else can read or write."""
+    # Neither a link that somebody else can turn, nor a pipe that keeps us waiting.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+        with open(descriptor, "rb", buffering=0) as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise UsageError(f"the task's secret {path} is no regular file", _MAKE_ONE)
+            if found.st_uid != os.geteuid():
+                raise UsageError(
+                    f"the task's secret {path} belongs to another user",
+                    "copy it to a file of your own with mode 0600",
+                )
+            if found.st_mode & 0o077:
+                raise UsageError(
+                    f"others may read or change the task's secret {path}", f"chmod 600 {path}"
+                )
+            return _checked(file.read(MAX_BYTES + 1), str(path))
+    except OSError as error:
+        what = "is a link" if path.is_symlink() else error.strerror
+        raise UsageError(f"the task's secret {path}: {what}", _MAKE_ONE) from error
+
+
+def make_secret_file(path: Path) -> None:
+    """A new secret of 256 bits, as 64 hexadecimal digits, in a new file of mode 0600. Raises `Conflict` if there is something of that name, `LocalFileError`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileExistsError:
+        raise Conflict(f"{path} exists", "choose another name, or remove it") from None
+    except OSError as error:
+        raise LocalFileError(f"{path}: {error.strerror}") from error
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise LocalFileError(f"{path}: {error.strerror}") from error
+
+
+def _checked(text: bytes, source: str) -> TaskSecret:
+    """Never says what it is."""
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"the task's secret in {source} is longer than {MAX_BYTES} bytes")
+    value = text.strip()
+    if len(value) < MIN_BYTES:
+        raise UsageError(
+            f"the task's secret in {source} is shorter than {MIN_BYTES} bytes", _MAKE_ONE
+        )
+    return TaskSecret(value)
