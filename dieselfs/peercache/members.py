@@ -42,6 +42,10 @@ class ViewBoard(Protocol):
 
     def publish(self, view: View) -> None: ...
 
+    def withdraw(self) -> None:
+        """There is no peer cache any more."""
+        ...
+
     def current(self) -> View | None:
         """None: there is no peer cache (any more). About 0.1 µs most of the time."""
         ...
