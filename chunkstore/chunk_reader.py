@@ -37,7 +37,9 @@ HEAD_GUESS_BYTES = 128 << 10
 """Read when the length of a head is not known: holds the head of 1,024 files with names of 70 bytes."""
 MAX_WHOLE_BYTES = 16 << 20
 """Chunks above this are read by ranges only."""
-_KEPT_BLOCK_LISTS = 64
+_KEPT_BLOCK_HASHES = 1 << 20
+"""8 MiB: of 256 GiB in large files."""
+_KEPT_HEADS = 4096
 _RANGES_AT_ONCE = 16
 
 
@@ -58,11 +60,8 @@ class Expected(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _LargeFile:
-    length: int
-    hash: int
-    block_hash: tuple[int, ...]
+_LargeFiles = dict[tuple[int, int, int], npt.NDArray[np.uint64]]
+"""Of one chunk: offset, length and hash of each file of more than a block, and the hashes of its blocks."""
 
 
 class ChunkReader:
@@ -75,7 +74,7 @@ class ChunkReader:
         self.dataset = dataset
         self._store = store
         self._expected = expected
-        self._large: OrderedDict[ChunkId, _LargeFile] = OrderedDict()
+        self._large: OrderedDict[ChunkId, _LargeFiles] = OrderedDict()
         self._threads = CallThreads("chunk-read")
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
@@ -119,7 +118,7 @@ class ChunkReader:
         if file.length > BLOCK_BYTES:
             return self._read_blocks(file, start, length)
         data = memoryview(self._range(file.chunk, file.offset, file.length))
-        return _verified(data, file)[start : start + length]
+        return verified_file(data, file)[start : start + length]
 
     def read_many(self, files: Sequence[FileExtent]) -> list[memoryview]:
         """Whole files of one chunk or of several, as ordered. Files that lie close together are read as one range, and up to 16 ranges at once.
@@ -154,7 +153,7 @@ class ChunkReader:
         for position in (positions[member] for member in merged.members):
             file = files[position]
             begin = file.offset - merged.start
-            found.append((position, _verified(data[begin : begin + file.length], file)))
+            found.append((position, verified_file(data[begin : begin + file.length], file)))
         return found
 
     def _read_large(
@@ -166,22 +165,11 @@ class ChunkReader:
     def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
         if not length:
             return memoryview(b"")
-        hashes = self._block_hashes(file)
-        first, last = start // BLOCK_BYTES, (start + length - 1) // BLOCK_BYTES
-        begin = first * BLOCK_BYTES
-        data = memoryview(
-            self._range(
-                file.chunk,
-                file.offset + begin,
-                min((last + 1) * BLOCK_BYTES, file.length) - begin,
-            )
-        )
-        for block in range(first, last + 1):
-            at = (block - first) * BLOCK_BYTES
-            if xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES]) != hashes[block]:
-                raise Corrupt(
-                    f"checksum of block {block} of a file in chunk {file.chunk.id} is wrong"
-                )
+        hashes = self.block_hashes(file)
+        begin = start // BLOCK_BYTES * BLOCK_BYTES
+        end = min(-(-(start + length) // BLOCK_BYTES) * BLOCK_BYTES, file.length)
+        data = memoryview(self._range(file.chunk, file.offset + begin, end - begin))
+        verify_blocks(data, file, begin, hashes)
         return data[start - begin : start - begin + length]
 
     def _range(self, chunk: ChunkRef, start: int, length: int) -> bytes:
@@ -198,31 +186,29 @@ class ChunkReader:
             raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return data
 
-    def _block_hashes(self, file: FileExtent) -> tuple[int, ...]:
-        """The block hashes of a large file; those of files alone in their chunk are kept, the header being large then."""
-        kept = self._large.get(file.chunk.id)
-        if kept is not None and (kept.length, kept.hash) == (file.length, file.hash):
-            return kept.block_hash
-        entries = self.head(file.chunk.id, file.chunk.head_bytes).entries
-        at = np.flatnonzero(
-            (entries.offset == file.offset)
-            & (entries.length == file.length)
-            & (entries.hash == file.hash)
-        )
-        if not len(at):
+    def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
+        """Of each 256 KiB of a large file: its chunk's head is read from the store, once for the files of a chunk as long as it is kept.
+
+        Raises what `head` does, and `Corrupt` if the chunk does not hold the file.
+        """
+        large, key = self._large.get(file.chunk.id), (file.offset, file.length, file.hash)
+        if large is None:
+            large = _large_files(self.head(file.chunk.id, file.chunk.head_bytes).entries)
+            self._large[file.chunk.id] = large
+            while len(self._large) > 1 and self._keeps_too_much():
+                self._large.popitem(last=False)
+        if key not in large:
             raise Corrupt(
                 f"chunk {file.chunk.id} does not hold the file that its dataset's metadata says"
             )
-        found = _LargeFile(
-            file.length,
-            file.hash,
-            tuple(entries.block_hash[entries.block_range(int(at[0]))].tolist()),
+        return large[key]
+
+    def _keeps_too_much(self) -> bool:
+        """About 0.2 ms if much is kept, which is asked once a head that is read."""
+        hashes = sum(
+            len(blocks) for large in list(self._large.values()) for blocks in large.values()
         )
-        if len(entries) == 1:
-            self._large[file.chunk.id] = found
-            while len(self._large) > _KEPT_BLOCK_LISTS:
-                self._large.popitem(last=False)
-        return found.block_hash
+        return len(self._large) > _KEPT_HEADS or hashes > _KEPT_BLOCK_HASHES
 
     def _checked(self, head: ChunkHead) -> ChunkHead:
         if head.dataset != self.dataset:
@@ -230,12 +216,35 @@ class ChunkReader:
         return head
 
 
-def _verified(data: memoryview, file: FileExtent) -> memoryview:
+def verified_file(data: memoryview, file: FileExtent) -> memoryview:
+    """A whole file's bytes from anywhere; `Corrupt` unless they are that."""
     if xxhash.xxh3_64_intdigest(data) != file.hash:
         raise Corrupt(
             f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
         )
     return data
+
+
+def verify_blocks(
+    data: memoryview, file: FileExtent, start: int, hashes: npt.NDArray[np.uint64]
+) -> None:
+    """Raise `Corrupt` unless `data` is the file's content from byte `start` on; both ends lie between two of its blocks, or at its end."""
+    first = start // BLOCK_BYTES
+    for number in range(-(-len(data) // BLOCK_BYTES)):
+        at = number * BLOCK_BYTES
+        digest = xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES])
+        if digest != int(hashes[first + number]):
+            raise Corrupt(
+                f"checksum of block {first + number} of a file in chunk {file.chunk.id} is wrong"
+            )
+
+
+def _large_files(entries: Entries) -> _LargeFiles:
+    found = {}
+    for at in np.flatnonzero(entries.length > BLOCK_BYTES).tolist():
+        key = int(entries.offset[at]), int(entries.length[at]), int(entries.hash[at])
+        found[key] = entries.block_hash[entries.block_range(at)].astype(np.uint64)  # a copy
+    return found
 
 
 def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> None:
