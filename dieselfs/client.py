@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -41,13 +40,14 @@ from dieselfs.file_stat import (
     walk_snapshot,
 )
 from dieselfs.node_memory.node_memory import NodeMemory, NodeMemoryStatistics
-from dieselfs.node_memory.task_folder import TaskFolder, default_task
+from dieselfs.peercache.settings import PeerSettings
 from dieselfs.plan.plan_file import ReadingPlan, write_plan
 from dieselfs.purging.purge import purge
 from dieselfs.purging.request import PurgeProgress, PurgeReport, PurgeRequest
 from dieselfs.reading_position import ReadingPosition
 from dieselfs.sample_reader import SampleReader
 from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
+from dieselfs.task_memory import open_task_memory
 from metadata.errors import PathConflict, PathNotFound, RecordCorrupt, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry
@@ -221,20 +221,30 @@ class Client:
                 numbers.append(known[chunk.value])
         reader.prefetch(list(dict.fromkeys(numbers)))
 
-    def open_memory(self, budget_bytes: int | None = None, task: str | None = None) -> None:
+    def open_memory(
+        self,
+        budget_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+    ) -> None:
         """Read through the node's shared memory from now on; nothing happens if it is open.
 
         Whoever names the same task shares it; by default all that read this dataset on the node. The budget is the task's, by default a
         share of what is free; of those that its members ask for, the greatest counts.
+        `peers`: how the node takes part in its task's peer cache, if this client begins the task's memory; by default as the environment says.
 
         Who begins a task's memory fetches chunks for all, and believes only what its snapshots say: better call `load_meta` before the first read.
         """
         if self._memory is not None:
             return
-        folder = TaskFolder.at(task or default_task(self.dataset.ref))
-        source = ChunkReader(self.dataset.store, self.dataset.ref, self._expected)
-        knows_files = self._snapshot is not None
-        self._memory = NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=knows_files)
+        self._memory = open_task_memory(
+            self.dataset,
+            self._expected,
+            budget_bytes=budget_bytes,
+            task=task,
+            peers=peers,
+            join=self._snapshot is not None,
+        )
         self._make_reader()
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
@@ -359,13 +369,14 @@ class Client:
         world_size: int = 1,
         memory_bytes: int | None = None,
         task: str | None = None,
+        peers: PeerSettings | None = None,
     ) -> list[str]:
         """DL_shuffle: this rank's paths in chunk-wise shuffled order (DIESEL §4.3), which is the client's plan from now on.
 
         Chunks are fetched into node memory (`open_memory`) ahead of a reader that follows it; others are served too. Needs a
         snapshot: one is made if none was loaded. `PlanTooLarge` says what memory or which group size it takes.
         """
-        _, snapshot = self._with_reader(memory_bytes, task)
+        _, snapshot = self._with_reader(memory_bytes, task, peers)
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
         self._follow(order, snapshot)
         text = snapshot.paths_text(order.inodes, b"\0")
@@ -442,12 +453,15 @@ class Client:
         return self._memory or self.dataset.reader
 
     def _with_reader(
-        self, memory_bytes: int | None = None, task: str | None = None
+        self,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
     ) -> tuple[SampleReader, Snapshot]:
         """Opens what is missing."""
         if self._snapshot is None:
             self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
-        self.open_memory(memory_bytes, task)
+        self.open_memory(memory_bytes, task, peers)
         assert self._reader is not None
         assert self._snapshot is not None
         return self._reader, self._snapshot

@@ -7,6 +7,7 @@ Where the dataset is mounted already, --refresh lets that mount take the snapsho
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from dataclasses import replace
 from functools import partial
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
     from dieselfs.node_memory.task_folder import TaskFolder
+    from dieselfs.peercache.settings import PeerSettings
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -45,6 +47,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
         "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
+        "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
@@ -102,6 +105,36 @@ _CHUNKS_LOOKED_FOR: Final = 8
     metavar="SECONDS",
     help="How long reads wait for a store that does not answer, before they fail (default: 150).",
 )
+@click.option(
+    "--peers",
+    metavar="redis|torch|HOST:PORT,…",
+    help="Put the task's memory together with that of its other nodes, found by the index's Redis, by a PyTorch job's variables, or in this list.",
+)
+@click.option(
+    "--peer-listen",
+    metavar="ADDRESS[:PORT]",
+    help="Where peers reach this node (default: 127.0.0.1, of a list the own entry).",
+)
+@click.option(
+    "--peer-advertise",
+    metavar="HOST",
+    help="What peers are told to connect to, if it is not where this listens.",
+)
+@click.option("--peer-name", metavar="ID", help="This node's name (default: its address).")
+@click.option(
+    "--peer-nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes the task has."
+)
+@click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="The secret that peers prove to each other; `dlcmd task secret` makes one.",
+)
+@click.option(
+    "--cache-policy",
+    type=click.Choice(["oneshot", "on-demand"]),
+    help="When this node fetches its share: at the start, or each chunk on first use (default).",
+)
+@click.option("--no-share", is_flag=True, help="Give peers no memory, only read from theirs.")
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -140,6 +173,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         _refresh(invocation, request, running)
         return
     check_mountable(_mount_options(invocation, request))
+    _peer_settings(invocation, request)
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
         _check_chunks(invocation.store(), snapshot, invocation.config.store)
@@ -236,11 +270,13 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     from dieselfs.fuse.mount import check_mountable, run_mount
     from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
     from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
+    from dieselfs.peercache.peer_source import PeerSource
     from dieselfs.snapshots import find_newer
 
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
+    _peer_settings(invocation, request)
     with _opened(_choose(invocation, request), request) as snapshot:
         store, folder = invocation.store(request.patience_s), snapshot.path.parent
         _check_chunks(store, snapshot, invocation.config.store)  # patient from here on
@@ -254,9 +290,12 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
         )
         ending = Ending(forced=True)
         expected = ExpectedFiles(snapshot)
-        reader = ChunkReader(store, snapshot.dataset, expected)
         memory = NodeMemory.open(
-            task, reader, budget_bytes=memory_bytes, policy=request.eviction or "uniform", lead=True
+            task,
+            PeerSource(ChunkReader(store, snapshot.dataset, expected), task),
+            budget_bytes=memory_bytes,
+            policy=request.eviction or "uniform",
+            lead=True,
         )
         try:
             goodbye_s = partial(ending.left_s, GOODBYE_S)
@@ -352,6 +391,17 @@ def _memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
     from dieselfs.node_memory.budget import default_budget_bytes
 
     return request.memory_bytes or default_budget_bytes(folder.path)
+
+
+def _peer_settings(invocation: Invocation, request: MountRequest) -> PeerSettings | None:
+    from dieselfs.core_dumps import prevent_core_dumps
+    from dieselfs.peercache.peer_options import options_in, peer_settings
+
+    options = request.peers.otherwise(options_in(os.environ))
+    settings = peer_settings(options, request.task, invocation.config.index)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
 
 
 def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:

@@ -8,7 +8,7 @@ from typing import Final
 
 from dieselfs.errors import UsageError
 
-FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index", "preload", "plain")
+FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index", "preload", "plain", "no_share")
 VALUES: Final = (
     *(
         "uid",
@@ -22,6 +22,8 @@ VALUES: Final = (
         "eviction",
         "patience",
     ),
+    *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
+    *("secret_file", "cache_policy"),
     *("store", "index", "profile"),
 )
 # A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.

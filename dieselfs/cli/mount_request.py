@@ -15,6 +15,7 @@ from dieselfs.cli.mount_helper import is_mount_helper
 from dieselfs.cli.mount_options import as_number
 from dieselfs.cli.sizes import parse_size
 from dieselfs.errors import UsageError
+from dieselfs.peercache.peer_options import TASK_VARIABLE, PeerOptions
 
 if TYPE_CHECKING:
     from dieselfs.node_memory.eviction import PolicyName
@@ -42,6 +43,8 @@ class MountRequest:
     store_ahead_bytes: int | None
     plain: bool
     patience_s: float
+    peers: PeerOptions
+    """As far as flags and -o options say it: variables reach a daemon by themselves."""
 
 
 def mount_request(
@@ -67,14 +70,39 @@ def mount_request(
         refresh=flags["refresh"] or "refresh" in options,
         no_index=flags["no_index"] or "no_index" in options,
         memory_bytes=flags["memory"] or memory,
-        task=flags["task"] or options.get("task"),
+        task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
         shuffle=None if shuffle is None else _parameters(shuffle),
         eviction=flags["eviction"] or _eviction(options),
         preload=flags["preload"] or "preload" in options,
         store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
         plain=flags["plain"] or "plain" in options,
         patience_s=float(_patience(flags, options) or PATIENCE_S),
+        peers=_peers(options, flags),
     )
+
+
+def _peers(options: dict[str, str], flags: dict[str, Any]) -> PeerOptions:
+    in_options = PeerOptions(
+        options.get("peers"),
+        options.get("peer_listen"),
+        options.get("peer_advertise"),
+        options.get("peer_name"),
+        as_number(options, "peer_nodes"),
+        options.get("secret_file"),
+        options.get("cache_policy"),
+        True if "no_share" in options else None,
+    )
+    in_flags = PeerOptions(
+        flags["peers"],
+        flags["peer_listen"],
+        flags["peer_advertise"],
+        flags["peer_name"],
+        flags["peer_nodes"],
+        flags["secret_file"],
+        flags["cache_policy"],
+        flags["no_share"] or None,
+    )
+    return in_flags.otherwise(in_options)
 
 
 def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
@@ -91,16 +119,16 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         "--snapshot",
         os.fspath(snapshot.absolute()),
     ]
-    command += (
-        ["--store", invocation.config.store.value]
-        if invocation.config.store.origin == "--store"
-        else []
-    )
+    for place in (invocation.config.store, invocation.config.index):
+        # The index for its Redis, where peers meet. No flag has a password: `dieselfs.config`.
+        command += [place.origin, place.value] if place.origin.startswith("--") else []
     command += ["--profile", invocation.profile] if invocation.profile else []
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
     command += ["--preload"] if request.preload else []
     command += ["--plain"] if request.plain else []
+    command += ["--no-share"] if request.peers.no_share else []
+    secret_file = request.peers.secret_file
     for flag, value in (
         ("--uid", request.uid),
         ("--gid", request.gid),
@@ -110,6 +138,13 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--shuffle", request.shuffle),
         ("--store-ahead", request.store_ahead_bytes),
         ("--patience", round(request.patience_s)),
+        ("--peers", request.peers.peers),
+        ("--peer-listen", request.peers.listen),
+        ("--peer-advertise", request.peers.advertise),
+        ("--peer-name", request.peers.name),
+        ("--peer-nodes", request.peers.nodes),
+        ("--cache-policy", request.peers.cache_policy),
+        ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
     ):
         command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]

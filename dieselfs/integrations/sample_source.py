@@ -6,15 +6,14 @@ import warnings
 from dataclasses import dataclass
 from typing import Self
 
-from chunkstore.chunk_reader import ChunkReader
 from dieselfs.client import Client
 from dieselfs.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
 from dieselfs.sample_reader import SampleReader
+from dieselfs.task_memory import open_task_memory
 from metadata.snapshot import Snapshot
 
 
@@ -28,10 +27,9 @@ class SampleSource:
 
     @classmethod
     def open(cls, snapshot: Snapshot, dataset: Dataset, memory: NodeMemory | None = None) -> Self:
-        """`memory`: by default that of all who read this dataset on the node, with a default budget."""
+        """`memory`: by default that of the task and with the peers that the environment names, or of all who read this dataset on the node."""
         if memory is None:
-            chunks = ChunkReader(dataset.store, dataset.ref, ExpectedFiles(snapshot))
-            memory = NodeMemory.open(TaskFolder.at(default_task(dataset.ref)), chunks)
+            memory = open_task_memory(dataset, ExpectedFiles(snapshot))
         return cls(snapshot, memory, SampleReader(snapshot, memory))
 
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:

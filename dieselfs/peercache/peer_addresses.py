@@ -17,7 +17,7 @@ _MAX_PORT: Final = 65535
 def parse_address(text: str, what: str, default_port: int | None = None) -> Address:
     """`HOST:PORT`, `[IPV6]:PORT`; with a default also without the port. `UsageError` names `what` it was given for."""
     host, separator, port = text.rpartition(":")
-    if not separator or host.count(":") and not host.endswith("]") or text.endswith("]"):
+    if not separator or (host.count(":") and not host.endswith("]")) or text.endswith("]"):
         host, port = text, "" if default_port is None else str(default_port)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -97,19 +97,26 @@ def options_in(environment: Mapping[str, str]) -> PeerOptions:
         environment.get("DIESELFS_PEER_ADVERTISE") or None,
         environment.get("DIESELFS_PEER_NAME") or None,
         None if nodes is None else int(nodes),
-        environment.get(FILE_VARIABLE) or None,
+        None,  # what the variables say of the secret, `TaskSecret.load` reads
         environment.get("DIESELFS_CACHE_POLICY") or None,
         True if environment.get("DIESELFS_NO_SHARE", "") not in ("", "0") else None,
     )
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> PeerSettings | None:
-    """What the variables ask for; None without DIESELFS_PEERS. The Redis of `redis` is that of the configuration. `UsageError`."""
+def from_environment(
+    environment: Mapping[str, str] = os.environ, task: str | None = None
+) -> PeerSettings | None:
+    """What the variables ask for; None without DIESELFS_PEERS. The Redis of `redis` is that of the configuration. `UsageError`.
+
+    `task`: if code names it; else DIESELFS_TASK.
+    """
     options = options_in(environment)
     if options.peers in (None, _NONE):
         return None
     index = load_config(environment=environment).index if options.peers == "redis" else None
-    return peer_settings(options, environment.get(TASK_VARIABLE) or None, index, environment)
+    return peer_settings(
+        options, task or environment.get(TASK_VARIABLE) or None, index, environment
+    )
 
 
 def peer_settings(
@@ -172,9 +179,7 @@ def peer_settings(
 
 
 def _refuse_without_peers(options: PeerOptions) -> None:
-    """A file with the secret is no request: the environment may have it for some of a job's processes."""
-    rest = replace(options, secret_file=None)
-    if not rest.is_empty:
+    if not options.is_empty:
         raise UsageError(
             "options of a peer cache without --peers",
             "add --peers redis, --peers torch, or the list of all peers, HOST:PORT,HOST:PORT…",
@@ -193,12 +198,12 @@ def _check(options: PeerOptions) -> None:
         )
     if options.nodes is not None and options.nodes < 1:
         raise UsageError(f"--peer-nodes {options.nodes}: there is at least this node")
-    if options.advertise is not None:
-        if not is_host(options.advertise) or is_wildcard(options.advertise):
-            raise UsageError(
-                f"--peer-advertise {options.advertise}: not a host that can be connected to",
-                "write this node's name or address, without a port",
-            )
+    host = options.advertise
+    if host is not None and (is_wildcard(host) or not is_host(host)):
+        raise UsageError(
+            f"--peer-advertise {host}: not a host that can be connected to",
+            "write this node's name or address, without a port",
+        )
 
 
 def _listened(text: str) -> Address:

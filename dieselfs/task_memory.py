@@ -1,0 +1,47 @@
+"""The memory of a task as those open it who read a dataset without a mount: of which task, with which peers, from where.
+
+What is not said is as the environment says it (`dieselfs.peercache.peer_options`), so that a job's script decides and training code needs no
+change. A process that only joins a task whose master has peers reads from them too: all it needs lies in the task's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from chunkstore.chunk_reader import ChunkReader
+from dieselfs.dataset import Dataset
+from dieselfs.errors import UsageError
+from dieselfs.expected_files import ExpectedFiles
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.task_folder import TaskFolder, default_task
+from dieselfs.peercache.peer_options import TASK_VARIABLE, from_environment
+from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.settings import PeerSettings
+
+
+def open_task_memory(
+    dataset: Dataset,
+    expected: ExpectedFiles,
+    *,
+    budget_bytes: int | None = None,
+    task: str | None = None,
+    peers: PeerSettings | None = None,
+    join: bool = True,
+    environment: Mapping[str, str] = os.environ,
+) -> NodeMemory:
+    """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them.
+
+    Who begins it brings the peers in; for who joins later they are what they are. `UsageError` for settings that contradict each other, or
+    variables that make no sense.
+    """
+    if peers is None:
+        peers = from_environment(environment, task)
+    elif task not in (None, peers.task):
+        raise UsageError(
+            f"task {task}, and peers of task {peers.task}", "a node's task has its peers' name"
+        )
+    named = task if peers is None else peers.task
+    folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))
+    source = PeerSource(ChunkReader(dataset.store, dataset.ref, expected), folder)
+    return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join)
