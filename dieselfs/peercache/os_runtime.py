@@ -1,0 +1,264 @@
+"""The runtime that is the operating system: threads, the monotonic clock, TCP.
+
+Sockets block, and give up by the kernel's own timeouts (SO_RCVTIMEO, SO_SNDTIMEO), which are set anew only when another one is needed:
+Python's `settimeout` asks poll(2) before every call. Who has connected looks for an answer for some 50 µs before it sleeps, for as long as
+that pays: to wake a thread takes longer than most answers (4 KiB over loopback: 45,000/s with, 18,000/s without).
+
+Descriptors are of the process that made them. A forked child loses its copies at once, without a word to the peer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+from weakref import WeakSet
+
+from chunkstore.stores.object_store import Buffer
+from dieselfs.peercache.runtime import Address, Condition, Listener, Lock, Running, Stream
+
+_IOV_MAX: Final = 1024
+_BACKLOG: Final = 512
+_VANISHED_S: Final = 30
+"""A peer that acknowledges nothing for so long is gone: reading ends, and so does a send that could wait longer."""
+
+_POLL_S: Final = 50e-6
+_MISSES: Final = 4
+"""So many waits in a row that polling did not end, and it is left out …"""
+_PAUSE: Final = 128
+"""… so many times."""
+
+_TICK_S: Final = 0.25
+"""Timeouts are rounded up to multiples of it, and one that is longer by a tick is good enough: a system call less, mostly."""
+
+
+class OperatingSystem:
+    """Implements `Runtime`."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def start(self, run: Callable[[], None], name: str) -> Running:
+        return _Thread(run, name)
+
+    def lock(self) -> Lock:
+        return threading.Lock()
+
+    def condition(self, lock: Lock) -> Condition:
+        assert isinstance(lock, type(threading.Lock()))
+        return threading.Condition(lock)
+
+    def connect(self, address: Address, timeout_s: float) -> Stream:
+        connection = socket.create_connection((address.host, address.port), timeout_s)
+        return SocketStream(connection, polls=True)
+
+    def listen(self, address: Address) -> Listener:
+        return _SocketListener(address)
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+class _Thread:
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        self._thread.join(max(timeout_s, 0.0))
+        return not self._thread.is_alive()
+
+
+class SocketStream:
+    """Implements `Stream` on a connected TCP socket, which it owns."""
+
+    def __init__(self, connection: socket.socket, *, polls: bool = False) -> None:
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _VANISHED_S // 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _VANISHED_S // 6)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _VANISHED_S * 1000)
+        self._socket = connection
+        self._receive_timeout_s = self._send_timeout_s = 0.0
+        self._polls = polls
+        self._misses = 0
+        self._pause = 0
+        # The descriptor is given back when nobody is inside a call that uses it: its number may be another's a moment later. Each of
+        # these is set before `_closed` is looked at, and `_closed` before they are, so that one of the two sides sees the other.
+        self._closed = False
+        self._sending = False
+        self._receiving = False
+        _descriptors.add(self)
+
+    def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+        self._sending = True
+        try:
+            if self._closed:
+                raise OSError("this connection was closed")
+            if not timeout_s <= self._send_timeout_s <= timeout_s + _TICK_S:
+                self._send_timeout_s = self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
+            sent = self._socket.sendmsg(buffers[:_IOV_MAX])
+            if sent != sum(map(len, buffers)):
+                self._send_rest(buffers, sent, timeout_s)
+        except BlockingIOError as error:
+            raise TimeoutError(f"the peer took nothing for {timeout_s:.1f} s") from error
+        finally:
+            self._sending = False
+            if self._closed:
+                self._release()
+
+    def receive_into(self, target: memoryview, timeout_s: float, *, at_least: int = 1) -> int:
+        self._receiving = True
+        try:
+            if self._closed:
+                raise OSError("this connection was closed")
+            if not timeout_s <= self._receive_timeout_s <= timeout_s + _TICK_S:
+                self._receive_timeout_s = self._set_timeout(socket.SO_RCVTIMEO, timeout_s)
+            count = self._poll(target) if self._polls else -1
+            if count < 0:
+                flags = socket.MSG_WAITALL if at_least == len(target) else 0
+                count = self._socket.recv_into(target, 0, flags)
+            if 0 < count < at_least:
+                count = self._receive_rest(target, count, timeout_s, at_least)
+            return count
+        except BlockingIOError as error:
+            raise TimeoutError(f"the peer sent nothing for {timeout_s:.1f} s") from error
+        finally:
+            self._receiving = False
+            if self._closed:
+                self._release()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._release()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the descriptor alone."""
+        self._closed = True
+        self._socket.close()
+
+    def _set_timeout(self, option: int, timeout_s: float) -> float:
+        """How long it is now: the time rounded up to whole ticks."""
+        ticks = max(1, -int(-timeout_s // _TICK_S))
+        seconds, part = divmod(ticks * _TICK_S, 1)
+        value = struct.pack("@ll", int(seconds), int(part * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+        return ticks * _TICK_S
+
+    def _poll(self, target: memoryview) -> int:
+        """What has come within some 50 µs; −1 for nothing, or if it isn't worth a look."""
+        if self._pause:
+            self._pause -= 1
+            return -1
+        receive, until = self._socket.recv_into, time.monotonic() + _POLL_S
+        # Each look lets other threads run, which can take long when they compute: time counts, not looks.
+        while True:
+            try:
+                count = receive(target, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if time.monotonic() < until:
+                    continue
+                self._misses += 1
+                if self._misses >= _MISSES:
+                    self._pause = _PAUSE
+                return -1
+            self._misses = 0
+            return count
+
+    def _send_rest(self, buffers: Sequence[Buffer], sent: int, timeout_s: float) -> None:
+        """What one call did not take: it was interrupted, ran out of time, or there are too many buffers."""
+        deadline = time.monotonic() + timeout_s
+        rest = list(buffers)
+        while True:
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if not rest:
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the peer did not take all bytes within {timeout_s:.1f} s")
+            rest[0] = memoryview(rest[0])[sent:]
+            sent = self._socket.sendmsg(rest[:_IOV_MAX])
+
+    def _receive_rest(self, target: memoryview, count: int, timeout_s: float, at_least: int) -> int:
+        deadline = time.monotonic() + timeout_s
+        while count < at_least:
+            # Up to `at_least` alone, so that the kernel waits for all of them.
+            more = self._socket.recv_into(target[count:at_least], 0, socket.MSG_WAITALL)
+            if not more:
+                return count
+            count += more
+            if count < at_least and time.monotonic() > deadline:
+                raise TimeoutError(f"the peer sent only a part within {timeout_s:.1f} s")
+        return count
+
+    def _release(self) -> None:
+        if not (self._sending or self._receiving):
+            self._socket.close()
+
+
+class _SocketListener:
+    """Implements `Listener`."""
+
+    def __init__(self, address: Address) -> None:
+        family = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0][0]
+        self._socket = socket.create_server(
+            (address.host, address.port), family=family, backlog=_BACKLOG
+        )
+        host, port = self._socket.getsockname()[:2]
+        self._address = Address(host, port)
+        self._closed = False
+        self._accepting = False
+        _descriptors.add(self)
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    def accept(self) -> Stream:
+        self._accepting = True
+        try:
+            if self._closed:
+                raise OSError("this listener was closed")
+            return SocketStream(self._socket.accept()[0])
+        finally:
+            self._accepting = False
+            if self._closed:
+                self._socket.close()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+            if not self._accepting:
+                self._socket.close()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the descriptor alone."""
+        self._closed = True
+        self._socket.close()
+
+
+_descriptors: WeakSet[SocketStream | _SocketListener] = WeakSet()
+
+
+def _forget_all() -> None:
+    for owner in list(_descriptors):
+        owner.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import gc
+import os
+import signal
+
+import pytest
+
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.runtime import Runtime
+from tests.contracts.runtime_contract import ANYWHERE, SOON_S, RuntimeContract, pair, receive
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+class TestOperatingSystem(RuntimeContract):
+    @pytest.fixture
+    def runtime(self) -> Runtime:
+        return OperatingSystem()
+
+    def test_an_interrupted_call_goes_on(self, runtime: Runtime) -> None:
+        client, server = pair(runtime)
+        before = signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        try:
+
+            def answer() -> None:
+                runtime.sleep(0.2)
+                server.send((b"first",), SOON_S)
+                runtime.sleep(0.1)
+                server.send((b"second",), SOON_S)
+
+            thread = runtime.start(answer, "answers")
+            assert receive(client, 11) == b"firstsecond"
+            assert thread.join(SOON_S)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        client.close()
+        server.close()
+
+    def test_a_forked_child_keeps_no_descriptor_and_ends_nothing(self, runtime: Runtime) -> None:
+        before = descriptors()
+        listener = runtime.listen(ANYWHERE)
+        client = runtime.connect(listener.address, SOON_S)
+        server = listener.accept()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                client.close()
+                with pytest.raises(OSError, match=r".*"):
+                    receive(server, 1)
+                status = 0 if descriptors() == before else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        client.send((b"still there",), SOON_S)
+        assert receive(server, 11) == b"still there"
+        for stream in (client, server):
+            stream.close()
+        listener.close()
+        assert descriptors() == before
