@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.services.redis_fixtures"]
+pytest_plugins = ["tests.services.redis_fixtures", "tests.services.s3_fixtures"]
 
 GRACE_S = 5.0  # a daemon that was told to end may need a moment to be gone
 MARK = "DIESELFS_TEST_RUN"

@@ -25,6 +25,7 @@ OWNERS = {
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_"],  # the embedded index alone
+    "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
     "msgpack": [
         "dieselfs/node_memory/messages",  # checks what it reads; sockets see bytes
         "dieselfs/peercache/frame_header",  # what is said between nodes

@@ -1,0 +1,34 @@
+"""Fixtures: an S3 server, one a test process, and a bucket of its own for every test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.redis_processes import free_port
+from tests.services.s3_server import ENVIRONMENT, S3Server, s3_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Iterator[S3Server]:
+    with s3_server(free_port()) as server:
+        yield server
+
+
+@pytest.fixture
+def own_s3_server() -> Iterator[S3Server]:
+    """One to be killed."""
+    with s3_server(free_port()) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_url(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty bucket; its credentials are in the environment."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return _s3_server.make_bucket(f"bucket-{next(_numbers)}")

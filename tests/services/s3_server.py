@@ -1,0 +1,55 @@
+"""An S3 server on loopback for tests: moto, in a process of its own, with its objects in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+ACCESS_KEY, SECRET_KEY = "AK", "SK-for-tests"
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+_START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    endpoint: str
+    process: subprocess.Popen[bytes]
+
+    def make_bucket(self, name: str) -> str:
+        """Its address."""
+        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
+        return f"s3://{name}/some/prefix?endpoint={self.endpoint}&region=us-east-1"
+
+
+@contextmanager
+def s3_server(port: int) -> Iterator[S3Server]:
+    """Listening on `port`. Killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    server = S3Server(f"http://127.0.0.1:{port}", process)
+    try:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            assert process.poll() is None, "moto has ended"
+            assert time.monotonic() < deadline, "moto does not answer"
+            try:
+                urllib.request.urlopen(server.endpoint, timeout=5).close()
+                break
+            except urllib.error.HTTPError:
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
