@@ -71,9 +71,9 @@ class Pipe:
 
     def send(self, data: memoryview) -> None:
         scheduler = self.network.scheduler
+        self.unread += len(data)
         if self.gone:
             return
-        self.unread += len(data)
         self.under_way.append((scheduler.now + self.path.latency_s, data))
         if len(self.under_way) == 1:
             self.cut_next()
