@@ -20,7 +20,9 @@ def default_budget_bytes(task_folder: Path | None = None) -> int:
 
     The pieces that a task has there already count as free: who follows a dead master has the same budget.
     """
-    there = 0 if task_folder is None else _bytes_in(task_folder / "chunks")
+    there = 0
+    if task_folder is not None:
+        there = _bytes_in(task_folder / "chunks") + _bytes_in(task_folder / "heads")
     found = os.statvfs(task_folder or memory_root())
     budget = int((free_memory_bytes() + there) * SHARE_OF_FREE_MEMORY)
     if found.f_blocks == 0:  # a tmpfs without a limit of its own: tmpfs(5)

@@ -3,6 +3,9 @@
 A file appears under its name when it is complete, and is never written, truncated or named again: whoever maps it sees the same bytes for
 as long as the map lives, also after the file is gone. Blocks are reserved before they are filled, since a full tmpfs would
 end a process that fills them through a map (SIGBUS). A file whose name starts with a dot is not complete.
+
+In a task with peers each whole chunk's head is kept too, as a file of the same name in the folder `heads`: there before the chunk's own file is,
+and removed after it.
 """
 
 from __future__ import annotations
@@ -34,17 +37,35 @@ class FileSystemFull(NoRoom):
 class ChunkFiles:
     """The folder as its task's master sees it, who alone changes it. Thread-safe, if each name is stored by one thread at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, heads: Path | None = None) -> None:
+        """`heads`: the folder for them, made if it is missing; None: they are not kept. `LocalFileError`."""
         self._folder = folder
+        self._heads = heads
+        if heads is not None:
+            try:
+                heads.mkdir(0o700, exist_ok=True)
+            except OSError as error:
+                raise LocalFileError(f"{heads}: {error.strerror}") from error
 
-    def store(self, name: str, data: memoryview) -> None:
-        """Make the file. `FileSystemFull`, `LocalFileError` if it can't be written otherwise; nothing is left then.
+    def store(self, name: str, data: memoryview, head: memoryview | None = None) -> None:
+        """Make the file, after that of its head. `FileSystemFull`, `LocalFileError` if it can't be written otherwise; nothing is left then.
 
         About 2 ms for 4 MiB.
         """
         if not len(data):
             raise ValueError(f"{name}: an empty piece is no file")
-        temporary = self._folder / f".{name}.{secrets.token_hex(4)}"
+        if head is None or self._heads is None:
+            self._store(self._folder, name, data)
+            return
+        self._store(self._heads, name, head)
+        try:
+            self._store(self._folder, name, data)
+        except BaseException:
+            (self._heads / name).unlink(missing_ok=True)
+            raise
+
+    def _store(self, folder: Path, name: str, data: memoryview) -> None:
+        temporary = folder / f".{name}.{secrets.token_hex(4)}"
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -53,11 +74,11 @@ class ChunkFiles:
                 os.fchmod(fd, _COMPLETE_MODE)
             finally:
                 os.close(fd)
-            os.rename(temporary, self._folder / name)
+            os.rename(temporary, folder / name)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             if error.errno in _FULL:
-                raise FileSystemFull(f"{self._folder}: {error.strerror}") from error
+                raise FileSystemFull(f"{folder}: {error.strerror}") from error
             raise LocalFileError(f"{temporary}: {error.strerror}") from error
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -66,6 +87,8 @@ class ChunkFiles:
     def remove(self, name: str) -> None:
         """Unlink it; its memory is free when nobody maps it any more. Nothing happens if it is not there."""
         (self._folder / name).unlink(missing_ok=True)
+        if self._heads is not None:
+            (self._heads / name).unlink(missing_ok=True)
 
     def has(self, name: str, length: int) -> bool:
         """Whether it is there, complete and of that length. 6 µs."""
@@ -80,16 +103,27 @@ class ChunkFiles:
         return found.f_bavail * found.f_frsize
 
     def adopt(self) -> dict[str, int]:
-        """Name and bytes of each complete piece. What a dead master has left unfinished is removed."""
-        found = {}
-        for entry in os.scandir(self._folder):
-            if entry.name.startswith("."):
-                os.unlink(entry.path)
-                continue
-            file = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(file.st_mode) and file.st_size:
-                found[entry.name] = file.st_size
+        """Name and bytes of each complete piece, with its head's. What a dead master has left unfinished is removed."""
+        found = _complete_files(self._folder)
+        if self._heads is not None:
+            for name, length in _complete_files(self._heads).items():
+                if name in found:
+                    found[name] += length
+                else:
+                    (self._heads / name).unlink(missing_ok=True)
         return found
+
+
+def _complete_files(folder: Path) -> dict[str, int]:
+    found = {}
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            os.unlink(entry.path)
+            continue
+        file = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(file.st_mode) and file.st_size:
+            found[entry.name] = file.st_size
+    return found
 
 
 def map_piece(folder: Path, name: str, length: int) -> mmap.mmap | None:

@@ -166,6 +166,12 @@ class Ledger:
         if self._plan is not None:
             self._plan.progress(used)
 
+    def regroup(self) -> None:
+        """What is owned has changed."""
+        self._policy.regroup()
+        if self._plan is not None:
+            self._plan.regroup()
+
     def _policy_now(self) -> EvictionPolicy:
         return self._plan or self._policy
 

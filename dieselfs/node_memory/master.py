@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +18,19 @@ from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
 from dieselfs.errors import LocalFileError, MasterGone, NoRoom, NotYetSupported
 from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull
-from dieselfs.node_memory.eviction import FarthestNextUse, PolicyName, policy_of
+from dieselfs.node_memory.eviction import (
+    FarthestNextUse,
+    Owns,
+    PolicyName,
+    nothing_owned,
+    policy_of,
+)
 from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
 from dieselfs.node_memory.master_port import MasterPort, MemoryStatistics, PieceObserver
 from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.piece_news import PieceNews
 from dieselfs.node_memory.prefetching import Prefetching
+from dieselfs.node_memory.shared_source import SharedSource
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.plan.follower import FollowerStatistics
 
@@ -36,6 +44,16 @@ DAMAGE_KNOWN_S: Final = 5.0
 """A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""
 LOOK_AGAIN_S: Final = 10.0
 """After the file system was full: how often at most it is asked whether there is more room."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A fetch under way."""
+
+    ahead: bool
+    as_owner: bool
+    arrived: Future[bool] = field(default_factory=Future)
+    """True: it is there. False: who fetched it was interrupted."""
 
 
 class Master:
@@ -53,11 +71,15 @@ class Master:
         prefetchers: int = 4,
         follow: Callable[[Path], None] | None = None,
         planned: Callable[[], FollowerStatistics] | None = None,
+        owns: Owns | None = None,
     ) -> None:
         """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`; `planned`
-        are the statistics of what it does."""
+        are the statistics of what it does. `owns`: other nodes ask this one for what it keeps. Then heads of chunks are kept too, if
+        `source` is a `SharedSource`."""
         self._source = source
-        self._files = ChunkFiles(folder.chunks)
+        self._shared = source if owns is not None and isinstance(source, SharedSource) else None
+        self._owns = nothing_owned if owns is None else owns
+        self._files = ChunkFiles(folder.chunks, None if self._shared is None else folder.heads)
         self._follow, self._planned = follow, planned
         self._own_budget = budget_bytes
         self._room_found: int | None = None
@@ -66,9 +88,8 @@ class Master:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """A member has unmapped something, a file is stored, or this is closed."""
-        self._ledger = Ledger(budget_bytes, policy_of(policy), time.monotonic)
-        self._in_flight: dict[str, Future[bool]] = {}
-        """True: it is there. False: who fetched it was interrupted."""
+        self._ledger = Ledger(budget_bytes, policy_of(policy, self._owns), time.monotonic)
+        self._in_flight: dict[str, _Flight] = {}
         self._damaged: dict[str, tuple[float, Exception]] = {}
         """Until when each is known to be."""
         self._storing = 0
@@ -93,13 +114,17 @@ class Master:
             self._members[member] = None
         return member
 
-    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
+    def fetch(self, piece: Piece, *, ahead: bool = False, as_owner: bool = False) -> None:
         """See `MasterPort`. Raises `NoRoom` before anything is fetched; if members are about to unmap, one waits for them, up to `PATIENCE_S` if `ahead`.
 
         The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
+
+        `as_owner`: for the task, not for a reader of this node. `NoRoom` also where a reader of this node is getting it from another node: that
+        one may be waiting for us.
         """
-        patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
-        counted = ahead
+        patient = ahead or as_owner
+        patient_until = time.monotonic() + (PATIENCE_S if patient else READER_PATIENCE_S)
+        counted = patient
         while True:
             with self._lock:
                 self._check_open()
@@ -112,16 +137,33 @@ class Master:
                     if not ahead:
                         self._ledger.use(piece.name)
                     return
-                fetched = self._in_flight.get(piece.name)
-                if fetched is None:
+                flight = self._in_flight.get(piece.name)
+                if flight is None:
                     self._check_sound(piece.name)
                     if not self._reserve(piece, ahead, patient_until):
                         continue
-                    mine = self._in_flight[piece.name] = Future()
+                    mine = self._in_flight[piece.name] = self._flight(piece, ahead, as_owner)
                     break
-            if fetched.result():
+                if as_owner and not self._ends_here(piece, flight):
+                    raise NoRoom(f"piece {piece.name} is on its way from another node")
+            if flight.arrived.result():
                 return
-        self._bring(piece, ahead, mine)
+        self._bring(piece, mine)
+
+    def is_coming(self, piece: Piece) -> bool:
+        """Whether it is being read from the store just now: who waits for it (`fetch`) waits for no other node."""
+        with self._lock:
+            return piece.name in self._in_flight and self._is_reading_store(piece)
+
+    def readers_wait(self) -> bool:
+        """Whether something is being fetched that a reader waits for, of this node or of another."""
+        with self._lock:
+            return any(not flight.ahead for flight in self._in_flight.values())
+
+    def shares_changed(self) -> None:
+        """`owns` says something else from now on."""
+        with self._lock:
+            self._ledger.regroup()
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         self._prefetching.submit(pieces)
@@ -143,7 +185,7 @@ class Master:
                 self._changed.notify_all()
 
     def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
-        plan = FarthestNextUse(names) if names else None
+        plan = FarthestNextUse(names, self._owns) if names else None
         with self._lock:
             self._planner = by
             self._ledger.expect(plan)
@@ -210,9 +252,9 @@ class Master:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
-            for fetched in self._in_flight.values():
-                if not fetched.done():
-                    fetched.set_exception(_gone())
+            for flight in self._in_flight.values():
+                if not flight.arrived.done():
+                    flight.arrived.set_exception(_gone())
             self._members.clear()
             self._changed.notify_all()
             while self._storing:
@@ -263,11 +305,12 @@ class Master:
 
     def _reserve(self, piece: Piece, ahead: bool, patient_until: float) -> bool:
         """False if it may go otherwise now: look again. Raises `NoRoom`."""
-        asked = self._ledger.reserve(piece.name, piece.length, ahead=ahead)
+        length = piece.length + self._kept_head_bytes(piece)
+        asked = self._ledger.reserve(piece.name, length, ahead=ahead)
         self._remove(asked.evicted)
         if asked.granted:
             return True
-        if self._found_more_room(piece.length):
+        if self._found_more_room(length):
             return False
         patience = patient_until - time.monotonic()
         if asked.room_coming and patience > 0 and self._changed.wait(patience):
@@ -275,9 +318,23 @@ class Master:
         self._not_kept += 1
         raise NoRoom(
             f"node memory holds {self._ledger.taken_bytes} of {self._ledger.budget_bytes} bytes,"
-            f" and nothing may leave for {piece.length} more",
+            f" and nothing may leave for {length} more",
             "give it more with --memory",
         )
+
+    def _kept_head_bytes(self, piece: Piece) -> int:
+        return 0 if self._shared is None or piece.file is not None else piece.chunk.head_bytes
+
+    def _flight(self, piece: Piece, ahead: bool, as_owner: bool) -> _Flight:
+        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(piece.chunk.id)
+        return _Flight(ahead, as_owner or not elsewhere)
+
+    def _ends_here(self, piece: Piece, flight: _Flight) -> bool:
+        """Whether a fetch waits for no other node that may wait for this one."""
+        return flight.as_owner or self._is_reading_store(piece)
+
+    def _is_reading_store(self, piece: Piece) -> bool:
+        return self._shared is None or self._shared.is_reading_store(piece.chunk.id)
 
     def _settle_budget(self) -> None:
         wishes = [wish for wish in self._members.values() if wish is not None]
@@ -321,11 +378,23 @@ class Master:
 
     # The rest is called without it.
 
-    def _bring(self, piece: Piece, ahead: bool, waiters: Future[bool]) -> None:
+    def _fetched(self, piece: Piece, as_owner: bool) -> tuple[memoryview | None, memoryview]:
+        """(its head if that is kept, its bytes)."""
+        shared = self._shared
+        if shared is None:
+            return None, piece.fetch(self._source)
+        if piece.file is None:
+            return (shared.whole_as_owner if as_owner else shared.whole)(piece.chunk)
+        if as_owner:
+            return None, shared.read_as_owner(piece.file, piece.start, piece.length)
+        return None, piece.fetch(shared)
+
+    def _bring(self, piece: Piece, flight: _Flight) -> None:
         """Fetch what there is room for. `NoRoom` too for whatever keeps it from being a file: its reader can do without."""
         error: BaseException | None = None
         try:
-            self._store(piece, piece.fetch(self._source))
+            head, data = self._fetched(piece, flight.as_owner)
+            self._store(piece, data, head)
         except LocalFileError as failure:
             log.warning("node memory can't be filled: %s", failure)
             error = NoRoom(str(failure), failure.hint)
@@ -335,7 +404,7 @@ class Master:
             del self._in_flight[piece.name]
             if error is None:
                 self._fetches += 1
-                self._prefetched += ahead
+                self._prefetched += flight.ahead
                 self._fetched_bytes += piece.length
                 self._ledger.keep(piece.name)
                 self._news.arrived(piece.name)
@@ -349,21 +418,22 @@ class Master:
                 if isinstance(error, Corrupt | NotFound):
                     self._note_damage(piece.name, error)
             self._changed.notify_all()
-            if not waiters.done():  # not closed meanwhile
+            if not flight.arrived.done():  # not closed meanwhile
                 if isinstance(error, Exception):
-                    waiters.set_exception(error)
+                    flight.arrived.set_exception(error)
                 else:
-                    waiters.set_result(error is None)
+                    flight.arrived.set_result(error is None)
         if error is not None:
             raise error
 
-    def _store(self, piece: Piece, data: memoryview) -> None:
+    def _store(self, piece: Piece, data: memoryview, head: memoryview | None) -> None:
         assert len(data) == piece.length
+        assert head is None or len(head) == piece.chunk.head_bytes
         with self._lock:
             self._check_open()
             self._storing += 1
         try:
-            self._files.store(piece.name, data)
+            self._files.store(piece.name, data, head)
         finally:
             with self._changed:
                 self._storing -= 1

@@ -29,16 +29,21 @@ class Piece:
         return f"{self.chunk.id}.{self.file.offset}.{self.number}"
 
     @property
+    def start(self) -> int:
+        """Where it begins in its file, or in the chunk's payload."""
+        return self.number * PIECE_BYTES
+
+    @property
     def length(self) -> int:
         if self.file is None:
             return self.chunk.payload_bytes
-        return min(PIECE_BYTES, self.file.length - self.number * PIECE_BYTES)
+        return min(PIECE_BYTES, self.file.length - self.start)
 
     def fetch(self, source: ChunkSource) -> memoryview:
         """Its bytes, verified; raises what `ChunkSource` does."""
         if self.file is None:
             return source.payload(self.chunk)
-        return source.read(self.file, self.number * PIECE_BYTES, self.length)
+        return source.read(self.file, self.start, self.length)
 
 
 def is_whole(chunk: ChunkRef) -> bool:

@@ -91,8 +91,18 @@ class TaskFolder:
         return self.path / "chunks"
 
     @property
+    def heads(self) -> Path:
+        """Of the chunks, in a task with peers; made by its master."""
+        return self.path / "heads"
+
+    @property
     def plans(self) -> Path:
         return self.path / "plans"
+
+    @property
+    def peers(self) -> Path:
+        """What the node's processes need to ask other nodes; made by the master of a task with peers."""
+        return self.path / "peers"
 
     def try_lead(self) -> Leadership | None:
         """The lead of this task; None if another process has it, or this one already. Never waits for a leader."""
@@ -221,12 +231,13 @@ def _remove(
         return False
     moved()
     deadline = time.monotonic() + timeout_s
-    with suppress(OSError), os.scandir(grave / "chunks") as entries:
-        for entry in entries:
-            if time.monotonic() >= deadline:
-                _leave_to_another(grave)
-                return True
-            os.unlink(entry.path)
+    for part in ("chunks", "heads"):
+        with suppress(OSError), os.scandir(grave / part) as entries:
+            for entry in entries:
+                if time.monotonic() >= deadline:
+                    _leave_to_another(grave)
+                    return True
+                os.unlink(entry.path)
     shutil.rmtree(grave, ignore_errors=True)
     return True
 

@@ -92,6 +92,63 @@ def test_of_those_never_used_again_the_unmapped_leave_first() -> None:
     assert victims(policy, "z", 3, mapped="a") == "bca"
 
 
+# Names in capitals are owned, the others are copies.
+
+
+def test_uniform_lets_copies_leave_for_what_is_owned() -> None:
+    policy = policy_of("uniform", str.isupper)
+    add(policy, "AbCd", length=10)
+    assert victims(policy, "X", 1) == "b"
+    assert victims(policy, "X", 1, mapped="b") == "d"
+    assert victims(policy, "X", 11, mapped="b") == "db"
+    assert victims(policy, "X", 100) == "bd", "nothing owned leaves for a newcomer"
+    assert victims(policy, "x", 1) == "", "a copy displaces nothing"
+    assert victims(policy, None, 25, mapped="b") == "dbA", "the budget has shrunk"
+
+
+def test_of_the_least_recently_used_copies_leave_first() -> None:
+    policy = policy_of("lru", str.isupper)
+    add(policy, "AbCd")
+    policy.use("b")
+    assert victims(policy, "X", 3) == "dbA"
+    assert victims(policy, None, 9) == "dbAC"
+    assert victims(policy, "x", 9) == "db", "nothing owned leaves for a copy"
+    add(policy, "eE", ahead=True)
+    assert victims(policy, "X", 9, ahead=True) == "dbAC"
+
+
+def test_with_a_plan_copies_leave_before_owned_pieces() -> None:
+    policy = FarthestNextUse("xXaAbBcC", str.isupper)
+    add(policy, "aAbByYzZ")
+    assert victims(policy, "x", 2, mapped="y") == "zy", "copies that are not needed"
+    assert victims(policy, "x", 4) == "yzba", "then copies by farthest use"
+    assert victims(policy, "x", 99) == "yzbaYZBA", "then owned ones alike"
+    policy.progress(4)
+    assert victims(policy, "c", 99) == "yzaYZA", "nothing that is used sooner"
+    assert victims(policy, None, 99) == "yzabYZAB"
+
+
+def test_what_is_owned_and_not_in_the_plan_displaces_copies_that_it_does_not_need() -> None:
+    policy = FarthestNextUse("ab", str.isupper)
+    add(policy, "abcdE")
+    assert victims(policy, "X", 99, mapped="c") == "dc"
+    assert victims(policy, "x", 99) == ""
+
+
+def test_a_plan_groups_anew_what_is_owned() -> None:
+    owned = {"a"}
+    policy = FarthestNextUse("xab", owned.__contains__)
+    add(policy, "abc")
+    assert victims(policy, "x", 9) == "cba"
+    owned.clear()
+    owned.add("c")
+    assert victims(policy, "x", 9) == "cba", "as grouped so far"
+    policy.regroup()
+    assert victims(policy, "x", 9) == "bac"
+    policy.progress(3)
+    assert victims(policy, None, 9) == "abc"
+
+
 def test_what_has_come_back_counts_once() -> None:
     policy = FarthestNextUse("xab")
     add(policy, "ab")

@@ -1,0 +1,32 @@
+"""The port through which a master fetches for its task's other nodes too (docs/decisions/0011-peer-cache.md)."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
+
+
+@runtime_checkable
+class SharedSource(ChunkSource, Protocol):
+    """A source that asks other nodes' memories first. Thread-safe.
+
+    *As an owner* one asks another node only for what it holds, and then the store: so nobody waits for a node that waits for somebody.
+    """
+
+    def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
+        """(head, payload) of a chunk of ordinary size, from its owner or from the store."""
+        ...
+
+    def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]: ...
+
+    def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview: ...
+
+    def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
+        """Whether another node is asked to fetch it. About 1 µs."""
+        ...
+
+    def is_reading_store(self, chunk: ChunkId) -> bool:
+        """Whether a call is reading it from the store just now."""
+        ...
