@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.kv.memory import MemoryStore
 
-_STORE_FORMS: Final = "file:///FOLDER or memory://NAME"
+_STORE_FORMS: Final = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or memory://NAME"
 _INDEX_FORMS: Final = "lmdb:///FOLDER, redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or memory://NAME"
 
 # A memory:// place lives as long as the process; all who name it share it.
@@ -127,6 +127,13 @@ def _local_directory(url: str) -> ObjectStore:
     return LocalDirectory(_folder_of(url))
 
 
+def _cloud_store(url: str) -> ObjectStore:
+    from chunkstore.stores.cloud import CloudStore
+    from chunkstore.stores.forked_store import ForkedStore
+
+    return ForkedStore(CloudStore(url))
+
+
 def _memory_store(url: str) -> ObjectStore:
     from chunkstore.stores.memory import MemoryObjectStore
 
@@ -171,6 +178,7 @@ def _check_servers(url: str) -> None:
 
 _STORES: Final[Mapping[str, Callable[[str], ObjectStore]]] = {
     "file": _local_directory,
+    **dict.fromkeys(("s3", "gs", "az"), _cloud_store),
     "memory": _memory_store,
 }
 _INDEXES: Final[Mapping[str, Callable[[str], KeyValueStore]]] = {
