@@ -59,19 +59,24 @@ class Output:
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Aligned columns under headings; nothing when there are no rows."""
-        lines = list(rows)
-        if not lines:
-            return
-        widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
-        for line in [headings, *lines]:
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            self.line("  ".join(cells).rstrip())
+        for line in aligned(headings, rows):
+            self.line(line)
 
     def fields(self, pairs: Mapping[str, str]) -> None:
         """`name: value` lines, values aligned."""
         width = max(map(len, pairs)) + 2
         for name, value in pairs.items():
             self.line(f"{name + ':':<{width}}{value}")
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table; none when there are no rows."""
+    cells = list(rows)
+    if not cells:
+        return []
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    padded = (zip(line, widths, strict=True) for line in (headings, *cells))
+    return ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded]
 
 
 def counted(number: int, noun: str) -> str:

@@ -26,6 +26,7 @@ VERBS: Final = {
     "umount": "Unmount.",
     "mounts": "List what is mounted.",
     "stats": "Show what a mount does.",
+    "task": "Show who shares a node's memory, and its peers.",
     "snapshot": "Snapshots: create, tag, compare, prune and more.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",

@@ -1,0 +1,182 @@
+"""`dlcmd task`: the tasks that run on this node, and the peer cache of one of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output, aligned
+from dieselfs.cli.task_text import task_lines, task_row
+from dieselfs.cli.verb import verb
+from dieselfs.cli.verbs import SuggestingGroup
+from dieselfs.errors import DieselFSError
+
+if TYPE_CHECKING:
+    from dieselfs.node_memory.running_tasks import RunningTask
+
+_HEADINGS: Final = ("TASK", "DATASET", "LEADER", "PROCESSES", "MEMORY", "PEERS", "ONESHOT")
+_DEFAULT_TASK: Final = re.compile(r"(.+)-[0-9a-f]{16}")
+"""`dieselfs.node_memory.task_folder.default_task`."""
+_refresh_option = click.option(
+    "--refresh", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Look again, until Ctrl-C."
+)
+
+
+@click.group(cls=SuggestingGroup)
+def task() -> None:
+    """Tasks: who shares a node's memory, and the nodes that put theirs together (docs/peers.md)."""
+
+
+@verb(name="ls", examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
+@_refresh_option
+def ls(invocation: Invocation, refresh: float | None) -> None:
+    """List your tasks on this node: leader, processes, memory held, peers that answer, and how far oneshot is."""
+    from dieselfs.node_memory.running_tasks import running_tasks
+
+    output = invocation.output
+
+    def look() -> Look:
+        datasets = _datasets_by_folder()
+        found = [(task, _dataset_of(task, datasets)) for task in running_tasks()]
+        rows = [task_row(*pair, output.size) for pair in found]
+        return [_record(*pair) for pair in found], aligned(_HEADINGS, rows)
+
+    _show(output, look, refresh)
+
+
+@verb(
+    name="show",
+    examples=["dlcmd task show resnet50-run1", "dlcmd task show resnet50-run1 --refresh 1"],
+)
+@click.argument("name")
+@_refresh_option
+def show(invocation: Invocation, name: str, refresh: float | None) -> None:
+    """Show a task's peer cache: its members and their shares, where reads came from, what left the store."""
+    from dieselfs.node_memory.running_tasks import ask
+    from dieselfs.node_memory.task_folder import memory_root
+
+    output = invocation.output
+
+    def look() -> Look:
+        folder = memory_root() / name
+        if "/" in name or not folder.is_dir():
+            raise DieselFSError(f"no task {name} on this node", "`dlcmd task ls` lists them")
+        found = ask(folder)
+        if found.memory is None:
+            raise DieselFSError(
+                f"task {name} has no master that answers", "the next process that reads begins one"
+            )
+        dataset = _dataset_of(found, _datasets_by_folder())
+        return [_record(found, dataset)], task_lines(found, dataset, output)
+
+    _show(output, look, refresh)
+
+
+@verb(name="secret", examples=["dlcmd task secret run1.secret"])
+@click.argument("file")
+def secret(invocation: Invocation, file: str) -> None:
+    """Make a secret for a task's nodes: 256 random bits in a new file that is yours alone."""
+    from dieselfs.peercache.secret import FILE_VARIABLE, make_secret_file
+
+    path = Path(file).absolute()
+    make_secret_file(path)
+    if invocation.output.json:
+        invocation.output.record({"file": os.fspath(path)})
+        return
+    invocation.output.note(
+        f"made {path}: copy it to all nodes of the task (mode 0600), and give each --secret-file {path}, or {FILE_VARIABLE}={path}"
+    )
+
+
+task.add_command(ls)
+task.add_command(show)
+task.add_command(secret)
+
+Look = tuple[list[dict[str, Any]], list[str]]
+"""The records of --json, and the lines for people."""
+
+
+def _show(output: Output, look: Callable[[], Look], refresh_s: float | None) -> None:
+    if refresh_s is None:
+        _print(output, look())
+        return
+    try:
+        if output.json or not output.terminal:
+            for found in _looks(look, refresh_s):
+                _print(output, found)
+                sys.stdout.flush()
+        else:
+            _draw(output, _looks(look, refresh_s))
+    except KeyboardInterrupt:
+        return
+
+
+def _looks(look: Callable[[], Look], refresh_s: float) -> Iterator[Look]:
+    while True:
+        yield look()
+        time.sleep(refresh_s)
+
+
+def _print(output: Output, found: Look) -> None:
+    records, lines = found
+    if output.json:
+        for record in records:
+            output.record(record)
+    else:
+        for line in lines:
+            output.line(line)
+
+
+def _draw(output: Output, looks: Iterator[Look]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
+        for _, lines in looks:
+            live.update(Text("\n".join(lines)), refresh=True)
+
+
+def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
+    from dieselfs.peercache.task_figures import task_figures
+
+    peers = task.peers
+    return {
+        "task": task.name,
+        "dataset": dataset,
+        "folder": os.fspath(task.folder),
+        "leader_pid": task.leader_pid,
+        "processes": task.processes,
+        "memory": None if task.memory is None else asdict(task.memory),
+        "peers": None if peers is None else asdict(task_figures(peers)),
+        "members": [] if peers is None else [asdict(member) for member in peers.members],
+        "counts": {} if peers is None else dict(peers.counts),
+    }
+
+
+def _datasets_by_folder() -> dict[str, str]:
+    """The datasets that this machine's mounts show, by the folder of their task."""
+    from dieselfs.fuse.mount_table import mounts
+
+    return {
+        str(info.details.get("node_memory")): info.dataset
+        for info in mounts()
+        if info.details and info.dataset
+    }
+
+
+def _dataset_of(task: RunningTask, by_folder: dict[str, str]) -> str | None:
+    """As a mount says it, or as the task's name does; None if neither."""
+    if (found := by_folder.get(os.fspath(task.folder))) is not None:
+        return found
+    match = _DEFAULT_TASK.fullmatch(task.name)
+    return match[1] if match else None

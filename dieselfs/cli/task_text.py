@@ -1,0 +1,100 @@
+"""How `dlcmd task` shows a task to people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from dieselfs.cli.output import Output, aligned, counted
+
+if TYPE_CHECKING:
+    from dieselfs.node_memory.running_tasks import RunningTask
+    from dieselfs.peercache.task_figures import TaskFigures
+    from dieselfs.peercache.task_statistics import FillingStatistics, MemberStatistics
+
+_MEMBERS: Final = (
+    *("MEMBER", "ADDRESS", "NODE", "STATE", "MEMORY", "SHARE", "HELD"),
+    *("FROM STORE", "FROM PEERS", "SERVED"),
+)
+
+
+def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str]) -> list[str]:
+    """Of `dlcmd task ls`."""
+    from dieselfs.peercache.task_figures import task_figures
+
+    memory = task.memory
+    figures = None if task.peers is None else task_figures(task.peers)
+    return [
+        task.name,
+        dataset or "-",
+        str(task.leader_pid or "-"),
+        str(task.processes),
+        "-" if memory is None else f"{size(memory.held_bytes)} of {size(memory.budget_bytes)}",
+        "-" if figures is None else f"{figures.members_up} of {figures.members}",
+        "-" if figures is None or figures.filling is None else _filled(figures.filling),
+    ]
+
+
+def task_lines(task: RunningTask, dataset: str | None, output: Output) -> list[str]:
+    """Of `dlcmd task show`."""
+    from dieselfs.peercache.task_figures import task_figures
+
+    assert task.memory is not None
+    memory, size = task.memory, output.size
+    lines = [
+        f"task:         {task.name}" + ("" if dataset is None else f", dataset {dataset}"),
+        f"this node:    led by process {task.leader_pid}, read by {counted(task.processes, 'process')}",
+        f"memory:       {size(memory.held_bytes)} of {size(memory.budget_bytes)}, {counted(memory.pieces, 'chunk')}",
+    ]
+    if task.peers is None:
+        return [*lines, "peers:        none: this task was begun without --peers"]
+    figures = task_figures(task.peers)
+    rows = [_member_row(member, size) for member in task.peers.members]
+    return [*lines, *_peer_lines(task, figures, output), "", *aligned(_MEMBERS, rows)]
+
+
+def _peer_lines(task: RunningTask, figures: TaskFigures, output: Output) -> list[str]:
+    assert task.memory is not None
+    size, sources, filling = output.size, figures.sources, figures.filling
+    trouble = f"; this node takes no part: {figures.trouble}" if figures.trouble else ""
+    open_ = f", {figures.members_open} not asked" if figures.members_open else ""
+    progress = "" if filling is None else f", {_filled(filling)} of this node's share"
+    rate = "" if filling is None or filling.done else f", {size(int(filling.rate_bytes_s))}/s"
+    return [
+        f"peers:        {figures.members_up} of {counted(figures.members, 'member')} up{open_}, {counted(figures.connections, 'connection')}{trouble}",
+        f"policy:       {figures.policy}{progress}{rate}",
+        f"task holds:   {size(figures.share_held_bytes)} of {size(figures.share_bytes)} that are somebody's share ({_percent(figures.share_held_bytes, figures.share_bytes)}), {size(figures.held_bytes)} of {size(figures.budget_bytes)} in all",
+        f"found in:     own memory {task.memory.hits:,}, peers {sources.from_peers:,}, second's memory {sources.from_second:,}, store {sources.from_store:,}",
+        f"from store:   {size(figures.from_store_bytes)} by the task, {_ratio(figures.task_store_bytes_per_byte)} per byte served; {_ratio(figures.node_store_bytes_per_byte)} by this node",
+    ]
+
+
+def _member_row(member: MemberStatistics, size: Callable[[int], str]) -> list[str]:
+    status = member.status
+    said = member.answered_s
+    state = member.state if said is None or said < 2 else f"{member.state}, {said:.0f} s"
+    share = "no share" if member.weight == 0 else size(status.share_bytes)
+    return [
+        member.id,
+        member.address,
+        member.node or "-",
+        state,
+        f"{size(status.held_bytes)} of {size(status.budget_bytes)}",
+        share,
+        _percent(status.share_held_bytes, status.share_bytes),
+        size(status.from_store_bytes),
+        size(status.from_peers_bytes),
+        size(status.served_bytes),
+    ]
+
+
+def _filled(filling: FillingStatistics) -> str:
+    return f"{filling.pieces_held:,} of {counted(filling.pieces, 'chunk')} ({_percent(filling.held_bytes, filling.share_bytes)})"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f}%" if whole else "-"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"

@@ -1,0 +1,55 @@
+"""The tasks that this user has on this node, each asked of its master: for who looks from outside."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dieselfs.errors import MasterGone
+from dieselfs.node_memory.master_port import MemoryStatistics
+from dieselfs.node_memory.remote_master import RemoteMaster
+from dieselfs.node_memory.task_folder import memory_root
+from dieselfs.peercache.task_statistics import TaskStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task's folder, and what its master says. A master that has gone or hangs says nothing."""
+
+    folder: Path
+    leader_pid: int | None = None
+    memory: MemoryStatistics | None = None
+    peers: TaskStatistics | None = None
+    """None: it has no peer cache."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def processes(self) -> int:
+        """That read through its memory just now, without who asks."""
+        return 0 if self.memory is None else self.memory.members - 1
+
+
+def running_tasks() -> list[RunningTask]:
+    """All that have a folder, sorted by name. A master that hangs takes up to 2 s."""
+    root = memory_root()
+    with os.scandir(root) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [ask(root / name) for name in sorted(names) if not name.startswith(".")]
+
+
+def ask(folder: Path) -> RunningTask:
+    """Of one task; joins it for a moment. Never fails."""
+    try:
+        master = RemoteMaster(folder / "socket")
+    except MasterGone:
+        return RunningTask(folder)
+    try:
+        return RunningTask(folder, master.pid, master.statistics(), master.task_statistics())
+    except MasterGone:
+        return RunningTask(folder, master.pid)
+    finally:
+        master.close()
