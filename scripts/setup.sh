@@ -2,7 +2,7 @@
 # Prepares a checkout: system packages (Debian and Ubuntu), then .venv with DieselFS in it.
 #
 #   scripts/setup.sh          what `dlcmd` needs
-#   scripts/setup.sh torch    the same, and PyTorch, which checks, tests, benchmarks and the demo need
+#   scripts/setup.sh torch    the same, and PyTorch with what else checks, tests, benchmarks and the demo need
 #
 # Safe to run again: it installs only what is missing, and returns at once when nothing is.
 # PYTHON=... chooses another interpreter than the `python3` on PATH.
@@ -12,10 +12,12 @@ cd "$(dirname "$script")/.."
 
 PYTHON=${PYTHON:-python3}
 VENV=$PWD/.venv
+PATH=$PATH:/usr/sbin:/sbin  # of ip, tc and nft
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 have() { command -v "$1" >/dev/null; }
+have_header() { have cc && echo "#include <$1>" | cc -E -xc - >/dev/null 2>&1; }
 
 # --- system packages -----------------------------------------------------------------------------
 # A need is tested by what it does, not by a package's name: other distributions have other names,
@@ -25,6 +27,19 @@ missing_to_run() {
     have fusermount3 || echo fuse3
     have redis-server && have redis-cli || echo redis-server
     have rsync || echo rsync
+}
+
+missing_to_test() {  # nodes are network namespaces; memcached is what the peer cache is compared with
+    have ip && have tc || echo iproute2
+    have nft || echo nftables
+    have memcached || echo memcached
+    is_done .stamp-torch || missing_to_build_pylibmc
+}
+
+missing_to_build_pylibmc() {
+    have cc || printf '%s\n' gcc libc6-dev
+    have_header libmemcached/memcached.h || echo libmemcached-dev
+    have_header zlib.h || echo zlib1g-dev
 }
 
 missing_to_build() {  # pyfuse3 and the C extensions are compiled on the spot
@@ -39,7 +54,11 @@ assert pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()' 2>/dev/
 }
 
 # The compiler's part is looked at only when something is to be compiled.
-missing() { missing_to_run; is_done .stamp || missing_to_build; }
+missing() {
+    missing_to_run
+    is_done .stamp || missing_to_build
+    [[ $stamp != .stamp-torch ]] || missing_to_test
+}
 
 install_missing() {
     local packages
@@ -60,8 +79,8 @@ install_missing() {
 
 install_as_root() {
     export DEBIAN_FRONTEND=noninteractive
-    # Debian starts a service as soon as it is installed. The tests start Redis servers of their
-    # own, so this policy refuses every start while packages are installed, and then goes away.
+    # Debian starts a service as soon as it is installed. The tests start servers of their own, so
+    # this policy refuses every start while packages are installed, and then goes away.
     local policy=/usr/sbin/policy-rc.d
     if [[ ! -e $policy ]]; then
         trap "rm -f $policy" EXIT
@@ -70,9 +89,12 @@ install_as_root() {
     fi
     apt-get update -qq || say "apt-get update failed; trying with the package lists at hand"
     apt-get install -qq -y --no-install-recommends "$@" </dev/null >/dev/null
-    if [[ " $* " == *" redis-server "* ]] && have systemctl; then
-        systemctl --quiet disable redis-server.service || true  # nor at the next boot
-    fi
+    local server
+    for server in redis-server memcached; do
+        if [[ " $* " == *" $server "* ]] && have systemctl; then
+            systemctl --quiet disable "$server.service" || true  # nor at the next boot
+        fi
+    done
 }
 
 # --- the virtual environment ---------------------------------------------------------------------
@@ -117,11 +139,11 @@ build_extensions() {
     extensions_are_built || die "an extension was not built; mounts or look-ups would work, but slowly"
 }
 
-install_torch() {
+install_for_tests() {
     # A pinned pair: the newest torch may bring gigabytes of CUDA libraries, and torchvision's own
     # pin of torch may bring another build of it.
-    say "installing PyTorch into .venv"
-    pip_install 'torch==2.13.0' pillow
+    say "installing PyTorch and pylibmc into .venv"
+    pip_install 'torch==2.13.0' pillow 'pylibmc>=1.6.3'
     pip_install --no-deps 'torchvision==0.28.0'
     stamp_of .stamp-torch >"$VENV/.stamp-torch"
 }
@@ -143,4 +165,4 @@ flock 9  # one set-up at a time in a checkout; whoever waited finds it done
 install_missing
 is_done .stamp || create_venv
 extensions_are_built || build_extensions
-is_done $stamp || install_torch
+is_done $stamp || install_for_tests
