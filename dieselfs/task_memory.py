@@ -44,4 +44,4 @@ def open_task_memory(
     named = task if peers is None else peers.task
     folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))
     source = PeerSource(ChunkReader(dataset.store, dataset.ref, expected), folder)
-    return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join)
+    return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join, peers=peers)

@@ -276,7 +276,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
-    _peer_settings(invocation, request)
+    peers = _peer_settings(invocation, request)
     with _opened(_choose(invocation, request), request) as snapshot:
         store, folder = invocation.store(request.patience_s), snapshot.path.parent
         _check_chunks(store, snapshot, invocation.config.store)  # patient from here on
@@ -296,6 +296,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             budget_bytes=memory_bytes,
             policy=request.eviction or "uniform",
             lead=True,
+            peers=peers,
         )
         try:
             goodbye_s = partial(ending.left_s, GOODBYE_S)
