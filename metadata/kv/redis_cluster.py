@@ -62,7 +62,7 @@ class RedisClusterStore(RedisMaps):
     def __init__(
         self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
     ) -> None:
-        self._nodes = _node_urls(url)
+        self._nodes = node_urls(url)
         super().__init__(str(self._nodes[0]), split_above, patience_s)
         self._pools = Pools(self._nodes[0])
         self._slots: list[Address | None] = []
@@ -144,7 +144,8 @@ class RedisClusterStore(RedisMaps):
         return IndexUnavailable(f"index {self._shown}: {advice(error)}")
 
 
-def _node_urls(url: str) -> list[RedisUrl]:
+def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:
+    """Of the nodes named in `redis+cluster://…`. `IndexUnavailable` if it is not of that form."""
     scheme, _, rest = url.partition("+cluster://")
     login, at, places = rest.rpartition("@")
     hosts = re.split("[/?]", places)[0]
@@ -154,7 +155,15 @@ def _node_urls(url: str) -> list[RedisUrl]:
         raise IndexUnavailable(
             f"index {shown}: not a cluster's address; write redis+cluster://host:7000,host:7001"
         )
-    return [RedisUrl(f"{scheme}://{login}{at}{host}{options}", shown) for host in hosts.split(",")]
+    return [
+        RedisUrl(f"{scheme}://{login}{at}{host}{options}", shown, timeout_s)
+        for host in hosts.split(",")
+    ]
+
+
+def master_of(key: bytes, reply: Reply, asked: Address) -> Address | None:
+    """Who serves a key, by an answer to CLUSTER SLOTS; None: nobody just now."""
+    return _masters_by_slot(reply, asked)[key_slot(key)]
 
 
 def _masters_by_slot(reply: Reply, asked: Address) -> list[Address | None]:

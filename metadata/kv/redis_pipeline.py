@@ -182,13 +182,13 @@ class Pipeline:
             self._connection = None
 
 
-def exchange(pipelines: Sequence[Pipeline]) -> list[list[Reply]]:
-    """The answers of every pipeline, all of them under way at the same time."""
+def exchange(pipelines: Sequence[Pipeline], timeout_s: float | None = None) -> list[list[Reply]]:
+    """The answers of every pipeline, all of them under way at the same time. `timeout_s` as that of their sockets; None: SOCKET_TIMEOUT_S."""
     try:
         for pipeline in pipelines:
             pipeline.send()
         # One deadline: several hung servers take no longer than one.
-        deadline = time.monotonic() + SOCKET_TIMEOUT_S
+        deadline = time.monotonic() + (timeout_s or SOCKET_TIMEOUT_S)
         return [pipeline.receive(deadline) for pipeline in pipelines]
     except BaseException:
         for pipeline in pipelines:
@@ -202,7 +202,7 @@ class RedisUrl:
 
     As a string it is fit for messages: without user, password and query."""
 
-    def __init__(self, url: str, shown: str | None = None) -> None:
+    def __init__(self, url: str, shown: str | None = None, timeout_s: float | None = None) -> None:
         self._shown = shown or without_secrets(url)
         try:
             parse: Any = parse_url  # has no annotations
@@ -215,8 +215,8 @@ class RedisUrl:
             decode_responses=False,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
+            socket_timeout=timeout_s or SOCKET_TIMEOUT_S,
+            socket_connect_timeout=timeout_s or SOCKET_TIMEOUT_S,
             max_connections=_MAX_CONNECTIONS,
             redis_connect_func=_connected,
         )
@@ -273,7 +273,7 @@ class Pools:
                 pool.disconnect()
 
 
-def advice(error: exceptions.RedisError) -> str:
+def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
     """What is wrong and what to do, in one line."""
     reason = str(error).partition("\n")[0]
     match error:
@@ -282,7 +282,7 @@ def advice(error: exceptions.RedisError) -> str:
         case exceptions.BusyLoadingError():
             return "the server is still loading its data: try again shortly"
         case exceptions.TimeoutError():
-            return f"no answer within {SOCKET_TIMEOUT_S:.0f} s: check that the server is reachable"
+            return f"no answer within {timeout_s or SOCKET_TIMEOUT_S:.2g} s: check that the server is reachable"
         case exceptions.ConnectionError():
             return f"no connection ({reason}): check the address and that Redis runs there"
         case exceptions.OutOfMemoryError():

@@ -1,0 +1,121 @@
+"""A set of leases in Redis: who has renewed an entry lately, by the clock of the server that keeps it. On one server or in a cluster.
+
+One sorted set a name, one script a renewal, which forgets what has expired. Nothing else is kept, and it may be lost: who is there renews, and the set is
+again what it was. A call asks once, with short timeouts, and is repeated by who renews anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Final
+
+from redis import exceptions
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.redis_cluster import master_of, node_urls
+from metadata.kv.redis_pipeline import (
+    Address,
+    Command,
+    Pipeline,
+    Pools,
+    RedisUrl,
+    Reply,
+    Script,
+    advice,
+    exchange,
+    is_error,
+)
+
+TIMEOUT_S: Final = 0.6
+"""Of a connect, and of each wait for an answer. A fresh connection, a script that the server does not know yet, and a master that has moved: 2 s."""
+LOOK_UP_S: Final = 1.2
+"""For finding a cluster's master, whose nodes are asked in turn."""
+MAX_ENTRIES: Final = 1024
+MAX_ENTRY_BYTES: Final = 2048
+_REDIRECTIONS: Final = 3
+_RENEW: Final = Script("renew_lease.lua")
+
+
+class RedisLeaseSet:
+    """One thread at a time. `url` as in `RedisServerStore` or, with `+cluster`, in `RedisClusterStore`; no connection is made before the first call."""
+
+    def __init__(self, url: str, name: str) -> None:
+        """`IndexUnavailable` for what is no address of a Redis."""
+        self._key = name.encode()
+        self._cluster = url.partition("://")[0].endswith("+cluster")
+        self._nodes = (
+            node_urls(url, TIMEOUT_S) if self._cluster else [RedisUrl(url, None, TIMEOUT_S)]
+        )
+        self._pools = Pools(self._nodes[0])
+        self._master: Address | None = None
+        """Of a cluster, the one that has served the set last."""
+
+    def __str__(self) -> str:
+        return str(self._nodes[0])
+
+    def renew(self, id: str, entry: bytes, lease_s: float) -> list[bytes]:
+        """Put or renew the entry of `id`; all that have a lease, at most 1,025 of at most 2 KiB.
+
+        An entry is the id, a blank, and anything. What another has put under the same id is replaced, and told this once. `IndexUnavailable` after about 2 s.
+        """
+        arguments = (id, entry, str(int(lease_s * 1000)), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
+        reply = self._ask(Command(self._key, arguments, script=_RENEW, writes=True))
+        if not isinstance(reply, list) or not all(isinstance(told, bytes) for told in reply):
+            raise IndexUnavailable(f"index {self}: an answer of another form")
+        return reply
+
+    def remove(self, entry: bytes) -> None:
+        """Give it back. `IndexUnavailable`."""
+        self._ask(Command(self._key, ("ZREM", self._key, entry), writes=True))
+
+    def close(self) -> None:
+        self._pools.close()
+
+    def _ask(self, command: Command) -> Reply:
+        if self._cluster and self._master is None:
+            self._master = self._find_master()
+        for _ in range(_REDIRECTIONS):
+            reply = self._exchange(command.asking or self._master, command)
+            match reply:
+                case exceptions.NoScriptError() if not command.by_text:
+                    command = replace(command, by_text=True)
+                case exceptions.AskError() if self._cluster:
+                    command = replace(command, asking=self._told(reply))
+                case exceptions.MovedError() if self._cluster:
+                    self._master = self._told(reply)
+                    command = replace(command, asking=None)
+                case _:
+                    break
+        if is_error(reply):
+            self._master = None
+            raise IndexUnavailable(f"index {self}: {advice(reply, TIMEOUT_S)}") from reply
+        return reply
+
+    def _exchange(self, address: Address | None, command: Command) -> Reply:
+        [[reply]] = exchange([Pipeline(self._pools.pool(address), [command])], TIMEOUT_S)
+        return reply
+
+    def _told(self, error: exceptions.AskError) -> Address:
+        """No host: the one asked."""
+        asked = self._master or self._nodes[0].address
+        return Address(error.host or asked.host, error.port)
+
+    def _find_master(self) -> Address:
+        deadline = time.monotonic() + LOOK_UP_S
+        problem = "no node of the cluster says who serves it"
+        for node in list(self._nodes):
+            reply = self._exchange(node.address, Command(b"", ("CLUSTER", "SLOTS")))
+            if not is_error(reply):
+                master = master_of(self._key, reply, node.address)
+                if master is not None:
+                    return master
+                problem = "a hash slot is not served"
+            else:
+                problem = advice(reply, TIMEOUT_S)
+                if "cluster support disabled" in str(reply):
+                    problem = "not a cluster: write redis:// instead"
+            self._nodes.append(self._nodes.pop(0))  # the next call begins with another
+            if time.monotonic() > deadline:
+                break
+        raise IndexUnavailable(f"index {self}: {problem}")
