@@ -1,10 +1,14 @@
-"""What a process has that leads a task: the lead itself, the master, and the server through which members reach it."""
+"""What a process has that leads a task: the lead itself, the master, the server through which members reach it, and the node's part in
+the task's peer cache.
+"""
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_source import ChunkSource
 from dieselfs.node_memory.budget import default_budget_bytes
@@ -13,6 +17,12 @@ from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.server import Server
 from dieselfs.node_memory.task_folder import Leadership, TaskFolder, sweep
 from dieselfs.plan.client_plans import ClientPlans
+
+if TYPE_CHECKING:
+    from dieselfs.peercache.peer_cache import PeerCache
+    from dieselfs.peercache.settings import PeerSettings
+
+log = logging.getLogger(__name__)
 
 END_S: Final = 60.0
 """Of a helper, for which nobody waits."""
@@ -28,6 +38,8 @@ class MemorySettings:
     policy: PolicyName
     linger_s: float
     """How long a helper stays after its last member has left."""
+    peers: PeerSettings | None = None
+    """How the node takes part in its task's peer cache; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

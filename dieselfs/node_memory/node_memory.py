@@ -37,6 +37,7 @@ from dieselfs.node_memory.messages import Discard, Progress
 from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.settings import PeerSettings
 
 log = logging.getLogger(__name__)
 
@@ -118,13 +119,17 @@ class NodeMemory:
         lead: bool = False,
         linger_s: float = LINGER_S,
         join: bool = True,
+        peers: PeerSettings | None = None,
     ) -> NodeMemory:
         """Become a member of the task, or the leader of it; without `join` when it is first needed.
 
         `lead`: this process forks no code of a user's, and leads if nobody does. Else it starts a helper if nobody leads. If `source` can't be
         pickled, the memory is this process's own, with those that it forks. Never fails: without a master reads go to `source`.
+
+        `peers`: whoever leads takes part in the task's peer cache, through `source`, a `PeerSource`.
         """
-        memory = cls(MemorySettings(folder, budget_bytes, policy, linger_s), source, lead)
+        settings = MemorySettings(folder, budget_bytes, policy, linger_s, peers)
+        memory = cls(settings, source, lead)
         if join:
             memory.join()
         return memory

@@ -1,0 +1,76 @@
+"""This node's share of the chunks that it knows: which pieces they are, how many bytes, and how much of it is here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.known_chunks import KnownChunks
+from dieselfs.peercache.placement import Placement
+from dieselfs.peercache.shares import Shares
+from metadata.errors import SnapshotRefused
+from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+COUNTED_EVERY_S: Final = 1.0
+
+
+class NodeShare:
+    """`update` is called by one thread; the rest by any, at any time."""
+
+    def __init__(
+        self,
+        shares: Shares,
+        snapshots: Callable[[], Sequence[Snapshot]],
+        held: Callable[[], Sequence[str]],
+        now: Callable[[], float],
+    ) -> None:
+        """`snapshots`: those known now, to which more are added at the end; `held`: the names of the pieces that are here."""
+        self._shares, self._snapshots, self._held, self._now = shares, snapshots, held, now
+        self._known = KnownChunks(())
+        self._known_snapshots = 0
+        self._of: Placement | None = None
+        self.pieces: tuple[Piece, ...] = ()
+        """In the order of their chunks' ids."""
+        self._lengths: dict[str, int] = {}
+        self.size_bytes = 0
+        self._counted = 0, 0
+        self._count_again_at = 0.0
+
+    def update(self) -> bool:
+        """Whether it is another share than before. Some 3 µs a chunk of it if so, and 30 ns a known chunk and member."""
+        snapshots, placement = self._snapshots(), self._shares.placement
+        if len(snapshots) != self._known_snapshots:
+            self._known_snapshots = len(snapshots)
+            self._known = KnownChunks(snapshots)
+        elif placement is self._of:
+            return False
+        self._of = placement
+        pieces = self._owned()
+        changed = pieces != self.pieces
+        lengths = {piece.name: piece.length for piece in pieces}
+        self.pieces, self._lengths, self.size_bytes = pieces, lengths, sum(lengths.values())
+        self._count_again_at = 0.0
+        return changed
+
+    def held(self) -> tuple[int, int]:
+        """(pieces, bytes) of it that are here, as of a second ago at most. 0.1 µs, and once a second as much a piece."""
+        now = self._now()
+        if now >= self._count_again_at:
+            self._count_again_at = now + COUNTED_EVERY_S
+            lengths = self._lengths
+            here = [lengths[name] for name in self._held() if name in lengths]
+            self._counted = len(here), sum(here)
+        return self._counted
+
+    def _owned(self) -> tuple[Piece, ...]:
+        found: list[Piece] = []
+        for at in self._shares.owned_of(self._known.ids):
+            try:
+                found += self._known.pieces(int(at))
+            except SnapshotRefused as error:
+                log.warning("a chunk of this node's share is not known: %s", error)
+        return tuple(found)
