@@ -7,7 +7,7 @@ While an answer takes long, `Working` says that it is worked at.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,11 @@ MAX_RANGES_BYTES: Final = 8 << 20
 MAX_MEMBERS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """One range of a chunk's payload; the chunk is at most 16 MiB. The most frequent request, and a small one."""
+class ReadFile(NamedTuple):
+    """One range of a chunk's payload; the chunk is at most 16 MiB. The most frequent request, and a small one.
+
+    A named tuple is made in 0.2 µs, a frozen dataclass in 0.5, once on either side.
+    """
 
     chunk: ChunkRef
     start: int
@@ -40,8 +42,9 @@ class ReadRanges:
     """Ranges of several chunks' payloads, as columns of equal length. Answered by all their bytes, in order, or by none."""
 
     chunks: tuple[ChunkRef, ...]
+    """Of at most 16 MiB each; 1 to `MAX_RANGES`."""
     which: npt.NDArray[np.uint16]
-    """Of `chunks`."""
+    """Of `chunks`. 1 to `MAX_RANGES` rows."""
     start: npt.NDArray[np.uint32]
     length: npt.NDArray[np.uint32]
     may_fetch: bool
@@ -60,6 +63,7 @@ class ReadPiece:
     """A piece of a file in a larger chunk."""
 
     piece: Piece
+    """With a `file`: whole chunks are asked for by `ReadChunk`."""
     may_fetch: bool
 
 
@@ -85,7 +89,7 @@ Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadPiece | Ping | Join
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The bytes asked for follow the header; their number is known to who asked."""
+    """The bytes asked for follow the header; their number is known to who asked. Of `ReadChunk` the head, then the payload."""
 
     bulk: memoryview
 
@@ -100,6 +104,7 @@ class Failed:
     """The owner could not get it either."""
 
     what: str
+    """For a log; cut at 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)

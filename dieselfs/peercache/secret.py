@@ -54,20 +54,11 @@ def read_secret_file(path: Path) -> TaskSecret:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
-        with open(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise UsageError(f"the task's secret {path} is no regular file", _MAKE_ONE)
-            if found.st_uid != os.geteuid():
-                raise UsageError(
-                    f"the task's secret {path} belongs to another user",
-                    "copy it to a file of your own with mode 0600",
-                )
-            if found.st_mode & 0o077:
-                raise UsageError(
-                    f"others may read or change the task's secret {path}", f"chmod 600 {path}"
-                )
-            return _checked(file.read(MAX_BYTES + 1), str(path))
+        try:
+            _check_file(path, os.fstat(descriptor))
+            return _checked(os.read(descriptor, MAX_BYTES + 1), str(path))
+        finally:
+            os.close(descriptor)
     except OSError as error:
         what = "is a link" if path.is_symlink() else error.strerror
         raise UsageError(f"the task's secret {path}: {what}", _MAKE_ONE) from error
@@ -88,6 +79,20 @@ def make_secret_file(path: Path) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise LocalFileError(f"{path}: {error.strerror}") from error
+
+
+def _check_file(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"the task's secret {path} is no regular file", _MAKE_ONE)
+    if found.st_uid != os.geteuid():
+        raise UsageError(
+            f"the task's secret {path} belongs to another user",
+            "copy it to a file of your own with mode 0600",
+        )
+    if found.st_mode & 0o077:
+        raise UsageError(
+            f"others may read or change the task's secret {path}", f"chmod 600 {path}"
+        )
 
 
 def _checked(text: bytes, source: str) -> TaskSecret:

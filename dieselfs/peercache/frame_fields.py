@@ -1,0 +1,248 @@
+"""The fields of each message but the two most frequent: as scalars, and back, where each is checked before it is believed.
+
+Functions come in pairs; `read_…` raises `BadFrame` for what is out of bounds. Lists travel as columns: raw little-endian numbers, and texts joined by newlines.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_format import MAX_PAYLOAD_BYTES
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.peercache.frame_header import MAX_CHUNK_HEAD_BYTES, BadFrame, Scalar
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member, MemberId
+from dieselfs.peercache.messages import (
+    MAX_MEMBERS,
+    MAX_RANGES,
+    MAX_RANGES_BYTES,
+    Failed,
+    Join,
+    Leave,
+    Members,
+    Pong,
+    ReadChunk,
+    ReadPiece,
+    ReadRanges,
+)
+from dieselfs.peercache.runtime import Address
+
+Fields: TypeAlias = Sequence[Scalar]
+
+CHUNK: Final = struct.Struct(">16sII")
+"""Of a chunk of at most 16 MiB: its id, bytes of its head and of its payload."""
+STATUS_FIELDS: Final = len(fields(NodeStatus))
+MAX_TEXT_BYTES: Final = 8 << 10
+"""Of what `Failed` says; longer texts are cut."""
+MAX_LINE_BYTES: Final = 255
+"""Of a host, and of a node's name."""
+MAX_WEIGHT: Final = 1 << 40
+
+_CHUNK_ROW: Final = np.dtype([("id", "V16"), ("head_bytes", ">u4"), ("payload_bytes", ">u4")])
+_CHUNKS_KEPT: Final = 8192
+_MAX_COUNT: Final = (1 << 63) - 1
+_MAX_U64: Final = (1 << 64) - 1
+_MEMBER_ID: Final = re.compile(r"[!-~]{1,64}")
+_HOST: Final = re.compile(rf"[!-~]{{1,{MAX_LINE_BYTES}}}")
+
+
+@lru_cache(_CHUNKS_KEPT)  # 1 µs less for a chunk that was named before
+def read_row(row: bytes) -> ChunkRef:
+    """Of `CHUNK`; of the same chunk mostly the same object."""
+    if len(row) != CHUNK.size:
+        raise BadFrame("not a chunk")
+    chunk_id, head_bytes, payload_bytes = CHUNK.unpack(row)
+    if head_bytes > MAX_CHUNK_HEAD_BYTES or payload_bytes > MAX_WHOLE_BYTES:
+        raise BadFrame("a chunk that is too large")
+    return ChunkRef(ChunkId(chunk_id), head_bytes, payload_bytes)
+
+
+def _row(chunk: ChunkRef) -> bytes:
+    return CHUNK.pack(chunk.id.value, chunk.head_bytes, chunk.payload_bytes)
+
+
+def ranges(request: ReadRanges) -> Fields:
+    """`TypeError` for columns of a wider type than those of `ReadRanges`: they would wrap."""
+    columns = ((request.which, "<u2"), (request.start, "<u4"), (request.length, "<u4"))
+    raw = [column.astype(dtype, casting="safe").tobytes() for column, dtype in columns]
+    return (b"".join(map(_row, request.chunks)), *raw, request.may_fetch)
+
+
+def read_ranges(fields: Fields) -> ReadRanges:
+    chunks, which, start, length = map(_bytes, fields[:4])
+    count = len(which) // 2
+    if not 0 < count <= MAX_RANGES or not 0 < len(chunks) <= MAX_RANGES * CHUNK.size:
+        raise BadFrame("no ranges, or too many")
+    if (len(which), len(start), len(length)) != (2 * count, 4 * count, 4 * count):
+        raise BadFrame("columns of different lengths")
+    if len(chunks) % CHUNK.size:
+        raise BadFrame("not a column of chunks")
+    request = ReadRanges(
+        tuple([read_row(chunks[at : at + CHUNK.size]) for at in range(0, len(chunks), CHUNK.size)]),
+        np.frombuffer(which, "<u2").astype(np.uint16, copy=False),
+        np.frombuffer(start, "<u4").astype(np.uint32, copy=False),
+        np.frombuffer(length, "<u4").astype(np.uint32, copy=False),
+        _flag(fields[4]),
+    )
+    _check_ranges(request, np.frombuffer(chunks, _CHUNK_ROW)["payload_bytes"].astype(np.uint64))
+    return request
+
+
+def _check_ranges(request: ReadRanges, payload_bytes: npt.NDArray[np.uint64]) -> None:
+    if int(request.which.max()) >= len(payload_bytes):
+        raise BadFrame("a range of a chunk that is not named")
+    end = request.start.astype(np.uint64) + request.length
+    if (end > payload_bytes[request.which]).any():
+        raise BadFrame("a range that lies outside of its chunk")
+    total = int(request.length.sum(dtype=np.uint64))
+    if total > MAX_RANGES_BYTES and len(request.length) > 1:
+        raise BadFrame(f"ranges of {total} bytes")
+
+
+def chunk(request: ReadChunk) -> Fields:
+    return _row(request.chunk), request.may_fetch
+
+
+def read_chunk(fields: Fields) -> ReadChunk:
+    return ReadChunk(read_row(_bytes(fields[0])), _flag(fields[1]))
+
+
+def piece(request: ReadPiece) -> Fields:
+    piece = request.piece
+    chunk, file = piece.chunk, piece.file
+    if file is None:
+        raise BadFrame("a whole chunk is asked for by `ReadChunk`")
+    place = (file.offset, file.length, file.hash, piece.number)
+    return chunk.id.value, chunk.head_bytes, chunk.payload_bytes, *place, request.may_fetch
+
+
+def read_piece(fields: Fields) -> ReadPiece:
+    chunk_id = _bytes(fields[0])
+    if len(chunk_id) != 16:
+        raise BadFrame("not a chunk's id")
+    head_bytes = _integer(fields[1], MAX_CHUNK_HEAD_BYTES)
+    payload_bytes, offset, length = (_integer(value, MAX_PAYLOAD_BYTES) for value in fields[2:5])
+    file_hash, number = (_integer(value, _MAX_U64) for value in fields[5:7])
+    if payload_bytes <= MAX_WHOLE_BYTES:
+        raise BadFrame("a chunk of this size has no pieces")
+    if offset + length > payload_bytes or number * PIECE_BYTES >= length:
+        raise BadFrame("a piece that lies outside of its chunk")
+    chunk = ChunkRef(ChunkId(chunk_id), head_bytes, payload_bytes)
+    file = FileExtent(chunk, offset, length, file_hash)
+    return ReadPiece(Piece(chunk, file, number), _flag(fields[7]))
+
+
+def join(request: Join) -> Fields:
+    return _checked(request.member)
+
+
+def read_join(fields: Fields) -> Join:
+    return Join(_member(*fields))
+
+
+def leave(request: Leave) -> Fields:
+    return (check_member_id(request.member),)
+
+
+def read_leave(fields: Fields) -> Leave:
+    return Leave(check_member_id(fields[0]))
+
+
+def failed(answer: Failed) -> Fields:
+    text = answer.what.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+    return (text.decode("utf-8", "ignore"),)
+
+
+def read_failed(fields: Fields) -> Failed:
+    return Failed(check_text(fields[0], MAX_TEXT_BYTES))
+
+
+def pong(answer: Pong) -> Fields:
+    return astuple(answer.status)
+
+
+def read_pong(fields: Fields) -> Pong:
+    return Pong(NodeStatus(*[_integer(value, _MAX_COUNT) for value in fields]))
+
+
+def members(answer: Members) -> Fields:
+    if len(answer.members) > MAX_MEMBERS:
+        raise BadFrame(f"more than {MAX_MEMBERS} members")
+    ids, hosts, ports, weights, nodes = (
+        zip(*map(_checked, answer.members), strict=True) if answer.members else [()] * 5
+    )
+    texts = ["\n".join(map(str, column)) for column in (ids, hosts, nodes)]
+    return *texts, np.array(ports, "<u2").tobytes(), np.array(weights, "<u8").tobytes()
+
+
+def read_members(fields: Fields) -> Members:
+    ports, weights = map(_bytes, fields[3:])
+    count = len(ports) // 2
+    if count > MAX_MEMBERS or (len(ports), len(weights)) != (2 * count, 8 * count):
+        raise BadFrame("not columns of members")
+    texts = [check_text(value, count * (MAX_LINE_BYTES + 1)) for value in fields[:3]]
+    ids, hosts, nodes = [text.split("\n") if count else [] for text in texts]
+    if not len(ids) == len(hosts) == len(nodes) == count:
+        raise BadFrame("columns of different lengths")
+    port_of, weight_of = np.frombuffer(ports, "<u2"), np.frombuffer(weights, "<u8")
+    rows = zip(ids, hosts, port_of.tolist(), weight_of.tolist(), nodes, strict=True)
+    return Members(tuple([_member(*row) for row in rows]))
+
+
+def _checked(member: Member) -> Fields:
+    fields = (*(member.id, member.address.host, member.address.port), member.weight, member.node)
+    _member(*fields)
+    return fields
+
+
+def _member(id_: Scalar, host: Scalar, port: Scalar, weight: Scalar, node: Scalar) -> Member:
+    if not isinstance(host, str) or not _HOST.fullmatch(host):
+        raise BadFrame("not a host")
+    if not check_text(node, MAX_LINE_BYTES).isprintable():
+        raise BadFrame("not the name of a node")
+    if _integer(port, (1 << 16) - 1) == 0:
+        raise BadFrame("nobody listens at port 0")
+    address = Address(host, _integer(port, (1 << 16) - 1))
+    return Member(check_member_id(id_), address, _integer(weight, MAX_WEIGHT), str(node))
+
+
+def check_member_id(value: Scalar) -> MemberId:
+    if not isinstance(value, str) or not _MEMBER_ID.fullmatch(value):
+        raise BadFrame("not a member's id")
+    return value
+
+
+def check_text(value: Scalar, limit: int) -> str:
+    """At most `limit` bytes in UTF-8."""
+    if not isinstance(value, str) or len(value.encode(errors="replace")) > limit:
+        raise BadFrame("not a text within its bounds")
+    return value
+
+
+def _integer(value: Scalar, limit: int) -> int:
+    if type(value) is not int or not 0 <= value <= limit:  # a bool is an int to `isinstance`
+        raise BadFrame("not an integer within its bounds")
+    return value
+
+
+def _flag(value: Scalar) -> bool:
+    if not isinstance(value, bool):
+        raise BadFrame("not a flag")
+    return value
+
+
+def _bytes(value: Scalar) -> bytes:
+    if not isinstance(value, bytes):
+        raise BadFrame("not bytes")
+    return value
