@@ -1,0 +1,342 @@
+"""One node's membership of its task: it announces itself, pings its peers, and publishes whom it sees.
+
+Three kinds of threads: the *heartbeat* asks the directory once a second; a *prober* a peer pings it once a second; the *publisher* shows
+the view whenever something has changed, and once a second so that readers see when pings were last answered. A directory that does not answer changes nothing.
+
+Neither does one that has forgotten, and hears of its members again only as they announce themselves: who is missing from its list but answers
+pings stays for the length of a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dieselfs.errors import DirectoryUnavailable, PeerFailed, PeerRefused
+from dieselfs.peercache.directory import HEARTBEAT_S, LEASE_S, Directory
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member, MemberId, View, ViewBoard
+from dieselfs.peercache.messages import MAX_MEMBERS, Ping, Pong
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.runtime import Running, Runtime
+
+log = logging.getLogger(__name__)
+
+PING_EVERY_S: Final = 1.0
+PUBLISH_EVERY_S: Final = 1.0
+SETTLED_AFTER_S: Final = 2.0
+"""Without a change, where nobody knows how many nodes there will be."""
+FIRST_CONTACT_S: Final = 10.0
+"""The nodes of a job start in any order: only after this is a directory that was never reached worth a warning."""
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """Mutable, under the lock."""
+
+    member: Member
+    listed: float
+    """When the directory has last named it."""
+    answered: float | None = None
+    silent: bool = False
+    refused: bool = False
+    status: NodeStatus | None = None
+
+    @property
+    def answers(self) -> bool:
+        return self.answered is not None and not self.silent
+
+
+class TaskMembership:
+    """Thread-safe. Begins with `start`, ends with `close`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        directory: Directory,
+        client: PeerClient,
+        me: Member,
+        board: ViewBoard,
+    ) -> None:
+        """The directory is used by this alone; `client` stays the caller's."""
+        self._runtime = runtime
+        self._directory = directory
+        self._client = client
+        self._me = me
+        self._board = board
+        self._lock = runtime.lock()
+        self._news = runtime.condition(self._lock)
+        """Something is worth publishing, or the end has come."""
+        self._end = runtime.condition(self._lock)
+        """Nothing more to wait for: the end, or that of a peer, or its new address."""
+        self._peers: dict[MemberId, _Peer] = {}
+        self._version = 0
+        """Of what is worth publishing at once; 0 until the directory has answered."""
+        self._membership_changed = 0.0
+        self._ending = False
+        self._started = 0.0
+        self._threads: list[Running] = []
+        self._probers: list[Running] = []
+        """The heartbeat's, until it has ended."""
+        self._directory_is_out = False
+        self._namesake: Member | None = None
+
+    def start(self) -> None:
+        """The first view is published when the directory has answered."""
+        self._started = self._runtime.now()
+        self._threads = [
+            self._runtime.start(self._heartbeat, "peer-heartbeat"),
+            self._runtime.start(self._publish, "peer-view"),
+        ]
+
+    @property
+    def view(self) -> View:
+        """As of now. Costs about 1 µs a member."""
+        with self._lock:
+            return self._current()
+
+    def statuses(self) -> Mapping[MemberId, NodeStatus]:
+        """What peers have said with their last pong, of those that ever did."""
+        with self._lock:
+            return {id: peer.status for id, peer in self._peers.items() if peer.status is not None}
+
+    def settled(self, nodes: int | None, timeout_s: float) -> bool:
+        """Wait until that many members, this one included, are there and answer; None: until their number has not changed for 2 s, and each was asked.
+
+        False after `timeout_s`, or at the end.
+        """
+        deadline = self._runtime.now() + timeout_s
+        with self._lock:
+            while not self._ending:
+                now = self._runtime.now()
+                settled_at = self._settled_at(nodes)
+                if settled_at is not None and now >= settled_at:
+                    return True
+                if now >= deadline:
+                    return False
+                until = deadline if settled_at is None else min(deadline, settled_at)
+                self._news.wait(until - now)
+        return False
+
+    def close(self, timeout_s: float) -> None:
+        """Withdraw the view, then leave the task. What does not end in time is left to end by itself. May be called again."""
+        deadline = self._runtime.now() + timeout_s
+        with self._lock:
+            self._ending = True
+            self._news.notify_all()
+            self._end.notify_all()
+        for threads in (self._threads, self._probers):
+            for thread in threads:
+                thread.join(max(0.0, deadline - self._runtime.now()))
+
+    # The heartbeat.
+
+    def _heartbeat(self) -> None:
+        while not self._ending:
+            began = self._runtime.now()
+            try:
+                listed = self._directory.announce(self._me)
+            except DirectoryUnavailable as error:
+                self._missed(error)
+            else:
+                self._heard()
+                self._start_probers(self._take(listed))
+            with self._lock:
+                while not self._ending and (now := self._runtime.now()) < began + HEARTBEAT_S:
+                    self._end.wait(began + HEARTBEAT_S - now)
+        self._directory.leave(self._me)
+
+    def _start_probers(self, peers: Sequence[_Peer]) -> None:
+        ended = [thread for thread in self._probers if thread.join(0.0)]
+        self._probers = [thread for thread in self._probers if thread not in ended]
+        for peer in peers:
+            name = f"peer-ping-{peer.member.id}"
+            self._probers.append(self._runtime.start(partial(self._probe, peer), name))
+
+    def _take(self, listed: Sequence[Member]) -> list[_Peer]:
+        """Make the directory's list ours; the peers that are new."""
+        self._look_for_namesake(listed)
+        now = self._runtime.now()
+        others = sorted((member for member in listed if member.id != self._me.id), key=_by_id)
+        by_id = {member.id: member for member in others[: MAX_MEMBERS - 1]}
+        with self._lock:
+            if self._version == 0:
+                self._changed(now)
+            for id, peer in list(self._peers.items()):
+                if id not in by_id and not (peer.answers and now < peer.listed + LEASE_S):
+                    del self._peers[id]
+                    self._changed(now)
+                    self._end.notify_all()  # its prober ends at once
+                    log.info("%s has left the task", id)
+            new = [_Peer(member, now) for id, member in by_id.items() if id not in self._peers]
+            for id, peer in self._peers.items():
+                self._renew(peer, by_id.get(id), now)
+            for peer in new:
+                self._peers[peer.member.id] = peer
+                self._changed(now)
+                log.info("%s at %s is in the task", peer.member.id, peer.member.address)
+        return new
+
+    def _renew(self, peer: _Peer, member: Member | None, now: float) -> None:
+        if member is None:
+            return
+        peer.listed = now
+        if member == peer.member:
+            return
+        if member.address != peer.member.address:
+            peer.answered, peer.silent, peer.refused = None, False, False
+            self._end.notify_all()  # its prober asks at once
+            log.info("%s is at %s now", member.id, member.address)
+        peer.member = member
+        self._changed(now)
+
+    def _look_for_namesake(self, listed: Sequence[Member]) -> None:
+        """What is found under our id before we have announced ourselves may be what we left when we were killed; later it is somebody else."""
+        found = [
+            member
+            for member in listed
+            if member.id == self._me.id and member.address != self._me.address
+        ]
+        namesake = found[0] if found and self._version else None
+        if namesake is not None and namesake != self._namesake:
+            self._namesake = namesake
+            log.warning(
+                "%s at %s (%s) is in the task under the name of this node, %s at %s: give each node a name of its own (--peer-name), or both are asked for the same chunks",
+                *(namesake.id, namesake.address, namesake.node or "host unknown"),
+                *(self._me.id, self._me.address),
+            )
+
+    def _missed(self, error: DirectoryUnavailable) -> None:
+        if self._directory_is_out:
+            return
+        if self._version == 0 and self._runtime.now() < self._started + FIRST_CONTACT_S:
+            return
+        self._directory_is_out = True
+        log.warning(
+            "the members of the task can't be asked for, so those known stay: %s%s",
+            error,
+            f" ({error.hint})" if error.hint else "",
+        )
+
+    def _heard(self) -> None:
+        if self._directory_is_out:
+            self._directory_is_out = False
+            log.warning("the members of the task can be asked for again")
+
+    # The probers.
+
+    def _probe(self, peer: _Peer) -> None:
+        while True:
+            with self._lock:
+                member = peer.member
+                if not self._is_at(peer, member):
+                    return
+            began = self._runtime.now()
+            try:
+                answer = self._client.ask(member, Ping())
+            except PeerFailed as error:
+                self._not_answered(peer, member, error)
+            else:
+                if isinstance(answer, Pong):
+                    self._answered(peer, member, began, answer.status)
+                else:
+                    self._not_answered(peer, member, PeerFailed("its answer to a ping is none"))
+            with self._lock:
+                while (
+                    self._is_at(peer, member)
+                    and (now := self._runtime.now()) < began + PING_EVERY_S
+                ):
+                    self._end.wait(began + PING_EVERY_S - now)
+
+    def _is_at(self, peer: _Peer, member: Member) -> bool:
+        """Whether the peer is still to be asked, and there."""
+        return (
+            not self._ending
+            and self._peers.get(peer.member.id) is peer
+            and peer.member.address == member.address
+        )
+
+    def _answered(self, peer: _Peer, member: Member, began: float, status: NodeStatus) -> None:
+        with self._lock:
+            if peer.member.address != member.address:
+                return
+            if not peer.answers:
+                self._changed()
+                log.info("%s at %s answers", member.id, member.address)
+            peer.answered, peer.silent, peer.refused, peer.status = began, False, False, status
+
+    def _not_answered(self, peer: _Peer, member: Member, error: PeerFailed) -> None:
+        with self._lock:
+            if peer.member.address != member.address:
+                return
+            refused = isinstance(error, PeerRefused)
+            if refused and not peer.refused:
+                hint = f" ({error.hint})" if error.hint else ""
+                log.warning("%s at %s: %s%s", member.id, member.address, error, hint)
+            elif not peer.silent:
+                log.info("%s at %s does not answer: %s", member.id, member.address, error)
+            if not peer.silent:
+                self._changed()
+            peer.silent, peer.refused = True, refused
+
+    # The publisher.
+
+    def _publish(self) -> None:
+        published, due, troubled = 0, 0.0, False
+        while True:
+            with self._lock:
+                while not self._ending and (
+                    self._version == 0 or (self._version == published and self._runtime.now() < due)
+                ):
+                    self._news.wait(
+                        None if self._version == 0 else max(0.0, due - self._runtime.now())
+                    )
+                if self._ending:
+                    break
+                published = self._version
+                view = self._current()
+            due = self._runtime.now() + PUBLISH_EVERY_S
+            try:
+                self._board.publish(view)
+                troubled = False
+            except OSError as error:
+                if not troubled:
+                    log.warning("this node's processes are not told of peers: %s", error)
+                troubled = True
+        self._board.withdraw()
+
+    # All of them.
+
+    def _current(self) -> View:
+        members = [self._me, *(peer.member for peer in self._peers.values())]
+        return View(
+            self._me,
+            tuple(sorted(members, key=_by_id)),
+            {id: peer.answered for id, peer in self._peers.items() if peer.answered is not None},
+            frozenset(id for id, peer in self._peers.items() if peer.silent),
+        )
+
+    def _settled_at(self, nodes: int | None) -> float | None:
+        """When the membership as it is counts as settled; None: not as it is."""
+        peers = self._peers.values()
+        if self._version == 0:
+            return None
+        if nodes is not None:
+            complete = 1 + len(peers) >= nodes and all(peer.answers for peer in peers)
+            return 0.0 if complete else None
+        asked = all(peer.silent or peer.answered is not None for peer in peers)
+        return self._membership_changed + SETTLED_AFTER_S if asked else None
+
+    def _changed(self, membership: float | None = None) -> None:
+        """`membership`: now, if who is a member has changed, and not only who answers."""
+        self._version += 1
+        if membership is not None:
+            self._membership_changed = membership
+        self._news.notify_all()
+
+
+def _by_id(member: Member) -> MemberId:
+    return member.id

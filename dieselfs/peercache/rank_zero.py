@@ -1,0 +1,95 @@
+"""The members of a task as the master of a PyTorch job's node 0 keeps them: it leads the roll, the others join it over the wire.
+
+Node n's member id is `rank-<n>`, so that the others know whom they expect at the one address that they have. When node 0 is gone the last members
+stay; when it is back its roll fills again with everybody's next announcement.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from dieselfs.errors import DirectoryUnavailable, PeerFailed
+from dieselfs.peercache.directory import LEASE_S
+from dieselfs.peercache.members import Member, MemberId
+from dieselfs.peercache.messages import MAX_MEMBERS, Join, Leave, Members
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.runtime import Address
+
+log = logging.getLogger(__name__)
+
+
+def rank_id(node_rank: int) -> MemberId:
+    return f"rank-{node_rank}"
+
+
+class LeaseRoll:
+    """Implements `Roll`: leases by the clock of who keeps it."""
+
+    def __init__(self, now: Callable[[], float], lease_s: float = LEASE_S) -> None:
+        self._now = now
+        self._lease_s = lease_s
+        self._lock = threading.Lock()
+        self._leases: dict[MemberId, tuple[Member, float]] = {}
+
+    def join(self, member: Member) -> Sequence[Member]:
+        """The entry of another process under the same id is replaced, and told this once."""
+        with self._lock:
+            now = self._now()
+            self._leases = {
+                id: (known, end) for id, (known, end) in self._leases.items() if end > now
+            }
+            others = [known for known, _ in self._leases.values() if known != member]
+            if member.id in self._leases or len(self._leases) < MAX_MEMBERS:
+                self._leases[member.id] = (member, now + self._lease_s)
+            else:
+                log.warning(
+                    "%s is one member too many: a task has at most %d", member.id, MAX_MEMBERS
+                )
+            return [*others, member][-MAX_MEMBERS:]
+
+    def leave(self, member: MemberId) -> None:
+        with self._lock:
+            self._leases.pop(member, None)
+
+
+class OwnRoll:
+    """Implements `Directory` on node 0."""
+
+    def __init__(self, roll: LeaseRoll) -> None:
+        self._roll = roll
+
+    def announce(self, me: Member) -> Sequence[Member]:
+        return self._roll.join(me)
+
+    def leave(self, me: Member) -> None:
+        self._roll.leave(me.id)
+
+
+class RollOfRankZero:
+    """Implements `Directory` on the other nodes."""
+
+    def __init__(self, client: PeerClient, address: Address) -> None:
+        self._client = client
+        self._zero = Member(rank_id(0), address, 0)
+
+    def announce(self, me: Member) -> Sequence[Member]:
+        try:
+            answer = self._client.ask(self._zero, Join(me))
+        except PeerFailed as error:
+            raise DirectoryUnavailable(
+                f"node 0 of the job at {self._zero.address}: {error}", error.hint
+            ) from error
+        if not isinstance(answer, Members):
+            raise DirectoryUnavailable(f"node 0 of the job at {self._zero.address} keeps no list")
+        for member in answer.members:
+            if member.id == self._zero.id and member.address == self._zero.address:
+                self._zero = member  # the same connection as that for its chunks
+        return answer.members
+
+    def leave(self, me: Member) -> None:
+        try:
+            self._client.ask(self._zero, Leave(me.id))
+        except PeerFailed as error:
+            log.info("the lease is left to its end: %s", error)

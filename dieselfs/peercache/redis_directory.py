@@ -1,0 +1,65 @@
+"""The members of a task as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
+
+Key `dieselfs:{<task>}:peers`, a sorted set: `<id> <JSON of member_fields>` -> when the lease ends, so that `redis-cli zrange … withscores` shows it to people.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from dieselfs.errors import DirectoryUnavailable
+from dieselfs.peercache.directory import LEASE_S
+from dieselfs.peercache.member_record import member_fields, member_from
+from dieselfs.peercache.members import Member
+from metadata.errors import IndexUnavailable
+from metadata.kv.redis_leases import RedisLeaseSet
+
+log = logging.getLogger(__name__)
+
+
+class RedisDirectory:
+    """Implements `Directory`, on a server and in a cluster. An entry under my id that another process has put is told with the others, once."""
+
+    def __init__(self, url: str, task: str) -> None:
+        """Connects with the first call. `IndexUnavailable` for what is no address of a Redis."""
+        self._leases = RedisLeaseSet(url, f"dieselfs:{{{task}}}:peers")
+        self._strange = False
+
+    def announce(self, me: Member) -> Sequence[Member]:
+        try:
+            entries = self._leases.renew(me.id, _entry(me), LEASE_S)
+        except IndexUnavailable as error:
+            raise DirectoryUnavailable(str(error)) from error
+        members = [member for entry in entries if (member := _member(entry)) is not None]
+        strange = len(members) < len(entries)
+        if strange and not self._strange:
+            log.warning(
+                "%s holds %d entries that are no members of a task: passed over",
+                self._leases,
+                len(entries) - len(members),
+            )
+        self._strange = strange
+        return members
+
+    def leave(self, me: Member) -> None:
+        try:
+            self._leases.remove(_entry(me))
+        except IndexUnavailable as error:
+            log.info("the lease is left to its end: %s", error)
+        self._leases.close()
+
+
+def _entry(member: Member) -> bytes:
+    fields = json.dumps(member_fields(member), ensure_ascii=False, separators=(",", ":"))
+    return f"{member.id} {fields}".encode()
+
+
+def _member(entry: bytes) -> Member | None:
+    id, _, fields = entry.partition(b" ")
+    try:
+        member = member_from(json.loads(fields))
+    except (ValueError, RecursionError):
+        return None
+    return member if member.id.encode() == id else None
