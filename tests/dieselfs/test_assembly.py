@@ -31,7 +31,8 @@ def test_a_memory_place_is_shared_by_all_who_name_it() -> None:
     [
         ("/data/store", "file:///data/store"),
         ("fil:///data", "did you mean file://"),
-        ("s3://bucket", "file:///FOLDER"),
+        ("swift://bucket", "file:///FOLDER"),
+        ("s3://key:secret@bucket", "s3://BUCKET"),
         ("lmdb:///data", "file:///FOLDER"),
         ("file://data/store", "file:///data/store"),
         ("file:///", "file:///FOLDER"),
