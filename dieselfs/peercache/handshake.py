@@ -3,23 +3,54 @@
     client                         server
       hello        ──────────▶                    versions, task, who I am, whom I want, nonce
                    ◀──────────   challenge        version, who I am, nonce
-      proof        ──────────▶
-                   ◀──────────   welcome          its proof;  at any point instead: refused
+      proof        ──────────▶                    HMAC of "client" and all bytes of hello and challenge
+                   ◀──────────   welcome          HMAC of "server" and the same bytes;  in place of an answer: refused
 
-What goes in and out are whole frames, prefix and all; who reads them asks `following_bytes` how many bytes follow a prefix.
+Both nonces are in what is proved, so a recorded proof is worth nothing in another connection; the role is in it, so one side's proof is not the other's; the
+member asked for is in it, so a proof can't be handed on to another. The server proves itself last: who knows nothing is told nothing but why.
+
+What goes in and out are whole frames, prefix and all; who reads them asks `following_bytes` how many bytes follow a prefix. Law: docs/peer-protocol.md.
 """
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Sequence
 from typing import Final
 
-from dieselfs.peercache.frame_header import PREFIX_BYTES, BadFrame, Received, decode_prefix
+from dieselfs.errors import PeerRefused
+from dieselfs.peercache.frame_fields import check_member_id, check_text
+from dieselfs.peercache.frame_header import (
+    PREFIX_BYTES,
+    BadFrame,
+    Received,
+    Scalar,
+    decode_fields,
+    decode_lead,
+    decode_prefix,
+    frame,
+    lead_of,
+)
 from dieselfs.peercache.members import MemberId
+from dieselfs.peercache.messages import PROTOCOL_VERSION
 from dieselfs.peercache.secret import TaskSecret
 
 NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = 32
 MAX_HANDSHAKE_BYTES: Final = 1024
 """Of one whole frame: all that is read of somebody who has proved nothing."""
+MAX_NAME_BYTES: Final = 255
+"""Of a task, and of a client."""
+OLDEST_VERSION: Final = 1
+"""That this release still speaks; the newest is `PROTOCOL_VERSION`."""
+
+_HELLO: Final = lead_of(32, 6)
+_CHALLENGE: Final = lead_of(33, 3)
+_PROOF: Final = lead_of(34, 1)
+_WELCOME: Final = lead_of(35, 1)
+_REFUSED: Final = lead_of(36, 3)
+
+_SECRET, _TASK, _VERSION, _MEMBER = "secret", "task", "version", "member"
 
 
 def following_bytes(prefix: Received) -> int:
@@ -36,19 +67,38 @@ class ClientHandshake:
     def __init__(
         self, secret: TaskSecret, task: str, client: str, peer: MemberId, nonce: bytes
     ) -> None:
-        """`client`: my name, for the server's log. `peer` "": whichever member listens there; see `peer` afterwards. `nonce`: 32 fresh random bytes."""
+        """`client`: my name, for the server's log. `peer` "": whichever member listens there; see `peer` afterwards. `nonce`: 32 fresh random bytes.
+
+        Raises `BadFrame` for a name that is too long or not printable.
+        """
         self.peer: MemberId = peer
-        raise NotImplementedError
+        self._secret = secret
+        versions = (OLDEST_VERSION, PROTOCOL_VERSION)
+        names = (_name(task), _name(client), _peer(peer))
+        self._hello = frame(_HELLO, 0, (*versions, *names, _nonce(nonce)))
+        self._transcript = b""
 
     def hello(self) -> bytes:
-        raise NotImplementedError
+        return self._hello
 
     def prove(self, challenge: Received) -> bytes:
-        raise NotImplementedError
+        version, member, nonce = _fields(challenge, _CHALLENGE)
+        if not OLDEST_VERSION <= _integer(version) <= PROTOCOL_VERSION:
+            raise BadFrame("a version that was not offered")
+        _nonce(nonce)
+        if self.peer and member != self.peer:
+            raise _refused(_MEMBER)
+        self.peer = check_member_id(member)
+        self._transcript = self._hello + bytes(challenge)
+        return frame(_PROOF, 0, (self._secret.proof(b"client", self._transcript),))
 
     def check_welcome(self, welcome: Received) -> None:
         """Returns if the server knows the secret."""
-        raise NotImplementedError
+        [proof] = _fields(welcome, _WELCOME)
+        if not self._transcript:
+            raise BadFrame("a welcome before the challenge")
+        if not _is_proof(proof, self._secret.proof(b"server", self._transcript)):
+            raise _refused(_SECRET)
 
 
 class ServerHandshake:
@@ -60,10 +110,114 @@ class ServerHandshake:
         """Who it says it is: printable, at most 255 bytes. True once `welcome` has returned."""
         self.refusal: bytes = b""
         """A frame to send before closing, once `PeerRefused` was raised; empty if nothing is to be said."""
-        raise NotImplementedError
+        self._secret = secret
+        self._task = _name(task)
+        self._me = check_member_id(me)
+        self._nonce = _nonce(nonce)
+        self._transcript = b""
 
     def challenge(self, hello: Received) -> bytes:
-        raise NotImplementedError
+        lead, fields = _decode(hello)
+        # A later version may add fields behind these six: a hello is sent before it is known what the other side speaks.
+        if lead[1] != _HELLO[1] or len(fields) < 6:
+            raise BadFrame("not a hello")
+        oldest, newest = map(_integer, fields[:2])
+        version = min(newest, PROTOCOL_VERSION)
+        if version < max(oldest, OLDEST_VERSION):
+            raise self._refuse(_VERSION, oldest, newest)
+        task, client, peer = _name(fields[2]), _name(fields[3]), _peer(fields[4])
+        _nonce(fields[5])
+        if task != self._task:
+            raise self._refuse(_TASK)
+        if peer not in ("", self._me):
+            raise self._refuse(_MEMBER)
+        self.client = client
+        challenge = frame(_CHALLENGE, 0, (version, self._me, self._nonce))
+        self._transcript = bytes(hello) + challenge
+        return challenge
 
     def welcome(self, proof: Received) -> bytes:
-        raise NotImplementedError
+        [found] = _fields(proof, _PROOF)
+        transcript, self._transcript = self._transcript, b""  # one attempt a connection
+        if not transcript:
+            raise BadFrame("a proof before the challenge")
+        if not _is_proof(found, self._secret.proof(b"client", transcript)):
+            raise self._refuse(_SECRET)
+        return frame(_WELCOME, 0, (self._secret.proof(b"server", transcript),))
+
+    def _refuse(self, reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
+        self.refusal = frame(_REFUSED, 0, (reason, OLDEST_VERSION, PROTOCOL_VERSION))
+        return _refused(reason, oldest, newest)
+
+
+def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
+    """Says why, and what to do, but nothing of what was proved. Versions are those of the other side."""
+    match reason:
+        case "secret":
+            return PeerRefused(
+                "a peer does not know the same secret",
+                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file)",
+            )
+        case "task":
+            return PeerRefused("a peer is of another task", "give all nodes the same task's name")
+        case "version":
+            return PeerRefused(
+                f"a peer speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST_VERSION} to {PROTOCOL_VERSION}",
+                "run the same release on all nodes of a task",
+            )
+        case "member":
+            return PeerRefused("another member listens at a peer's address")
+    raise BadFrame("refused for no reason that is known")
+
+
+def _fields(received: Received, lead: bytes) -> Sequence[Scalar]:
+    """The fields of the frame that is expected next. Raises `PeerRefused` if it is a refusal, `BadFrame` for any other."""
+    found, fields = _decode(received)
+    if found[1] == _REFUSED[1] and lead != _PROOF and len(fields) >= 3:
+        reason, oldest, newest = fields[:3]
+        raise _refused(check_text(reason, 16), _integer(oldest), _integer(newest))
+    if found != lead:
+        raise BadFrame("not the frame that comes next in a handshake")
+    return fields
+
+
+def _decode(received: Received) -> tuple[bytes, Sequence[Scalar]]:
+    if len(received) > MAX_HANDSHAKE_BYTES:
+        raise BadFrame("no frame of a handshake is so long")
+    if following_bytes(received) != len(received) - PREFIX_BYTES:
+        raise BadFrame("a frame of another length than it says")
+    header = received[PREFIX_BYTES:]
+    lead, number = decode_lead(header, decode_prefix(received)[2])
+    count = (lead[0] & 0x0F) - 2
+    if lead != lead_of(lead[1], count) or number:
+        raise BadFrame("not the header of a frame")
+    return lead, decode_fields(header, count)
+
+
+def _is_proof(found: Scalar, right: bytes) -> bool:
+    if not isinstance(found, bytes) or len(found) != PROOF_BYTES:
+        raise BadFrame("not a proof")
+    return hmac.compare_digest(found, right)
+
+
+def _nonce(value: Scalar) -> bytes:
+    if not isinstance(value, bytes) or len(value) != NONCE_BYTES:
+        raise BadFrame("not a nonce")
+    return value
+
+
+def _name(value: Scalar) -> str:
+    name = check_text(value, MAX_NAME_BYTES)
+    if not name.isprintable():
+        raise BadFrame("not a printable name")
+    return name
+
+
+def _peer(value: Scalar) -> MemberId:
+    return "" if value == "" else check_member_id(value)
+
+
+def _integer(value: Scalar) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 16:
+        raise BadFrame("not a version")
+    return value
