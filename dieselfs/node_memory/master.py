@@ -46,6 +46,10 @@ LOOK_AGAIN_S: Final = 10.0
 """After the file system was full: how often at most it is asked whether there is more room."""
 
 
+class OnItsWay(NoRoom):
+    """A reader of this node is getting the piece from another node, which may be waiting for us."""
+
+
 @dataclass(slots=True, eq=False)
 class _Flight:
     """A fetch under way."""
@@ -119,8 +123,7 @@ class Master:
 
         The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
 
-        `as_owner`: for the task, not for a reader of this node. `NoRoom` also where a reader of this node is getting it from another node: that
-        one may be waiting for us.
+        `as_owner`: for the task, not for a reader of this node. Raises `OnItsWay` too.
         """
         patient = ahead or as_owner
         patient_until = time.monotonic() + (PATIENCE_S if patient else READER_PATIENCE_S)
@@ -145,7 +148,7 @@ class Master:
                     mine = self._in_flight[piece.name] = self._flight(piece, ahead, as_owner)
                     break
                 if as_owner and not self._ends_here(piece, flight):
-                    raise NoRoom(f"piece {piece.name} is on its way from another node")
+                    raise OnItsWay(f"piece {piece.name} is on its way from another node")
             if flight.arrived.result():
                 return
         self._bring(piece, mine)
@@ -164,6 +167,15 @@ class Master:
         """`owns` says something else from now on."""
         with self._lock:
             self._ledger.regroup()
+
+    def holds(self, piece: Piece) -> bool:
+        with self._lock:
+            return piece.name in self._ledger
+
+    def names(self) -> Sequence[str]:
+        """Of the pieces that are there."""
+        with self._lock:
+            return self._ledger.names()
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         self._prefetching.submit(pieces)
