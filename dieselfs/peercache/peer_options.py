@@ -148,6 +148,11 @@ def peer_settings(
     nodes = options.nodes
     meeting = None
     """A host that this node reaches by the address by which its peers reach it."""
+    if options.name is not None and options.peers != "redis":
+        raise UsageError(
+            f"--peer-name {options.name}: in a list peers are called by their addresses, in a PyTorch job by their ranks",
+            "leave it out",
+        )
     if options.peers == "redis":
         url = _redis_of(index)
         directory, meeting = RedisLeases(url), urlsplit(url.partition(",")[0]).hostname
@@ -240,10 +245,10 @@ def _own(
     peers: StaticPeers, options: PeerOptions, listen: Address, is_own: Callable[[str], bool]
 ) -> Address:
     """The entry that is this node's: by its address, or as it is told which."""
-    if options.name is not None:
+    if options.no_share:
         raise UsageError(
-            f"--peer-name {options.name}: in a list each peer has its address for a name",
-            "leave it out; --peer-listen or --peer-advertise say which entry is this node's",
+            "--no-share: a list of peers can't say that this node has no share",
+            "let the task meet in Redis (--peers redis) or in its PyTorch job (--peers torch)",
         )
     found = [address for address in peers.addresses if listen.port in (0, address.port)]
     if options.advertise is not None:
