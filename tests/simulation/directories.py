@@ -1,0 +1,80 @@
+"""How the nodes of a simulated task find each other: by the production directories, and by a table in the place of Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+from dieselfs.errors import DirectoryUnavailable
+from dieselfs.peercache.directory import LEASE_S, Directory
+from dieselfs.peercache.members import Member, MemberId
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import Roll
+from dieselfs.peercache.rank_zero import LeaseRoll, OwnRoll, RollOfRankZero, rank_id
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticDirectory
+from tests.simulation.runtime import SimulatedRuntime
+
+DirectoryKind: TypeAlias = Literal["leases", "static", "rank zero"]
+PORT: Final = 7000
+
+
+def node_address(number: int) -> Address:
+    return Address(f"10.0.0.{number + 1}", PORT)
+
+
+class Directories:
+    """Of one task. `is_out`: nobody gets an answer from the table of leases."""
+
+    def __init__(self, kind: DirectoryKind, nodes: int) -> None:
+        self._kind = kind
+        self._addresses = [node_address(number) for number in range(nodes)]
+        self.leases: dict[MemberId, tuple[Member, float]] = {}
+        self.is_out = False
+
+    def member(self, number: int, weight: int) -> Member:
+        address = self._addresses[number]
+        match self._kind:
+            case "leases":
+                return Member(f"node{number}", address, weight)
+            case "static":
+                return Member(str(address), address, EQUAL_WEIGHT)
+            case "rank zero":
+                return Member(rank_id(number), address, weight)
+
+    def open(
+        self, number: int, runtime: SimulatedRuntime, client: PeerClient
+    ) -> tuple[Directory, Roll | None]:
+        """Of one node, and the roll that its server keeps."""
+        match self._kind:
+            case "leases":
+                return _Leases(runtime, self), None
+            case "static":
+                return StaticDirectory(self._addresses), None
+            case "rank zero":
+                if number:
+                    return RollOfRankZero(client, self._addresses[0]), None
+                roll = LeaseRoll(runtime.now)
+                return OwnRoll(roll), roll
+
+
+class _Leases:
+    """Implements `Directory`, as `redis_directory` does."""
+
+    def __init__(self, runtime: SimulatedRuntime, table: Directories) -> None:
+        self._runtime, self._table = runtime, table
+
+    def announce(self, me: Member) -> Sequence[Member]:
+        self._runtime.sleep(2.0 if self._table.is_out else 0.001)
+        if self._table.is_out:
+            raise DirectoryUnavailable("the table of leases is out")
+        now, leases = self._runtime.now(), self._table.leases
+        leases[me.id] = me, now
+        for id, (_, renewed) in list(leases.items()):
+            if renewed < now - LEASE_S:
+                del leases[id]
+        return [member for member, _ in leases.values()]
+
+    def leave(self, me: Member) -> None:
+        if not self._table.is_out:
+            self._table.leases.pop(me.id, None)

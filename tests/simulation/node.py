@@ -1,0 +1,184 @@
+"""A node of a simulated task: the production modules over a simulated runtime, a memory and a store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.breakers import Breakers
+from dieselfs.peercache.members import View
+from dieselfs.peercache.membership import TaskMembership
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.secret import TaskSecret
+from tests.simulation.dataset import DATASET, OneByOne
+from tests.simulation.faulty_peer import Conscience, FaultyHeld, FaultyRuntime
+from tests.simulation.memory import SimulatedMemory
+from tests.simulation.runtime import SimulatedRuntime
+from tests.simulation.scheduler import Host
+
+if TYPE_CHECKING:
+    from tests.simulation.task import World
+
+SECRET = TaskSecret(b"sixteen bytes or more")
+TASK = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What a scenario says of one node."""
+
+    weight: int
+    budget_bytes: int
+    processes: int
+    """That read; the first of them leads."""
+    readers: int
+    """Threads in each."""
+    starts_after_s: float
+
+
+class Board:
+    """A `ViewBoard` in memory."""
+
+    def __init__(self, shown: Callable[[View], None]) -> None:
+        self._view: View | None = None
+        self._shown = shown
+
+    def publish(self, view: View) -> None:
+        self._view = view
+        self._shown(view)
+
+    def withdraw(self) -> None:
+        self._view = None
+
+    def current(self) -> View | None:
+        return self._view
+
+
+class Reader:
+    """One process of a node, as it reads."""
+
+    def __init__(self, runtime: SimulatedRuntime, world: World, board: Board, name: str) -> None:
+        self.name = name
+        self.client = PeerClient(runtime, SECRET, TASK, name)
+        self.breakers = Breakers(runtime.now)
+        reader = ChunkReader(world.store, DATASET)
+        reader._threads = OneByOne()  # type: ignore[assignment]
+        self.source = PeerSource(reader, cast(TaskFolder, None))
+        self.source.attach(runtime, self.client, board, self.breakers)
+
+
+class SimulatedNode:
+    """Killed and started again it is the same member, with another process behind it."""
+
+    def __init__(self, world: World, number: int, plan: NodePlan) -> None:
+        self.world, self.number, self.plan = world, number, plan
+        self.me = world.directories.member(number, plan.weight)
+        self.id = self.me.id
+        self.ip = self.me.address.host
+        self.conscience = Conscience(f"{world.seed}/{self.id}")
+        self.lives = 0
+        self.alive = False
+        """Between the end of `start` and a kill or the beginning of `close`."""
+        self.host: Host
+        self.processes: list[Reader] = []
+
+    def start(self) -> None:
+        """In a thread of the controller, which waits until it is up."""
+        world = self.world
+        self.lives += 1
+        host = self.host = Host(f"{self.id}.{self.lives}")
+        up: list[bool] = []
+
+        def boot() -> None:
+            self._boot()
+            up.append(True)
+
+        task = world.scheduler.spawn(boot, "boot", host)
+        while not up and not host.dead:
+            world.scheduler.join(task, 1.0)
+        self.alive = bool(up) and not host.dead
+
+    def _boot(self) -> None:
+        world, plan = self.world, self.plan
+        runtime = self.runtime = SimulatedRuntime(
+            world.scheduler, world.network, self.host, self.ip
+        )
+        faulty = FaultyRuntime(world.scheduler, world.network, self.host, self.ip)
+        faulty.conscience = self.conscience
+        self.board = Board(lambda view: world.saw(self, view))
+        self.processes = [
+            Reader(runtime, world, self.board, f"{self.id}/{number}")
+            for number in range(plan.processes)
+        ]
+        leader = self.processes[0]
+        self.memory = SimulatedMemory(
+            runtime,
+            leader.source,
+            plan.budget_bytes,
+            lambda chunk: not leader.source.owner_is_elsewhere(chunk),
+        )
+        directory, roll = world.directories.open(self.number, runtime, leader.client)
+        self.server = PeerServer(
+            faulty,
+            SECRET,
+            TASK,
+            self.id,
+            self.me.address,
+            FaultyHeld(runtime, self.memory, self.conscience),
+            roll,
+        )
+        self.membership = TaskMembership(runtime, directory, leader.client, self.me, self.board)
+        self.membership.start()
+
+    def kill(self) -> None:
+        self.alive = False
+        self.world.network.kill(self.host)
+
+    def close(self) -> None:
+        """In a thread of its own host."""
+        self.alive = False
+        self.memory.close()
+        self.membership.close(5.0)
+        for process in self.processes:
+            process.client.close()
+        assert self.server.close(20.0), "a server's threads have not ended"
+
+    # What its processes read, as `NodeMemory` does: from memory, by the master, past it.
+
+    def read_file(self, process: Reader, file: FileExtent) -> bytes:
+        chunk = file.chunk
+        payload = self.memory.payload(chunk.id)
+        if payload is None:
+            try:
+                self.memory.fetch(chunk)
+            except NoRoom:
+                return bytes(process.source.read(file, 0, file.length))
+            payload = self.memory.payload(chunk.id)
+            if payload is None:  # evicted meanwhile
+                return bytes(process.source.read(file, 0, file.length))
+        return bytes(payload[file.offset : file.offset + file.length])
+
+    def read_past_memory(
+        self, process: Reader, file: FileExtent, draw: random.Random
+    ) -> tuple[int, bytes]:
+        """A random range of the file, by the process itself; where it starts."""
+        start = draw.randint(0, file.length)
+        length = draw.randint(0, file.length - start)
+        return start, bytes(process.source.read(file, start, length))
+
+    def fill(self, chunks: Sequence[ChunkRef]) -> None:
+        """*Oneshot*: this node's share."""
+        for chunk in chunks:
+            if not self.processes[0].source.owner_is_elsewhere(chunk.id):
+                try:
+                    self.memory.fetch(chunk, as_owner=True)
+                except NoRoom:
+                    pass
