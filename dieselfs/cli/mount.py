@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from dieselfs.config import Setting
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
+    from dieselfs.node_memory.node_memory import NodeMemory
     from dieselfs.node_memory.task_folder import TaskFolder
     from dieselfs.peercache.settings import PeerSettings
+    from dieselfs.peercache.task_figures import TaskFigures
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -403,6 +405,13 @@ def _peer_settings(invocation: Invocation, request: MountRequest) -> PeerSetting
     if settings is not None:
         prevent_core_dumps()
     return settings
+
+
+def _peer_figures(memory: NodeMemory) -> TaskFigures | None:
+    from dieselfs.peercache.task_figures import task_figures
+
+    found = memory.task_statistics()
+    return None if found is None else task_figures(found)
 
 
 def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:

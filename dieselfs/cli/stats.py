@@ -38,6 +38,9 @@ _COUNTERS: Final = {
     "chunks evicted": ("cache", "node", "evictions"),
     "reads past node memory": ("cache", "fallbacks"),
     "plan: chunks that came late": ("plan", "late"),
+    "read from peers": ("peers", "sources", "from_peers"),
+    "read from a second peer": ("peers", "sources", "from_second"),
+    "read from the store": ("peers", "sources", "from_store"),
     "directories listed ahead": ("listed_ahead", "directories"),
     "files stored ahead": ("stored_ahead", "files"),
     "read without request, about": ("stored_ahead", "read_without_request"),
@@ -210,6 +213,7 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         volume("bytes stored ahead", "stored_ahead", "bytes"),
         outstanding,
         node_memory,
+        ("peers", _peers(look), ""),
         ("plan: position", _position(look), ""),
         ("plan: window", size(look.number("plan", "window_bytes")), ""),
     ]
@@ -218,6 +222,15 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
 def _position(look: Look) -> str:
     files = look.number("plan", "files")
     return f"{look.number('plan', 'position'):,.0f} of {files:,.0f}" if files else "no plan"
+
+
+def _peers(look: Look) -> str:
+    known = look.document.get("peers")
+    if not isinstance(known, Mapping):
+        return "none"
+    up = f"{look.number('peers', 'members_up'):.0f} of {look.number('peers', 'members'):.0f} up"
+    trouble = known.get("trouble")
+    return f"{up}; {trouble}" if trouble else up
 
 
 def _fast_path(look: Look) -> str:

@@ -129,13 +129,14 @@ def run_mount(
     newer: NewerSnapshot = lambda shown: None,
     on_ready: Callable[[], None] = lambda: None,
     store_statistics: Callable[[], object] = lambda: None,
+    peer_statistics: Callable[[], object] = lambda: None,
     serving: Callable[[int], None] = lambda generation: None,
     ending: Ending | None = None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
-    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics` gives
-    those of the store, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics` and `peer_statistics`
+    give those of the store and of the task's peer cache, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
     `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
@@ -143,7 +144,14 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     mountpoint = resolve(options.mountpoint)
     parts = _assemble(
-        snapshot, source, options, newer, mountpoint, store_statistics, ending or Ending()
+        snapshot,
+        source,
+        options,
+        newer,
+        mountpoint,
+        store_statistics,
+        peer_statistics,
+        ending or Ending(),
     )
     # Readers may hold what was shown before a refresh until the mount ends.
     parts.epochs.listen(lambda epoch, shown: serving(shown.generation))
@@ -172,6 +180,7 @@ def _assemble(
     newer: NewerSnapshot,
     mountpoint: Path,
     store_statistics: Callable[[], object],
+    peer_statistics: Callable[[], object],
     ending: Ending,
 ) -> _Parts:
     threads = WorkerThreads(_OTHER_THREADS)
@@ -204,6 +213,7 @@ def _assemble(
             None if plans is None else plans.statistics(),
             store_statistics(),
             control.reads,
+            peer_statistics(),
         )
 
     def dataset() -> bytes:
