@@ -1,21 +1,35 @@
-"""The chunks of a task as one node reads them: from the peer whose share they are, or else from the store (docs/decisions/0011-peer-cache.md)."""
+"""The chunks of a task as one process of a node reads them: from the peer whose share they are, or else from the store.
+
+What comes from a peer passes the same checks as what comes from the store. Whole chunks come with their heads; a file comes whole, or, if it has more than
+4 MiB, by pieces of so much that are verified by its blocks' hashes, which are in the chunk's head: that is read from the store, once a process.
+Which peer is asked is in `routing`, what an answer means in `peer_questions` (docs/decisions/0011-peer-cache.md).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import partial
+from threading import Lock
+from typing import Any
 
+from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import ChunkReader
-from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.chunk_reader import ChunkReader, verified_file, verify_blocks
+from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
+from chunkstore.errors import Corrupt
+from dieselfs.node_memory.piece import PIECE_BYTES, Piece, is_whole
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.breakers import Breakers, BreakerState
 from dieselfs.peercache.members import MemberId, ViewBoard
+from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadPiece, Request
+from dieselfs.peercache.peer_questions import PeerQuestions
+from dieselfs.peercache.recent_ranges import RecentRanges
+from dieselfs.peercache.routing import Role
 from dieselfs.peercache.runtime import Runtime
-
-if TYPE_CHECKING:
-    from dieselfs.peercache.breakers import Breakers, BreakerState
-    from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.task_peers import Asker, Peers, TaskPeers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,7 @@ class PeerSourceStatistics:
     """Of one process, since it began or was forked."""
 
     files_from_peers: int = 0
+    """Files, and parts of files that were read as such."""
     chunks_from_peers: int = 0
     """Whole chunks, and pieces of large files."""
     bytes_from_peers: int = 0
@@ -36,58 +51,270 @@ class PeerSourceStatistics:
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     """Questions that a peer did not answer by what was asked for, by reason: `silent`, `refused`, `not held`, `failed`, `corrupt`."""
     breakers: Mapping[MemberId, BreakerState] = field(default_factory=dict)
-    """As of now."""
+    """Of those peers that have failed and are remembered for it."""
 
 
 class PeerSource:
-    """Implements `ChunkSource`. Thread-safe; lives on in a forked child; pickles to its reader and its folder.
+    """Implements `ChunkSource` and `ManyFilesSource`. Thread-safe; lives on in a forked child; pickles to its reader and its folder.
 
     Without a view in the folder it is the reader itself.
     """
 
     def __init__(self, reader: ChunkReader, folder: TaskFolder) -> None:
-        self._reader = reader
-        self._folder = folder
+        self._reader, self._folder = reader, folder
+        self._peers = TaskPeers(folder)
+        self._current = self._peers.current
+        self._questions: PeerQuestions
+        self._recent: RecentRanges | None
+        self._lock: Lock
+        self._from_store: Counter[str]
+        renew_now_and_after_fork(self)
 
-    def __reduce__(self) -> tuple[type[PeerSource], tuple[ChunkReader, TaskFolder]]:
-        return type(self), (self._reader, self._folder)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PeerSource, (self._reader, self._folder)
 
-    def attach(
-        self, runtime: Runtime, client: PeerClient, board: ViewBoard, breakers: Breakers
-    ) -> None:
+    def renew(self) -> None:
+        """In a forked child."""
+        self._questions = PeerQuestions()
+        self._recent = None
+        self._lock = Lock()
+        self._from_store = Counter()
+        # Counted by all threads without a lock: see `NodeMemory`.
+        self._peer_files = self._peer_chunks = self._peer_bytes = self._held_hits = 0
+        self._store_files = self._store_chunks = self._store_bytes = 0
+
+    def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
         """Use these instead of what the folder says: of the leader, which has them, and of a simulation. They stay the caller's."""
+        self._peers.attach(runtime, client, board, breakers)
+        self._recent = None
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         """See `ChunkSource`; the payload of `whole`."""
         return self.whole(chunk)[1]
 
-    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """See `ChunkSource`."""
-        return self._reader.read(file, start, length)
-
-    def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files, in order: one message a peer, all sent before the first answer is awaited; what is missing from the store together."""
-        return [bytes(data) for data in self._reader.read_many(files)]
-
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         """(head, payload) of a chunk of at most 16 MiB, verified: from its owner, or from the store."""
-        return self._reader.whole(chunk)
+        peers = self._current()
+        if peers is not None:
+            owner = peers.owner(chunk.id)
+            if owner is not None and owner.id == peers.view.me.id:
+                return self.whole_as_owner(chunk)
+            found = self._whole_from_peers(peers, chunk, "reader")
+            if found is not None:
+                return found
+        with self._reading_store(str(chunk.id)):
+            return self._whole_from_store(chunk)
 
     def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """The same for who was asked for it, or owns it: from the best other peer that holds it, or from the store."""
-        return self._reader.whole(chunk)
+        """The same for who owns it, or was asked for it as if it did: from the best other peer if that one holds it, or from the store."""
+        with self._reading_store(str(chunk.id)):
+            peers = self._current()
+            found = None if peers is None else self._whole_from_peers(peers, chunk, "owner")
+            return self._whole_from_store(chunk) if found is None else found
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """See `ChunkSource`. A whole file of 4 KiB from a peer takes some µs of this process's time, and the exchange."""
+        peers = self._current()
+        if not length:
+            return memoryview(b"")
+        if peers is None:
+            return self._read_from_store(file, start, length)
+        piece = _as_piece(file, start, length)
+        if piece is None:
+            found = self._part_from_peers(peers, file, start, length)
+            return self._read_from_store(file, start, length) if found is None else found
+        found = self._unit_from_peers(peers, file, start, length, "reader")
+        if found is not None:
+            return found
+        with self._reading_store(piece.name):
+            return self._read_from_store(file, start, length)
 
     def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """A piece of a large file, likewise."""
-        return self._reader.read(file, start, length)
+        """A piece of a large file, as `whole_as_owner`."""
+        piece = _as_piece(file, start, length)
+        assert piece is not None
+        with self._reading_store(piece.name):
+            peers = self._current()
+            found = (
+                None
+                if peers is None
+                else self._unit_from_peers(peers, file, start, length, "owner")
+            )
+            return self._read_from_store(file, start, length) if found is None else found
+
+    def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
+        """Whole files, in order: a message a peer, all sent before the first answer is awaited; what is missing from the store together."""
+        peers = self._current()
+        if peers is None:
+            return self._many_from_store(files)
+        columns = FileExtents.of(files)
+        if not all(map(is_whole, columns.chunks)):
+            return self._many_of_all_sizes(files)
+        found = self._questions.ask_many(peers, columns)
+        missing = [at for at, content in enumerate(found) if content is None]
+        self._peer_files += len(found) - len(missing)
+        self._peer_bytes += sum(columns.length)
+        if missing:
+            self._peer_bytes -= sum(columns.length[at] for at in missing)
+            contents = self._many_from_store([columns[at] for at in missing])
+            for at, content in zip(missing, contents, strict=True):
+                found[at] = content
+        return found  # type: ignore[return-value]  # nothing is missing any more
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
-        """Whether another node that answers is the one to ask. About 0.5 µs."""
-        return False
+        """Whether another node that can be asked owns it. About 1 µs."""
+        peers = self._current()
+        if peers is None:
+            return False
+        owner = peers.owner(chunk)
+        return owner is not None and owner.id != peers.view.me.id
 
-    def is_reading_store(self, chunk: ChunkId) -> bool:
-        """Whether a whole chunk, or a piece of it, is being read from the store just now: who waits for that waits for no peer."""
-        return False
+    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+        """Whether a whole chunk, or a piece of a large file, is being fetched just now, and that waits for no peer's fetch: from the store, or as owner.
+
+        Who waits for it waits in no circle.
+        """
+        return (str(chunk) if piece is None else piece.name) in self._from_store
 
     def statistics(self) -> PeerSourceStatistics:
-        return PeerSourceStatistics()
+        breakers, questions = self._peers.breakers(), self._questions
+        return PeerSourceStatistics(
+            self._peer_files,
+            self._peer_chunks,
+            self._peer_bytes,
+            self._store_files,
+            self._store_chunks,
+            self._store_bytes,
+            questions.held_questions,
+            self._held_hits,
+            {**questions.fallbacks},
+            {} if breakers is None else breakers.states(),
+        )
+
+    # From peers: None is for the store.
+
+    def _whole_from_peers(
+        self, peers: Peers, chunk: ChunkRef, role: Role
+    ) -> tuple[memoryview, memoryview] | None:
+        def request(may_fetch: bool) -> Request:
+            return ReadChunk(chunk, may_fetch)
+
+        def verified(bulk: memoryview) -> tuple[memoryview, memoryview]:
+            return bulk[: chunk.head_bytes], self._reader.verified(bulk, chunk)
+
+        found = self._questions.ask(peers, chunk, role, request, verified)
+        if found is not None:
+            self._peer_chunks += 1
+            self._peer_bytes += chunk.head_bytes + chunk.payload_bytes
+            self._held_hits += role == "owner"
+        return found
+
+    def _part_from_peers(
+        self, peers: Peers, file: FileExtent, start: int, length: int
+    ) -> memoryview | None:
+        """Of a file that is not kept: all of it, or the pieces that the part touches."""
+        if self._questions.is_not_held(peers, file.chunk):
+            return None
+        owner = peers.owner(file.chunk.id)
+        if owner is None or owner.id == peers.view.me.id:
+            return None
+        unit = PIECE_BYTES if _has_pieces(file) else file.length
+        if start == 0 and length == file.length <= unit:
+            found = self._unit_from_peers(peers, file, 0, length, "reader")
+            self._peer_files += found is not None
+            return found
+        recent = self._recent
+        if recent is None:
+            recent = self._recent = RecentRanges(peers.runtime)
+        parts = []
+        for begin in range(start // unit * unit, start + length, unit):
+            size = min(unit, file.length - begin)
+            fetch = partial(self._unit_from_peers, peers, file, begin, size, "reader")
+            data = recent.obtain((file.chunk.id.value, file.offset, begin), fetch)
+            if data is None:
+                return None
+            parts.append(data[max(0, start - begin) : start + length - begin])
+        self._peer_files += 1
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def _unit_from_peers(
+        self, peers: Peers, file: FileExtent, begin: int, size: int, role: Role
+    ) -> memoryview | None:
+        """A whole file, or one of its pieces."""
+        chunk = file.chunk
+        # Before a peer is asked: that the store does not answer is not the peer's fault.
+        hashes = None if size == file.length else self._reader.block_hashes(file)
+
+        def request(may_fetch: bool) -> Request:
+            if is_whole(chunk):
+                return ReadFile(chunk, file.offset + begin, size, may_fetch)
+            return ReadPiece(Piece(chunk, file, begin // PIECE_BYTES), may_fetch)
+
+        def verified(bulk: memoryview) -> memoryview:
+            if len(bulk) != size:
+                raise Corrupt(f"{len(bulk)} bytes came for {size} of chunk {chunk.id}")
+            if hashes is None:
+                return verified_file(bulk, file)
+            verify_blocks(bulk, file, begin, hashes)
+            return bulk
+
+        found = self._questions.ask(peers, chunk, role, request, verified)
+        if found is not None:
+            self._peer_bytes += size
+            self._peer_chunks += not is_whole(chunk)
+            self._held_hits += role == "owner"
+        return found
+
+    def _many_of_all_sizes(self, files: Sequence[FileExtent]) -> list[bytes]:
+        """Those of large chunks one after another: each is much."""
+        whole = [at for at, file in enumerate(files) if is_whole(file.chunk)]
+        contents = dict(zip(whole, self.read_many([files[at] for at in whole]), strict=True))
+        return [
+            contents[at] if at in contents else bytes(self.read(file, 0, file.length))
+            for at, file in enumerate(files)
+        ]
+
+    # From the store.
+
+    def _whole_from_store(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
+        found = self._reader.whole(chunk)
+        self._store_chunks += 1
+        self._store_bytes += chunk.head_bytes + chunk.payload_bytes
+        return found
+
+    def _read_from_store(self, file: FileExtent, start: int, length: int) -> memoryview:
+        found = self._reader.read(file, start, length)
+        self._store_files += 1
+        self._store_bytes += length
+        return found
+
+    def _many_from_store(self, files: Sequence[FileExtent]) -> list[bytes]:
+        found = [bytes(content) for content in self._reader.read_many(files)]
+        self._store_files += len(found)
+        self._store_bytes += sum(map(len, found))
+        return found
+
+    @contextmanager
+    def _reading_store(self, name: str) -> Iterator[None]:
+        with self._lock:
+            self._from_store[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._from_store[name] -= 1
+                if not self._from_store[name]:
+                    del self._from_store[name]
+
+
+def _has_pieces(file: FileExtent) -> bool:
+    """Whether it is fetched by pieces rather than whole."""
+    return file.length > PIECE_BYTES or not is_whole(file.chunk)
+
+
+def _as_piece(file: FileExtent, start: int, length: int) -> Piece | None:
+    """The piece that is kept as one, if a range is just that."""
+    if is_whole(file.chunk):
+        return None
+    piece = Piece(file.chunk, file, start // PIECE_BYTES)
+    return piece if start % PIECE_BYTES == 0 and length == piece.length else None

@@ -1,0 +1,213 @@
+"""Questions to peers about chunks, asked one after another as `routing` says, and what is learnt from the answers.
+
+What arrives is believed once it is verified; a peer that sends something else has failed. So has one that does not answer: it is not asked again
+before its breaker lets it (docs/decisions/0011-peer-cache.md, points 5 and 7). What an owner can't keep is not asked of it again for a moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import xxhash
+
+from chunkstore.chunk_source import ChunkRef, FileExtents
+from chunkstore.errors import Corrupt
+from dieselfs.errors import PeerFailed, PeerRefused
+from dieselfs.peercache.members import Member, MemberId
+from dieselfs.peercache.messages import Data, NotHeld, Request
+from dieselfs.peercache.range_batches import RangeBatch, batches, by_chunk
+from dieselfs.peercache.routing import OWNERS_ASKED, Role, owner_of
+from dieselfs.peercache.task_peers import Peers, PendingAnswer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+REASONS: Final = ("silent", "refused", "not held", "failed", "corrupt")
+"""Why a question was not answered by what was asked for."""
+
+NOT_HELD_S: Final = 1.0
+"""Ranges of a chunk that its owner could not keep are read from the store for at most so long."""
+_UNDER_WAY: Final = 16
+"""Messages whose answers are awaited at a time: 128 MiB at most."""
+
+
+class PeerQuestions:
+    """One process's. Thread-safe; waits for answers alone. Make it anew in a forked child."""
+
+    def __init__(self) -> None:
+        # Counted by all threads without a lock: between the steps of such an addition CPython lets no other thread in.
+        self.fallbacks: dict[str, int] = dict.fromkeys(REASONS, 0)
+        self.held_questions = 0
+        self._refused: set[MemberId] = set()
+        self._not_held: set[bytes] = set()
+        self._not_held_until = 0.0
+
+    def ask(
+        self,
+        peers: Peers,
+        chunk: ChunkRef,
+        role: Role,
+        request: Callable[[bool], Request],
+        verified: Callable[[memoryview], T],
+    ) -> T | None:
+        """What `verified` makes of the bytes that a peer has sent; None if the store is to be asked.
+
+        `request` makes the question, told whether it may fetch. `verified` raises `Corrupt` for what is not what was asked for.
+        """
+        for step in peers.steps(chunk.id, role):
+            self.held_questions += not step.may_fetch
+            try:
+                answer = peers.client.ask(step.peer, request(step.may_fetch))
+                if isinstance(answer, Data):
+                    return verified(answer.bulk)
+            except (PeerFailed, Corrupt) as error:
+                self._failed(peers, step.peer, error)
+                continue
+            if step.may_fetch:
+                self._declined(peers, chunk, isinstance(answer, NotHeld))
+            return None
+        return None
+
+    def ask_many(self, peers: Peers, files: FileExtents) -> list[bytes | None]:
+        """Whole files in chunks of at most 16 MiB, as a reader; None for each that the store is to be asked for.
+
+        One message a peer, or a few, all sent before the first answer is awaited.
+        """
+        found = [None if length else b"" for length in files.length]
+        up = {peer.id for peer in peers.placement.members if peers.is_up(peer.id)}
+        waiting = [at for at, length in enumerate(files.length) if length]
+        for _ in range(OWNERS_ASKED):
+            asked = self._by_owner(peers, files, waiting, up)
+            sent = [
+                (peer, batch)
+                for peer, positions in asked.values()
+                for batch in batches(files, positions, may_fetch=True)
+            ]
+            waiting = self._exchange(peers, files, sent, up, found)
+            if not waiting:
+                break
+        return found
+
+    def is_not_held(self, peers: Peers, chunk: ChunkRef) -> bool:
+        """Whether its owner said a moment ago that it can't keep it."""
+        if not self._not_held:
+            return False
+        if peers.runtime.now() >= self._not_held_until:
+            self._not_held = set()
+            return False
+        return chunk.id.value in self._not_held
+
+    def _by_owner(
+        self, peers: Peers, files: FileExtents, waiting: Sequence[int], up: set[MemberId]
+    ) -> dict[MemberId, tuple[Member, list[int]]]:
+        """The peers to ask, and the positions of their files; the store's are left out."""
+        asked: dict[MemberId, tuple[Member, list[int]]] = {}
+        of_chunk: dict[int, list[int] | None] = {}
+        me, is_up, ranked = peers.view.me.id, up.__contains__, peers.placement.ranked
+        which = files.which
+        for position in waiting:
+            number = which[position]
+            try:
+                positions = of_chunk[number]
+            except KeyError:
+                chunk, positions = files.chunks[number], None
+                owner = owner_of(ranked(chunk.id), me, is_up)
+                if owner is not None and owner.id != me and not self.is_not_held(peers, chunk):
+                    positions = asked.setdefault(owner.id, (owner, []))[1]
+                of_chunk[number] = positions
+            if positions is not None:
+                positions.append(position)
+        return asked
+
+    def _exchange(
+        self,
+        peers: Peers,
+        files: FileExtents,
+        sent: Sequence[tuple[Member, RangeBatch]],
+        up: set[MemberId],
+        found: list[bytes | None],
+    ) -> list[int]:
+        """Ask; the positions of what another peer is to be asked for, the one that failed being taken out of `up`.
+
+        A message is answered whole or not at all: if not at all, the files are asked for chunk by chunk.
+        """
+        waiting: list[int] = []
+        again: list[tuple[Member, RangeBatch]] = []
+        for start in range(0, len(sent), _UNDER_WAY):
+            part = sent[start : start + _UNDER_WAY]
+            begun = [self._begin(peers, peer, batch, up) for peer, batch in part]
+            for (peer, batch), pending in zip(part, begun, strict=True):
+                try:
+                    if isinstance(pending, PeerFailed):
+                        raise pending
+                    answer = pending.result()
+                    if isinstance(answer, Data):
+                        _take(files, batch, answer.bulk, found)
+                        continue
+                except (PeerFailed, Corrupt) as error:
+                    if peer.id in up:
+                        up.discard(peer.id)
+                        self._failed(peers, peer, error)
+                    waiting += (at for at in batch.positions if found[at] is None)
+                    continue
+                if len(batch.request.chunks) > 1:
+                    again += ((peer, one) for one in by_chunk(batch, files))
+                else:
+                    self._declined(peers, batch.request.chunks[0], isinstance(answer, NotHeld))
+        if again:
+            waiting += self._exchange(peers, files, again, up, found)
+        return waiting
+
+    def _begin(
+        self, peers: Peers, peer: Member, batch: RangeBatch, up: set[MemberId]
+    ) -> PendingAnswer | PeerFailed:
+        if peer.id not in up:
+            return PeerFailed(f"{peer.id} has just failed")
+        try:
+            return peers.client.begin(peer, batch.request)
+        except PeerFailed as error:
+            return error
+
+    def _declined(self, peers: Peers, chunk: ChunkRef, not_held: bool) -> None:
+        """By who might have fetched it."""
+        self.fallbacks["not held" if not_held else "failed"] += 1
+        if not self._not_held:
+            self._not_held_until = peers.runtime.now() + NOT_HELD_S
+        self._not_held.add(chunk.id.value)
+
+    def _failed(self, peers: Peers, peer: Member, error: PeerFailed | Corrupt) -> None:
+        peers.breakers.failed(peer.id)
+        if isinstance(error, PeerRefused):
+            self.fallbacks["refused"] += 1
+            if peer.id not in self._refused:
+                self._refused.add(peer.id)
+                log.warning(
+                    "peer %s at %s refuses this node, so that its chunks are read from the store: %s; give all nodes of the task the same secret, task name and release",
+                    peer.id, peer.address, error,
+                )  # fmt: skip
+        elif isinstance(error, PeerFailed):
+            self.fallbacks["silent"] += 1
+            log.info("peer %s at %s: %s", peer.id, peer.address, error)
+        else:
+            self.fallbacks["corrupt"] += 1
+            log.error("peer %s at %s sent what it should not: %s", peer.id, peer.address, error)
+
+
+def _take(
+    files: FileExtents, batch: RangeBatch, bulk: memoryview, found: list[bytes | None]
+) -> None:
+    """What is sound of a batch's answer. `Corrupt` if something is not."""
+    at = damaged = 0
+    digest, lengths, hashes = xxhash.xxh3_64_intdigest, files.length, files.hash
+    for position in batch.positions:
+        end = at + lengths[position]
+        content = bytes(bulk[at:end])
+        if digest(content) == hashes[position]:
+            found[position] = content
+        else:
+            damaged += 1
+        at = end
+    if damaged:
+        raise Corrupt(f"{damaged} of {len(batch.positions)} files have wrong checksums")

@@ -1,0 +1,58 @@
+"""What was fetched from a peer because a part of it was wanted: the next part is often asked for next.
+
+A file of some size is read in parts (the kernel asks for 128 KiB), but only whole files, or blocks of large ones, can be verified. So what was fetched and
+verified is kept for a moment, and readers that want parts of it at the same time fetch it once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from dieselfs.peercache.runtime import Runtime
+
+LIMIT_BYTES: Final = 16 << 20
+
+Key: TypeAlias = tuple[bytes, int, int]
+"""Of a range: the chunk's id, the file's offset in it, and where in the file it begins."""
+
+
+class RecentRanges:
+    """Thread-safe. One process's own."""
+
+    def __init__(self, runtime: Runtime, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = runtime.lock()
+        self._changed = runtime.condition(self._lock)
+        self._kept: OrderedDict[Key, memoryview] = OrderedDict()
+        self._kept_bytes = 0
+        self._coming: set[Key] = set()
+
+    def obtain(self, key: Key, fetch: Callable[[], memoryview | None]) -> memoryview | None:
+        """The range, by `fetch` if it is not kept: one at a time, and who waits gets what it brings. None if that brings nothing: who waits tries it too."""
+        with self._lock:
+            while key in self._coming:
+                self._changed.wait()
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+            self._coming.add(key)
+        fetched = None
+        try:
+            fetched = fetch()
+        finally:
+            with self._lock:
+                self._coming.discard(key)
+                if fetched is not None:
+                    self._keep(key, fetched)
+                self._changed.notify_all()
+        return fetched
+
+    def _keep(self, key: Key, data: memoryview) -> None:
+        self._kept[key] = data
+        self._kept_bytes += len(data)
+        while self._kept_bytes > self._limit_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= len(dropped)

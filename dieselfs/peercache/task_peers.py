@@ -1,0 +1,160 @@
+"""The peers that one process may ask: whom its node sees, the connections to them, and whom its breakers let be asked.
+
+A process of the task finds all of it in the task's folder, as soon as the node's master has published a view there, and lets go of it when there is no
+view any more. The master itself, and a simulation, are given theirs. The folder's name is the task's: peers are for tasks that were named.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.chunk_id import ChunkId
+from dieselfs.errors import LocalFileError
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.breakers import Breakers
+from dieselfs.peercache.members import Member, MemberId, View, ViewBoard
+from dieselfs.peercache.messages import Answer, Request
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.placement import Placement
+from dieselfs.peercache.routing import Role, Step, owner_of, steps
+from dieselfs.peercache.runtime import Runtime
+from dieselfs.peercache.view_file import ViewFile
+
+log = logging.getLogger(__name__)
+
+
+class PendingAnswer(Protocol):
+    def result(self) -> Answer: ...
+
+
+class Asker(Protocol):
+    """What is needed of `peer_client.PeerClient`."""
+
+    def ask(self, member: Member, request: Request) -> Answer: ...
+
+    def begin(self, member: Member, request: Request) -> PendingAnswer: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """As of one view."""
+
+    view: View
+    placement: Placement
+    client: Asker
+    breakers: Breakers
+    runtime: Runtime
+
+    def steps(self, chunk: ChunkId, role: Role) -> Iterator[Step]:
+        return steps(self.placement.ranked(chunk), self.view.me.id, self.is_up, role)
+
+    def owner(self, chunk: ChunkId) -> Member | None:
+        return owner_of(self.placement.ranked(chunk), self.view.me.id, self.is_up)
+
+    def is_up(self, peer: MemberId) -> bool:
+        return self.breakers.allows(peer, self.view.answered.get(peer))
+
+
+class TaskPeers:
+    """Thread-safe. A forked child has connections and breakers of its own."""
+
+    def __init__(self, folder: TaskFolder) -> None:
+        self._folder = folder
+        self._board: ViewBoard = ViewFile(folder.path)
+        self._runtime: Runtime | None = None
+        self._given: Asker | None = None
+        """By `attach`; not ours to close."""
+        self._given_breakers: Breakers | None = None
+        self._trouble = ""
+        self._opening: threading.Lock
+        self._opened: Asker | None
+        """Ours."""
+        self._peers: Peers | None
+        renew_now_and_after_fork(self)
+
+    def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
+        """Use these from now on. They stay the caller's."""
+        with self._opening:
+            opened, self._opened = self._opened, None
+            self._runtime, self._board = runtime, board
+            self._given, self._given_breakers = client, breakers
+            self._peers = None
+        if opened is not None:
+            opened.close()
+
+    def current(self) -> Peers | None:
+        """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""
+        view = self._board.current()
+        peers = self._peers
+        if view is None:
+            if peers is not None:
+                self._let_go()
+            return None
+        if peers is None or peers.view is not view:
+            return self._adopted(view)
+        return peers
+
+    def breakers(self) -> Breakers | None:
+        """None if there never was a view."""
+        peers = self._peers
+        return self._given_breakers if peers is None else peers.breakers
+
+    def renew(self) -> None:
+        """In a forked child: it has none of its parent's connections, and a lock of its parent may be held."""
+        self._opening = threading.Lock()
+        self._opened = None
+        self._peers = None
+        if self._given_breakers is not None and self._runtime is not None:
+            self._given_breakers = Breakers(self._runtime.now)
+
+    def _adopted(self, view: View) -> Peers | None:
+        with self._opening:
+            before = self._peers
+            placement = Placement.of(view)
+            if before is not None:
+                if placement.members == before.placement.members:
+                    placement = before.placement  # with its rankings
+                peers = Peers(view, placement, before.client, before.breakers, before.runtime)
+            else:
+                runtime = self._runtime or OperatingSystem()
+                client = self._given or self._open(runtime, view)
+                if client is None:
+                    return None
+                breakers = self._given_breakers or Breakers(runtime.now)
+                peers = Peers(view, placement, client, breakers, runtime)
+            self._peers = peers
+            return peers
+
+    def _open(self, runtime: Runtime, view: View) -> Asker | None:
+        try:
+            assert isinstance(self._board, ViewFile)
+            secret = self._board.read_secret()
+        except LocalFileError as error:
+            self._say(f"{error}; {error.hint}" if error.hint else str(error))
+            return None
+        if secret is None:
+            return None  # it is on its way, or gone
+        name = f"{view.me.id}/{os.getpid()}"
+        self._opened = PeerClient(runtime, secret, self._folder.path.name, name)
+        return self._opened
+
+    def _let_go(self) -> None:
+        with self._opening:
+            opened, self._opened = self._opened, None
+            self._peers = None
+        if opened is not None:
+            opened.close()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("this process reads without peers: %s", trouble)
