@@ -5,7 +5,7 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test soak fuzz faults faults-proof demo bench clean
+.PHONY: help setup torch check format test soak fuzz simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,6 +37,12 @@ soak: torch  ## half an hour of training while its store and other mounts come a
 
 fuzz: setup  ## damaged bytes for every decoder; FUZZ_ARGS="--minutes 60 snapshot"
 	@$(PYTHON_IN_VENV) -m tests.fuzz.fuzz $(FUZZ_ARGS)
+
+simulate: setup  ## the peer cache under a simulated network and clock: SEEDS=5000 of them, or SEED=123 with a trace
+	@$(PYTHON_IN_VENV) -m tests.simulation.run $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))
+
+simulate-proof: setup  ## break the peer cache in known ways: the simulation must find each
+	@$(PYTHON_IN_VENV) -m tests.simulation.proof
 
 faults: torch  ## the fault bench, and its table in docs/reliability.md
 	@DIESELFS_LONG_FAULTS=1 $(PYTHON_IN_VENV) -m tests.faults.report
