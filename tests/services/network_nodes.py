@@ -145,6 +145,42 @@ class Node:
     def unlimit_rate(self) -> None:
         self.run(["tc", "qdisc", "del", "dev", _DEVICE, "root"])
 
+    def processes(self) -> list[int]:
+        """What runs here now, but for the holder of the namespace."""
+        own = os.stat(f"/proc/{self.holder}/ns/net").st_ino
+        return [
+            pid for pid in _marked(self.network) if pid != self.holder and _namespace(pid) == own
+        ]
+
+    def end_processes(self) -> None:
+        """SIGKILL for all that runs here, as when a host dies; its folder and its mounts stay."""
+        deadline = time.monotonic() + END_S
+        while pids := self.processes():
+            assert time.monotonic() < deadline, f"processes {pids} of {self.name} do not end"
+            for pid in pids:
+                _kill(pid, self.network)
+
+    def sent_bytes(self) -> int:
+        """By its device, since it was made."""
+        return self._counted(8)
+
+    def received_bytes(self) -> int:
+        return self._counted(0)
+
+    def established(self, port: int) -> int:
+        """TCP connections to a port of this node."""
+        lines = Path(f"/proc/{self.holder}/net/tcp").read_text().splitlines()[1:]
+        fields = [line.split() for line in lines]
+        return sum(
+            int(local.rpartition(":")[2], 16) == port and state == "01"
+            for _, local, _, state, *_ in fields
+        )
+
+    def _counted(self, column: int) -> int:
+        lines = Path(f"/proc/{self.holder}/net/dev").read_text().splitlines()
+        [counts] = [line.split(":")[1] for line in lines if line.strip().startswith(_DEVICE)]
+        return int(counts.split()[column])
+
     def _filter(self, arriving: str = "", leaving: str = "") -> None:
         """One rule each way, in one transaction."""
         rules = f"""
@@ -179,11 +215,6 @@ class Network:
         """A Redis that the nodes reach, and this process too, which is not in their network."""
         folder = self.folder / "redis"
         return RedisProcess(folder, *options, host=self.hub.address, inside=self.hub.inside)
-
-    def processes(self) -> list[int]:
-        """All that runs in the nodes now, but for those that keep them."""
-        holders = {self.hub.holder, *(node.holder for node in self.nodes)}
-        return [pid for pid in _marked(self.folder) if pid not in holders]
 
 
 @contextmanager
@@ -284,6 +315,13 @@ def _marked(folder: Path) -> list[int]:
         for process in Path("/proc").glob("[0-9]*")
         if _is_marked(int(process.name), folder)
     ]
+
+
+def _namespace(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:  # ended meanwhile
+        return 0
 
 
 def _is_marked(pid: int, folder: Path) -> bool:

@@ -98,6 +98,10 @@ def test_faults_and_their_ends(network: Network) -> None:
     ):
         assert echo.stdout is not None
         assert echo.stdout.readline() == "ready\n"
+        sent = served.sent_bytes()
+        assert is_served(client, served)
+        assert served.sent_bytes() - sent >= 100
+        assert (served.established(7), asking.established(7)) == (1, 0)
         for fault, (begin, of_old, of_new) in FAULTS.items():
             wait_until(lambda: is_served(client, served), f"service before {fault}")
             begin(served, asking)
@@ -121,6 +125,18 @@ def test_a_redis_for_all_nodes_and_for_the_test(network: Network) -> None:
             assert node.run(["redis-cli", *address, "get", "k"]) == "v\n"
 
 
+def test_a_node_s_processes_end_and_no_other(network: Network) -> None:
+    first, second, _ = network.nodes
+    for node in (first, second):
+        node.run(["sh", "-c", "setsid sleep infinity >/dev/null 2>&1 &"])
+    [left] = second.processes()
+    assert len(first.processes()) == 1
+    first.end_processes()
+    assert first.processes() == []
+    assert second.processes() == [left]
+    assert second.run(["echo", "there"]) == "there\n"
+
+
 def test_two_networks_at_once_do_not_meet(network: Network) -> None:
     with network_nodes(1) as second:
         assert second.nodes[0].address == network.nodes[0].address
@@ -138,7 +154,7 @@ def test_nothing_is_left_of_a_killed_run() -> None:
             print(network.folder, flush=True)
             node.run(["mount", "-t", "tmpfs", "tmpfs", node.folder / "home"])
             node.run(["sh", "-c", "setsid sleep infinity >/dev/null 2>&1 & echo $!"])
-            print(network.processes(), flush=True)
+            print(node.processes(), flush=True)
             input()
         """
     pipe = subprocess.PIPE
