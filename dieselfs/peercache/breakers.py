@@ -47,8 +47,8 @@ class Breakers:
 
     def failed(self, peer: MemberId) -> None:
         """It has not answered, or not soundly."""
+        now = self._now()
         with self._lock:
-            now = self._now()
             state = self._remembered(peer, now)
             if state is not None and state.is_open:
                 return
@@ -60,8 +60,9 @@ class Breakers:
         """Whether it may be asked; `answered` says when the last ping that it has answered began. 0.1 µs for who has not failed."""
         if peer not in self._states:
             return True
+        now = self._now()
         with self._lock:
-            state = self._remembered(peer, self._now())
+            state = self._remembered(peer, now)
             if state is None or not state.is_open:
                 return True
             if answered is None or answered < state.until:
@@ -71,8 +72,8 @@ class Breakers:
 
     def states(self) -> Mapping[MemberId, BreakerState]:
         """Of all whose failures are remembered."""
+        now = self._now()
         with self._lock:
-            now = self._now()
             remembered = {peer: self._remembered(peer, now) for peer in list(self._states)}
             return {peer: state for peer, state in remembered.items() if state is not None}
 

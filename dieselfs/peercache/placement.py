@@ -141,4 +141,5 @@ def _ln(value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     series = np.full(len(s), 1.0 / (2 * _TERMS + 1))
     for term in range(_TERMS - 1, -1, -1):
         series = series * square + 1.0 / (2 * term + 1)
-    return whole * _LN_2 + 2.0 * s * series
+    logarithm: npt.NDArray[np.float64] = whole * _LN_2 + 2.0 * s * series
+    return logarithm

@@ -35,8 +35,8 @@ class LeaseRoll:
 
     def join(self, member: Member) -> Sequence[Member]:
         """The entry of another process under the same id is replaced, and told this once."""
+        now = self._now()
         with self._lock:
-            now = self._now()
             self._leases = {
                 id: (known, end) for id, (known, end) in self._leases.items() if end > now
             }
