@@ -67,10 +67,10 @@ def show(invocation: Invocation, name: str, refresh: float | None) -> None:
     output = invocation.output
 
     def look() -> Look:
-        folder = memory_root() / name
-        if "/" in name or not folder.is_dir():
+        root = memory_root()
+        if name.startswith(".") or name not in os.listdir(root):
             raise DieselFSError(f"no task {name} on this node", "`dlcmd task ls` lists them")
-        found = ask(folder)
+        found = ask(root / name)
         if found.memory is None:
             raise DieselFSError(
                 f"task {name} has no master that answers", "the next process that reads begins one"
