@@ -73,7 +73,7 @@ class ChunkReader:
         """Whole chunks must hold what is `expected` of them; of single files their readers say it."""
         self.dataset = dataset
         self._store = store
-        self._expected = expected
+        self.expected = expected
         self._large: OrderedDict[ChunkId, _LargeFiles] = OrderedDict()
         self._threads = CallThreads("chunk-read")
 
@@ -108,7 +108,7 @@ class ChunkReader:
                 f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}"
             )
         verify_files(payload, head.entries, chunk.id)
-        expected = None if self._expected is None else self._expected.of(chunk.id)
+        expected = None if self.expected is None else self.expected.of(chunk.id)
         if expected is not None:
             verify_expected(expected, head.entries, chunk.id)
         return payload

@@ -6,6 +6,8 @@ snapshot's files where, as long, and with the hash that the snapshot says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import FileColumns
 from metadata.snapshot import Snapshot
@@ -21,6 +23,11 @@ class ExpectedFiles:
 
     def __reduce__(self) -> tuple[type[ExpectedFiles], tuple[Snapshot, ...]]:
         return type(self), tuple(self._snapshots)
+
+    @property
+    def snapshots(self) -> Sequence[Snapshot]:
+        """As of now; more may be added at the end."""
+        return tuple(self._snapshots)
 
     def add(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Another one that is read; the same."""

@@ -346,7 +346,8 @@ class Master:
         return flight.as_owner or self._is_reading_store(piece)
 
     def _is_reading_store(self, piece: Piece) -> bool:
-        return self._shared is None or self._shared.is_reading_store(piece.chunk.id)
+        part = None if piece.file is None else piece
+        return self._shared is None or self._shared.is_reading_store(piece.chunk.id, part)
 
     def _settle_budget(self) -> None:
         wishes = [wish for wish in self._members.values() if wish is not None]

@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
+from dieselfs.node_memory.piece import Piece
 
 
 @runtime_checkable
@@ -27,6 +28,6 @@ class SharedSource(ChunkSource, Protocol):
         """Whether another node is asked to fetch it. About 1 µs."""
         ...
 
-    def is_reading_store(self, chunk: ChunkId) -> bool:
-        """Whether a call is reading it from the store just now."""
+    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+        """Whether a call is reading a whole chunk, or a piece of a large file, from the store just now."""
         ...

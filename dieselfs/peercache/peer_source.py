@@ -17,7 +17,7 @@ from typing import Any
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import ChunkReader, verified_file, verify_blocks
+from chunkstore.chunk_reader import ChunkReader, Expected, verified_file, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece, is_whole
@@ -83,6 +83,11 @@ class PeerSource:
         self._peer_files = self._peer_chunks = self._peer_bytes = self._held_hits = 0
         self._store_files = self._store_chunks = self._store_bytes = 0
 
+    @property
+    def expected(self) -> Expected | None:
+        """By which whole chunks are verified."""
+        return self._reader.expected
+
     def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
         """Use these instead of what the folder says: of the leader, which has them, and of a simulation. They stay the caller's."""
         self._peers.attach(runtime, client, board, breakers)
@@ -107,10 +112,12 @@ class PeerSource:
 
     def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         """The same for who owns it, or was asked for it as if it did: from the best other peer if that one holds it, or from the store."""
+        peers = self._current()
+        found = None if peers is None else self._whole_from_peers(peers, chunk, "owner")
+        if found is not None:
+            return found
         with self._reading_store(str(chunk.id)):
-            peers = self._current()
-            found = None if peers is None else self._whole_from_peers(peers, chunk, "owner")
-            return self._whole_from_store(chunk) if found is None else found
+            return self._whole_from_store(chunk)
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         """See `ChunkSource`. A whole file of 4 KiB from a peer takes some µs of this process's time, and the exchange."""
@@ -133,14 +140,13 @@ class PeerSource:
         """A piece of a large file, as `whole_as_owner`."""
         piece = _as_piece(file, start, length)
         assert piece is not None
+        peers = self._current()
+        if peers is not None:
+            found = self._unit_from_peers(peers, file, start, length, "owner")
+            if found is not None:
+                return found
         with self._reading_store(piece.name):
-            peers = self._current()
-            found = (
-                None
-                if peers is None
-                else self._unit_from_peers(peers, file, start, length, "owner")
-            )
-            return self._read_from_store(file, start, length) if found is None else found
+            return self._read_from_store(file, start, length)
 
     def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
         """Whole files, in order: a message a peer, all sent before the first answer is awaited; what is missing from the store together."""
@@ -170,9 +176,9 @@ class PeerSource:
         return owner is not None and owner.id != peers.view.me.id
 
     def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
-        """Whether a whole chunk, or a piece of a large file, is being fetched just now, and that waits for no peer's fetch: from the store, or as owner.
+        """Whether a whole chunk, or a piece of a large file, is being read from the store just now: who waits for that waits for no peer.
 
-        Who waits for it waits in no circle.
+        An owner who asks another whether it holds the chunk is not: that one may be asking the same of us, and nobody waits in a circle.
         """
         return (str(chunk) if piece is None else piece.name) in self._from_store
 

@@ -110,7 +110,7 @@ class SimulatedMemory:
         return self.payload(piece.chunk.id) if piece.file is None else None
 
     def is_coming(self, piece: Piece) -> bool:
-        return piece.chunk.id in self._flights
+        return piece.chunk.id in self._flights and self._from_store(piece.chunk.id)
 
     def bring(self, piece: Piece) -> None:
         self.fetch(piece.chunk, as_owner=True)
