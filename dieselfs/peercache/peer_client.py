@@ -6,11 +6,49 @@ forked child begins with no connections.
 
 from __future__ import annotations
 
-from dieselfs.peercache.members import Member
+import os
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakSet
+
+from dieselfs.errors import PeerFailed
+from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import Answer, Request
-from dieselfs.peercache.peer_connection import Pending
-from dieselfs.peercache.runtime import Runtime
+from dieselfs.peercache.peer_connection import PeerConnection, Pending, connect
+from dieselfs.peercache.runtime import Address, Lock, Runtime
 from dieselfs.peercache.secret import TaskSecret
+
+_CLOSED: Final = "the client of the peer cache was closed"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerClientStatistics:
+    """Of this process. Counts and bytes since it began, unless said otherwise."""
+
+    connections: int = 0
+    """As of now."""
+    connected: int = 0
+    answers: int = 0
+    """With data."""
+    received_bytes: int = 0
+    """Bulk alone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """To one member."""
+
+    address: Address
+    connecting: Lock
+    connection: PeerConnection | None = None
+    connected: int = 0
+    failures: int = 0
+    """Attempts to connect that failed."""
+    failure: PeerFailed | None = None
+    """The last of them."""
+    answers: int = 0
+    """Of connections that were replaced."""
+    received_bytes: int = 0
 
 
 class PeerClient:
@@ -18,7 +56,13 @@ class PeerClient:
 
     def __init__(self, runtime: Runtime, secret: TaskSecret, task: str, name: str) -> None:
         """`name`: of this process, for the logs of servers."""
-        raise NotImplementedError
+        self._runtime = runtime
+        self._secret = secret
+        self._task = task
+        self._name = name
+        self._closed = False
+        self._links: dict[MemberId, _Link] = {}
+        _clients.add(self)
 
     def ask(self, member: Member, request: Request) -> Answer:
         """Its answer, never `Working`; `Data.bulk` has exactly the number of bytes asked for, and is the caller's.
@@ -29,13 +73,83 @@ class PeerClient:
         return self.begin(member, request).result()
 
     def begin(self, member: Member, request: Request) -> Pending:
-        """Ask, and fetch the answer later, by the thread that asks, and soon: the peer can't send more than the network holds meanwhile."""
-        raise NotImplementedError
+        """Ask, and fetch the answer later, but soon: the peer can't send more than the network holds meanwhile, and waits only so long.
+
+        Connects if it must, for up to 2 s. Raises `PeerFailed`, `PeerRefused`.
+        """
+        link = self._links.get(member.id)
+        if link is None:
+            link = self._links.setdefault(member.id, _Link(member.address, self._runtime.lock()))
+        connection = link.connection
+        if connection is None or connection.has_ended or link.address != member.address:
+            connection = self._connect(link, member)
+        return connection.begin(request)
 
     def connections(self) -> int:
         """How many there are now."""
-        raise NotImplementedError
+        return self.statistics().connections
+
+    def statistics(self) -> PeerClientStatistics:
+        links = list(self._links.values())
+        now = [link.connection for link in links if link.connection is not None]
+        return PeerClientStatistics(
+            connections=sum(not connection.has_ended for connection in now),
+            connected=sum(link.connected for link in links),
+            answers=sum(link.answers for link in links)
+            + sum(connection.answers for connection in now),
+            received_bytes=sum(link.received_bytes for link in links)
+            + sum(connection.received_bytes for connection in now),
+        )
 
     def close(self) -> None:
         """All that wait get `PeerFailed`, and all that ask from now on."""
-        raise NotImplementedError
+        self._closed = True
+        for link in list(self._links.values()):
+            if link.connection is not None:
+                link.connection.close(_CLOSED)
+
+    def _connect(self, link: _Link, member: Member) -> PeerConnection:
+        """One at a time; who has waited for another's attempt shares what came of it."""
+        failures = link.failures
+        with link.connecting:
+            before = link.connection
+            moved = link.address != member.address
+            if before is not None and not before.has_ended and not moved:
+                return before
+            if self._is_closed():
+                raise PeerFailed(_CLOSED)
+            if link.failure is not None and link.failures != failures:
+                raise type(link.failure)(str(link.failure), link.failure.hint)
+            try:
+                fresh = connect(self._runtime, self._secret, self._task, self._name, member)
+            except PeerFailed as failure:
+                link.failures += 1
+                link.failure = failure
+                raise
+            if before is not None:
+                before.close(f"peer {member.id} has moved to {member.address}")
+                link.answers += before.answers
+                link.received_bytes += before.received_bytes
+            link.address, link.connection = member.address, fresh
+            link.connected += 1
+        if self._is_closed():  # meanwhile
+            fresh.close(_CLOSED)
+        return fresh
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def renew(self) -> None:
+        """In a forked child, whose copies of the connections are gone: begin anew."""
+        self._links = {}
+
+
+_clients: WeakSet[PeerClient] = WeakSet()
+
+
+def _renew_all() -> None:
+    for client in list(_clients):
+        client.renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

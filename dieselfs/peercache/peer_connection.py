@@ -1,9 +1,293 @@
-from dieselfs.peercache.messages import Answer
+"""The asking side of a connection, shared by threads: each asks when it wants to, and whoever waits reads for all.
+
+A thread that waits and finds nobody reading reads frames until its own answer has come; it gives the others theirs, and then one of them
+goes on reading. So a thread alone does all by itself, at the cost of a lock that nobody else wants, and no thread exists to read.
+
+One rule for the peer: whoever waits hears something within `SILENCE_S`, be it another's answer or that its request is worked at. If not, or
+if a frame is not in order, the connection ends, and all that wait on it go on elsewhere. A request that is only worked at for `PATIENCE_S` is
+given up alone; its late answer is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from dieselfs.errors import PeerFailed
+from dieselfs.peercache.frame_stream import FrameReceiver, receive_greeting
+from dieselfs.peercache.frames import BadFrame, answer_number, decode_answer, encode_request
+from dieselfs.peercache.handshake import NONCE_BYTES, ClientHandshake
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.messages import (
+    Answer,
+    Data,
+    Failed,
+    Join,
+    Leave,
+    Members,
+    NotHeld,
+    Ping,
+    Pong,
+    ReadChunk,
+    ReadFile,
+    ReadPiece,
+    ReadRanges,
+    Request,
+    Working,
+)
+from dieselfs.peercache.runtime import Condition, Runtime, Stream
+from dieselfs.peercache.secret import TaskSecret
+
+SILENCE_S: Final = 1.0
+PATIENCE_S: Final = 15.0
+CONNECT_S: Final = 1.0
+HANDSHAKE_S: Final = 1.0
+_MAX_GIVEN_UP: Final = 64
+"""Answers that are still to come, and that nobody wants: a connection with more is of no use."""
+
+_READ: Final = frozenset((Data, NotHeld, Failed, Working))
+_ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
+    ReadFile: _READ,
+    ReadRanges: _READ,
+    ReadChunk: _READ,
+    ReadPiece: _READ,
+    Ping: frozenset((Pong, Failed)),
+    Join: frozenset((Members, Failed)),
+    Leave: frozenset((Members, Failed)),
+}
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
-    """A question that was asked."""
+    """A question that was asked over a connection."""
+
+    _connection: PeerConnection
+    kind: type[Request]
+    bulk_bytes: int
+    """That its `Data` has."""
+    deadline: float
+    outcome: Answer | str | None = None
+    """A string: why there is no answer."""
+    arrived: Condition | None = None
+    """Of who sleeps until there is an outcome, or nobody reads any more."""
 
     def result(self) -> Answer:
-        """Wait for its answer. Raises `PeerFailed`."""
-        raise NotImplementedError
+        """Wait for its answer; once, by one thread, and not in a forked child. Raises `PeerFailed`."""
+        return self._connection.result(self)
+
+
+class PeerConnection:
+    """Thread-safe. Ends by itself when the peer fails; then all that ask fail."""
+
+    def __init__(self, runtime: Runtime, stream: Stream, peer: str) -> None:
+        """On a stream whose handshake is done. `peer`: for messages to people."""
+        self._runtime = runtime
+        self._stream = stream
+        self._frames = FrameReceiver(stream)
+        self._peer = peer
+        self._numbers = count(1)
+        self._sending = runtime.lock()
+        self._lock = runtime.lock()
+        """Of what follows; but entries of `_waiting` are made without it, by who asks, before it looks whether the connection has ended."""
+        self._reading = False
+        self._ended: str | None = None
+        self._waiting: dict[int, Pending] = {}
+        self._sleeping: dict[Pending, Condition] = {}
+        self._given_up = 0
+        self.answers = 0
+        """With data."""
+        self.received_bytes = 0
+        """Bulk alone."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended is not None
+
+    def begin(self, request: Request) -> Pending:
+        """Send it. A failure shows in the result."""
+        number = next(self._numbers)
+        frame = encode_request(number, request)
+        pending = Pending(
+            self,
+            type(request),
+            _bulk_bytes(request),
+            self._runtime.now() + PATIENCE_S,
+        )
+        self._waiting[number] = pending
+        try:
+            with self._sending:
+                self._stream.send((frame,), SILENCE_S)
+        except OSError as error:
+            self._end(error)
+        except BaseException as error:  # interrupted: a part of the frame may be sent
+            self._end(error)
+            raise
+        if self._ended is not None:
+            self.close(self._ended)
+        return pending
+
+    def result(self, pending: Pending) -> Answer:
+        """See `Pending.result`."""
+        reads = False
+        with self._lock:
+            while pending.outcome is None:
+                if not self._reading:
+                    self._reading = reads = True
+                    break
+                self._sleep(pending)
+            if not self._reading:
+                self._wake_next()
+        if reads:
+            self._read_until(pending)
+        outcome = pending.outcome
+        if isinstance(outcome, str):
+            raise PeerFailed(outcome)
+        assert outcome is not None
+        return outcome
+
+    def close(self, why: str) -> None:
+        """All that wait get `PeerFailed`, and all that ask from now on. From any thread."""
+        with self._lock:
+            if self._ended is None:
+                self._ended = why
+            for pending in list(self._waiting.values()):
+                self._settle(pending, self._ended)
+            self._waiting.clear()
+        self._stream.close()
+
+    def _read_until(self, pending: Pending) -> None:
+        """Give everyone what comes, until there is something for this one. The one thread that reads."""
+        try:
+            while pending.outcome is None:
+                self._receive(pending)
+                if pending.outcome is None and self._runtime.now() > pending.deadline:
+                    with self._lock:
+                        self._give_up(pending)
+        except (OSError, BadFrame) as error:
+            self._end(error)
+        except BaseException as error:  # interrupted within a frame
+            self._end(error)
+            raise
+        finally:
+            with self._lock:
+                self._reading = False
+                self._wake_next()
+
+    def _receive(self, mine: Pending) -> None:
+        """Take in one frame."""
+        header, checksum, bulk_bytes = self._frames.header(SILENCE_S, mine.bulk_bytes)
+        number = answer_number(header, checksum, bulk_bytes)
+        pending = self._waiting.get(number)
+        if pending is None:
+            raise BadFrame("an answer to nothing that was asked")
+        # Before a byte of it is received: what was not asked for has no place to go.
+        if bulk_bytes and bulk_bytes != pending.bulk_bytes:
+            raise BadFrame(f"{bulk_bytes} bytes came instead of {pending.bulk_bytes}")
+        bulk = self._frames.bulk(bulk_bytes)
+        number, answer = decode_answer(header, checksum, bulk)
+        kind = type(answer)
+        if kind not in _ANSWERS[pending.kind]:
+            raise BadFrame(f"{kind.__name__} as an answer to {pending.kind.__name__}")
+        if kind is Data:
+            if bulk_bytes != pending.bulk_bytes:
+                raise BadFrame(f"no bytes came instead of {pending.bulk_bytes}")
+            self.answers += 1
+            self.received_bytes += bulk_bytes
+        elif kind is Working:
+            return
+        del self._waiting[number]
+        if pending is mine:
+            pending.outcome = answer
+            return
+        with self._lock:
+            if pending.outcome is None:
+                self._settle(pending, answer)
+            else:
+                self._given_up -= 1
+
+    # The rest is called with the lock held.
+
+    def _sleep(self, pending: Pending) -> None:
+        remaining_s = pending.deadline - self._runtime.now()
+        if remaining_s <= 0:
+            self._give_up(pending)
+            return
+        if pending.arrived is None:
+            pending.arrived = self._runtime.condition(self._lock)
+        self._sleeping[pending] = pending.arrived
+        try:
+            pending.arrived.wait(remaining_s)
+        finally:
+            del self._sleeping[pending]
+
+    def _wake_next(self) -> None:
+        """Nobody reads: one of those who wait shall. Who is woken and does not, since its own answer is there, wakes the next."""
+        for condition in self._sleeping.values():
+            condition.notify_all()
+            return
+
+    def _settle(self, pending: Pending, outcome: Answer | str) -> None:
+        if pending.outcome is None:
+            pending.outcome = outcome
+            if pending.arrived is not None:
+                pending.arrived.notify_all()
+
+    def _give_up(self, pending: Pending) -> None:
+        pending.outcome = f"{self._peer} has worked for {PATIENCE_S:.0f} s without an answer"
+        self._given_up += 1
+        if self._given_up > _MAX_GIVEN_UP and self._ended is None:
+            self._ended = f"{self._peer} owes too many answers"
+
+    def _end(self, error: BaseException) -> None:
+        """Not with the lock held."""
+        self.close(f"{self._peer}: {str(error) or type(error).__name__}")
+
+
+def connect(
+    runtime: Runtime, secret: TaskSecret, task: str, name: str, member: Member
+) -> PeerConnection:
+    """A connection whose two sides have proved that they are of the task. Raises `PeerFailed` within about 2 s, `PeerRefused`."""
+    peer = f"peer {member.id} at {member.address}"
+    try:
+        stream = runtime.connect(member.address, CONNECT_S)
+    except OSError as error:
+        raise PeerFailed(f"{peer}: {error}") from error
+    try:
+        _shake_hands(runtime, stream, secret, task, name, member)
+    except (OSError, BadFrame) as error:
+        stream.close()
+        raise PeerFailed(f"{peer}: no handshake: {error}") from error
+    except BaseException:
+        stream.close()
+        raise
+    return PeerConnection(runtime, stream, peer)
+
+
+def _shake_hands(
+    runtime: Runtime, stream: Stream, secret: TaskSecret, task: str, name: str, member: Member
+) -> None:
+    deadline = runtime.now() + HANDSHAKE_S
+    handshake = ClientHandshake(secret, task, name, member.id, runtime.random_bytes(NONCE_BYTES))
+    stream.send((handshake.hello(),), HANDSHAKE_S)
+    proof = handshake.prove(receive_greeting(runtime, stream, deadline))
+    stream.send((proof,), HANDSHAKE_S)
+    handshake.check_welcome(receive_greeting(runtime, stream, deadline))
+
+
+def _bulk_bytes(request: Request) -> int:
+    """How many bytes its `Data` has."""
+    match request:
+        case ReadFile():
+            return request.length
+        case ReadRanges():
+            return int(request.length.sum(dtype=np.int64))
+        case ReadChunk():
+            return request.chunk.head_bytes + request.chunk.payload_bytes
+        case ReadPiece():
+            return request.piece.length
+        case _:
+            return 0

@@ -1,25 +1,41 @@
-"""Answers the task's other masters and their processes from what this node's memory holds."""
+"""Answers the task's other masters and their processes from what this node's memory holds.
+
+A thread accepts, and each connection has one of its own (`served_connection`), which first lets the client prove that it is of the task. All that
+strangers can make grow is bounded, and nothing that comes over a connection ends more than that connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
-from dieselfs.peercache.held_chunks import HeldChunks
-from dieselfs.peercache.members import Member, MemberId
-from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.errors import PeerRefused
+from dieselfs.peercache.frame_stream import receive_greeting
+from dieselfs.peercache.frames import BadFrame
+from dieselfs.peercache.handshake import NONCE_BYTES, ServerHandshake
+from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
+from dieselfs.peercache.members import MemberId
+from dieselfs.peercache.runtime import Address, Running, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
+from dieselfs.peercache.served_connection import Roll, ServedConnection, Service
+from dieselfs.peercache.slow_answers import SlowAnswers
 
+__all__ = ["PeerServer", "PeerServerStatistics", "Roll"]
 
-class Roll(Protocol):
-    """The list of members that rank 0 keeps. Thread-safe; neither blocks nor raises."""
+log = logging.getLogger(__name__)
 
-    def join(self, member: Member) -> Sequence[Member]:
-        """Renew its lease; all that have one now."""
-        ...
-
-    def leave(self, member: MemberId) -> None: ...
+HANDSHAKE_S: Final = 2.0
+MAX_CONNECTIONS: Final = 2048
+MAX_STRANGERS: Final = 128
+"""Connected, and nothing proved yet."""
+MAX_WORKERS: Final = 16
+"""Pieces that are brought for peers at a time."""
+MAX_PIECES: Final = 1024
+"""That are waited for, at a time."""
+_BREATH_S: Final = 0.1
+"""After a connection that could not be accepted: there are no descriptors, most likely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,17 @@ class PeerServerStatistics:
     """Bulk alone."""
 
 
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One that is connected."""
+
+    stream: Stream
+    connection: ServedConnection | None = None
+    """None: a stranger."""
+    thread: Running | None = None
+    """None for a moment, at its start."""
+
+
 class PeerServer:
     """Serves from when it is made until `close`."""
 
@@ -51,16 +78,130 @@ class PeerServer:
         roll: Roll | None = None,
     ) -> None:
         """`OSError` if it can't listen there. Pongs tell `held.status()`, with what this server has sent in `served_bytes` and `served_requests`."""
-        raise NotImplementedError
+        self._runtime = runtime
+        self._secret = secret
+        self._task = task
+        self._me = me
+        self._slow = SlowAnswers(runtime, held, MAX_WORKERS, MAX_PIECES)
+        self._service = Service(held, self._slow, roll, self._status)
+        self._lock = runtime.lock()
+        """Of what follows."""
+        self._clients: set[_Client] = set()
+        self._closed = False
+        self._accepted = self._refused = 0
+        self._answers = self._sent_bytes = 0
+        """Of connections that have ended."""
+        self._listener = runtime.listen(listen)
+        self._accepting = runtime.start(self._accept, "peer-server-accepts")
 
     @property
     def address(self) -> Address:
         """With the port that was chosen."""
-        raise NotImplementedError
+        return self._listener.address
 
     def statistics(self) -> PeerServerStatistics:
-        raise NotImplementedError
+        with self._lock:
+            served = [client.connection for client in self._clients if client.connection]
+            return PeerServerStatistics(
+                connections=len(served),
+                accepted=self._accepted,
+                refused=self._refused,
+                requests=self._answers + sum(connection.answers for connection in served),
+                sent_bytes=self._sent_bytes + sum(connection.sent_bytes for connection in served),
+            )
 
     def close(self, timeout_s: float) -> bool:
         """All connections end. Whether all threads have ended, too, within the time: one may hang in a fetch."""
-        raise NotImplementedError
+        deadline = self._runtime.now() + timeout_s
+        with self._lock:
+            self._closed = True
+            clients = tuple(self._clients)
+        self._listener.close()
+        for client in clients:
+            client.stream.close()
+        threads = [self._accepting, *self._slow.close()]
+        threads += [client.thread for client in clients if client.thread is not None]
+        return all([thread.join(deadline - self._runtime.now()) for thread in threads])
+
+    def _accept(self) -> None:
+        """A thread."""
+        while True:
+            try:
+                stream = self._listener.accept()
+            except OSError as error:
+                with self._lock:
+                    if self._closed:
+                        return
+                log.warning("the peer server can't accept a connection: %s", error)
+                self._runtime.sleep(_BREATH_S)
+            else:
+                if not self._admit(_Client(stream)):
+                    stream.close()
+
+    def _admit(self, client: _Client) -> bool:
+        """Give it a thread, if there may be one more."""
+        with self._lock:
+            strangers = sum(client.connection is None for client in self._clients)
+            if len(self._clients) >= MAX_CONNECTIONS or strangers >= MAX_STRANGERS:
+                self._refused += 1
+                return False
+            if self._closed:
+                return False
+            try:
+                client.thread = self._runtime.start(
+                    partial(self._serve, client), "peer-server-serves"
+                )
+            except RuntimeError as error:  # no more threads
+                log.warning("the peer server can't serve one more connection: %s", error)
+                return False
+            self._clients.add(client)
+            return True
+
+    def _serve(self, client: _Client) -> None:
+        """A thread."""
+        try:
+            name = self._greet(client.stream)
+            connection = ServedConnection(self._runtime, client.stream, name, self._service)
+            with self._lock:
+                client.connection = connection
+                self._accepted += 1
+            connection.serve()
+        except (PeerRefused, BadFrame) as error:
+            with self._lock:
+                self._refused += 1
+            log.warning("a connection to the peer server was refused: %s", error)
+        except OSError as error:
+            log.debug("a connection to the peer server has ended: %s", error)
+        except Exception:
+            log.exception("a connection to the peer server failed")
+        finally:
+            client.stream.close()
+            with self._lock:
+                self._clients.discard(client)
+                if client.connection is not None:
+                    self._answers += client.connection.answers
+                    self._sent_bytes += client.connection.sent_bytes
+
+    def _greet(self, stream: Stream) -> str:
+        """The client's name, once it has proved to be of the task."""
+        deadline = self._runtime.now() + HANDSHAKE_S
+        nonce = self._runtime.random_bytes(NONCE_BYTES)
+        handshake = ServerHandshake(self._secret, self._task, self._me, nonce)
+        try:
+            challenge = handshake.challenge(receive_greeting(self._runtime, stream, deadline))
+            stream.send((challenge,), HANDSHAKE_S)
+            welcome = handshake.welcome(receive_greeting(self._runtime, stream, deadline))
+            stream.send((welcome,), HANDSHAKE_S)
+        except PeerRefused:
+            if handshake.refusal:
+                stream.send((handshake.refusal,), HANDSHAKE_S)
+            raise
+        return handshake.client
+
+    def _status(self) -> NodeStatus:
+        sent = self.statistics()
+        return replace(
+            self._service.held.status(),
+            served_bytes=sent.sent_bytes,
+            served_requests=sent.requests,
+        )

@@ -1,0 +1,166 @@
+"""Requests that wait for pieces to be brought into memory: some threads bring, one tells the askers that their requests are worked at.
+
+A piece is brought by one thread however many requests wait for it, and a request waits for all its pieces at once; so no thread waits for
+another, and what is bounded is the number of pieces. Who finds no room in the queue is told that the piece is not held: it can read the
+store itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from chunkstore.errors import ChunkStoreError
+from dieselfs.errors import LocalFileError, MasterGone, NoRoom
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import HeldChunks
+from dieselfs.peercache.messages import Answer, Failed, NotHeld, Request
+from dieselfs.peercache.runtime import Running, Runtime
+
+log = logging.getLogger(__name__)
+
+WORKING_S: Final = 0.3
+"""So often an asker hears that its request is worked at: a third of the silence that it bears."""
+
+
+class Asker(Protocol):
+    """A connection. Neither call raises."""
+
+    def finish(self, number: int, request: Request, failure: Answer | None) -> None:
+        """All pieces were brought, or there is nothing to wait for. May block for as long as the asker takes to take its answer."""
+        ...
+
+    def say_working(self, number: int) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    asker: Asker
+    number: int
+    request: Request
+    missing: int
+    """Pieces that are not there yet; 0: it has been answered."""
+
+
+class SlowAnswers:
+    """Thread-safe. Threads begin when there is something to do."""
+
+    def __init__(
+        self, runtime: Runtime, held: HeldChunks, max_workers: int, max_pieces: int
+    ) -> None:
+        self._runtime = runtime
+        self._held = held
+        self._max_workers = max_workers
+        self._max_pieces = max_pieces
+        lock = runtime.lock()
+        self._lock = lock
+        self._queued = runtime.condition(lock)
+        self._waits = runtime.condition(lock)
+        self._queue: deque[Piece] = deque()
+        self._wanted: dict[str, list[_Waiting]] = {}
+        """By the name of the piece, queued or being brought."""
+        self._waiting: set[_Waiting] = set()
+        self._threads: list[Running] = []
+        self._workers = 0
+        self._idle = 0
+        self._closed = False
+        self._surprises: set[type[Exception]] = set()
+        """That were logged."""
+
+    def begin(self, asker: Asker, number: int, request: Request, pieces: Sequence[Piece]) -> bool:
+        """Bring `pieces`, each named once, then `asker.finish`. False if there is no room for more work."""
+        with self._lock:
+            new = [piece for piece in pieces if piece.name not in self._wanted]
+            if self._closed or len(self._wanted) + len(new) > self._max_pieces:
+                return False
+            if not self._staff(len(new)):
+                return False
+            waiting = _Waiting(asker, number, request, len(pieces))
+            for piece in pieces:
+                self._wanted.setdefault(piece.name, []).append(waiting)
+            self._queue.extend(new)
+            if not self._waiting:
+                self._waits.notify_all()
+            self._waiting.add(waiting)
+            self._queued.notify_all()
+        return True
+
+    def close(self) -> Sequence[Running]:
+        """Nothing is brought or answered from now on; the threads, which end as soon as what they are at has ended."""
+        with self._lock:
+            self._closed = True
+            self._queue.clear()
+            self._waiting.clear()
+            self._queued.notify_all()
+            self._waits.notify_all()
+            return tuple(self._threads)
+
+    def _staff(self, new: int) -> bool:
+        """Threads for so many more pieces, as far as they are allowed. False if there is none at all."""
+        try:
+            if not self._threads:
+                self._threads.append(self._runtime.start(self._tell, "peer-server-tells"))
+            while self._workers < self._max_workers and self._idle < len(self._queue) + new:
+                self._threads.append(self._runtime.start(self._work, "peer-server-brings"))
+                self._workers += 1
+                self._idle += 1
+        except RuntimeError as error:  # no more threads
+            log.warning("the peer server can't start a thread: %s", error)
+        return self._workers > 0
+
+    def _work(self) -> None:
+        """A thread, counted as idle when it starts."""
+        while True:
+            with self._lock:
+                while not self._queue:
+                    if self._closed:
+                        return
+                    self._queued.wait()
+                piece = self._queue.popleft()
+                self._idle -= 1
+            failure = self._bring(piece)
+            with self._lock:
+                ended = []
+                for waiting in self._wanted.pop(piece.name):
+                    if waiting.missing and not self._closed:
+                        waiting.missing = 0 if failure else waiting.missing - 1
+                        if not waiting.missing:
+                            self._waiting.discard(waiting)
+                            ended.append(waiting)
+            for waiting in ended:
+                waiting.asker.finish(waiting.number, waiting.request, failure)
+            with self._lock:
+                self._idle += 1
+
+    def _bring(self, piece: Piece) -> Answer | None:
+        """None: it was held a moment ago."""
+        try:
+            self._held.bring(piece)
+        except (NoRoom, MasterGone):
+            return NotHeld()
+        except (ChunkStoreError, LocalFileError) as error:
+            return Failed(str(error))
+        except Exception as error:
+            if type(error) not in self._surprises:
+                self._surprises.add(type(error))
+                log.exception("piece %s could not be brought for a peer", piece.name)
+            return Failed(f"unexpected: {type(error).__name__}")
+        return None
+
+    def _tell(self) -> None:
+        with self._lock:
+            while not self._closed:
+                if not self._waiting:
+                    self._waits.wait()
+                    continue
+                self._waits.wait(WORKING_S)
+                waiting = list(self._waiting)
+                self._lock.release()
+                try:
+                    for one in waiting:
+                        one.asker.say_working(one.number)
+                finally:
+                    self._lock.acquire()
