@@ -5,7 +5,6 @@ Functions come in pairs; `read_…` raises `BadFrame` for what is out of bounds.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import astuple, fields
@@ -22,6 +21,7 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece
 from dieselfs.peercache.frame_header import MAX_CHUNK_HEAD_BYTES, BadFrame, Scalar
 from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.member_record import is_member_id, member_fields, member_from
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import (
     MAX_MEMBERS,
@@ -36,7 +36,6 @@ from dieselfs.peercache.messages import (
     ReadPiece,
     ReadRanges,
 )
-from dieselfs.peercache.runtime import Address
 
 Fields: TypeAlias = Sequence[Scalar]
 
@@ -45,16 +44,13 @@ CHUNK: Final = struct.Struct(">16sII")
 STATUS_FIELDS: Final = len(fields(NodeStatus))
 MAX_TEXT_BYTES: Final = 8 << 10
 """Of what `Failed` says; longer texts are cut."""
-MAX_LINE_BYTES: Final = 255
-"""Of a host, and of a node's name."""
-MAX_WEIGHT: Final = 1 << 40
 
 _CHUNK_ROW: Final = np.dtype([("id", "V16"), ("head_bytes", ">u4"), ("payload_bytes", ">u4")])
 _CHUNKS_KEPT: Final = 8192
+_MAX_LINE_BYTES: Final = 255
+"""Of a host, and of a node's name."""
 _MAX_COUNT: Final = (1 << 63) - 1
 _MAX_U64: Final = (1 << 64) - 1
-_MEMBER_ID: Final = re.compile(r"[!-~]{1,64}")
-_HOST: Final = re.compile(rf"[!-~]{{1,{MAX_LINE_BYTES}}}")
 
 
 @lru_cache(_CHUNKS_KEPT)  # 1 µs less for a chunk that was named before
@@ -144,11 +140,11 @@ def read_piece(fields: Fields) -> ReadPiece:
 
 
 def join(request: Join) -> Fields:
-    return _checked(request.member)
+    return member_fields(_member(member_fields(request.member)))
 
 
 def read_join(fields: Fields) -> Join:
-    return Join(_member(*fields))
+    return Join(_member(fields))
 
 
 def leave(request: Leave) -> Fields:
@@ -179,9 +175,8 @@ def read_pong(fields: Fields) -> Pong:
 def members(answer: Members) -> Fields:
     if len(answer.members) > MAX_MEMBERS:
         raise BadFrame(f"more than {MAX_MEMBERS} members")
-    ids, hosts, ports, weights, nodes = (
-        zip(*map(_checked, answer.members), strict=True) if answer.members else [()] * 5
-    )
+    rows = [member_fields(_member(member_fields(member))) for member in answer.members]
+    ids, hosts, ports, weights, nodes = zip(*rows, strict=True) if rows else [()] * 5
     texts = ["\n".join(map(str, column)) for column in (ids, hosts, nodes)]
     return *texts, np.array(ports, "<u2").tobytes(), np.array(weights, "<u8").tobytes()
 
@@ -191,34 +186,24 @@ def read_members(fields: Fields) -> Members:
     count = len(ports) // 2
     if count > MAX_MEMBERS or (len(ports), len(weights)) != (2 * count, 8 * count):
         raise BadFrame("not columns of members")
-    texts = [check_text(value, count * (MAX_LINE_BYTES + 1)) for value in fields[:3]]
+    texts = [check_text(value, count * (_MAX_LINE_BYTES + 1)) for value in fields[:3]]
     ids, hosts, nodes = [text.split("\n") if count else [] for text in texts]
     if not len(ids) == len(hosts) == len(nodes) == count:
         raise BadFrame("columns of different lengths")
     port_of, weight_of = np.frombuffer(ports, "<u2"), np.frombuffer(weights, "<u8")
     rows = zip(ids, hosts, port_of.tolist(), weight_of.tolist(), nodes, strict=True)
-    return Members(tuple([_member(*row) for row in rows]))
+    return Members(tuple(map(_member, rows)))
 
 
-def _checked(member: Member) -> Fields:
-    fields = (*(member.id, member.address.host, member.address.port), member.weight, member.node)
-    _member(*fields)
-    return fields
-
-
-def _member(id_: Scalar, host: Scalar, port: Scalar, weight: Scalar, node: Scalar) -> Member:
-    if not isinstance(host, str) or not _HOST.fullmatch(host):
-        raise BadFrame("not a host")
-    if not check_text(node, MAX_LINE_BYTES).isprintable():
-        raise BadFrame("not the name of a node")
-    if _integer(port, (1 << 16) - 1) == 0:
-        raise BadFrame("nobody listens at port 0")
-    address = Address(host, _integer(port, (1 << 16) - 1))
-    return Member(check_member_id(id_), address, _integer(weight, MAX_WEIGHT), str(node))
+def _member(fields: Fields) -> Member:
+    try:
+        return member_from(list(fields))
+    except ValueError:
+        raise BadFrame("not a member") from None
 
 
 def check_member_id(value: Scalar) -> MemberId:
-    if not isinstance(value, str) or not _MEMBER_ID.fullmatch(value):
+    if not isinstance(value, str) or not is_member_id(value):
         raise BadFrame("not a member's id")
     return value
 

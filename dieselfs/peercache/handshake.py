@@ -67,14 +67,14 @@ class ClientHandshake:
     def __init__(
         self, secret: TaskSecret, task: str, client: str, peer: MemberId, nonce: bytes
     ) -> None:
-        """`client`: my name, for the server's log. `peer` "": whichever member listens there; see `peer` afterwards. `nonce`: 32 fresh random bytes.
+        """`client`: my name, for the server's log. `peer`: whom I want. `nonce`: 32 fresh random bytes.
 
         Raises `BadFrame` for a name that is too long or not printable.
         """
-        self.peer: MemberId = peer
         self._secret = secret
+        self._peer = peer
         versions = (OLDEST_VERSION, PROTOCOL_VERSION)
-        names = (_name(task), _name(client), _peer(peer))
+        names = (_name(task), _name(client), check_member_id(peer))
         self._hello = frame(_HELLO, 0, (*versions, *names, _nonce(nonce)))
         self._transcript = b""
 
@@ -86,9 +86,8 @@ class ClientHandshake:
         if not OLDEST_VERSION <= _integer(version) <= PROTOCOL_VERSION:
             raise BadFrame("a version that was not offered")
         _nonce(nonce)
-        if self.peer and member != self.peer:
+        if check_member_id(member) != self._peer:
             raise _refused(_MEMBER)
-        self.peer = check_member_id(member)
         self._transcript = self._hello + bytes(challenge)
         return frame(_PROOF, 0, (self._secret.proof(b"client", self._transcript),))
 
@@ -125,11 +124,11 @@ class ServerHandshake:
         version = min(newest, PROTOCOL_VERSION)
         if version < max(oldest, OLDEST_VERSION):
             raise self._refuse(_VERSION, oldest, newest)
-        task, client, peer = _name(fields[2]), _name(fields[3]), _peer(fields[4])
+        task, client, peer = _name(fields[2]), _name(fields[3]), check_member_id(fields[4])
         _nonce(fields[5])
         if task != self._task:
             raise self._refuse(_TASK)
-        if peer not in ("", self._me):
+        if peer != self._me:
             raise self._refuse(_MEMBER)
         self.client = client
         challenge = frame(_CHALLENGE, 0, (version, self._me, self._nonce))
@@ -211,10 +210,6 @@ def _name(value: Scalar) -> str:
     if not name.isprintable():
         raise BadFrame("not a printable name")
     return name
-
-
-def _peer(value: Scalar) -> MemberId:
-    return "" if value == "" else check_member_id(value)
 
 
 def _integer(value: Scalar) -> int:

@@ -9,9 +9,10 @@ from dieselfs.peercache.members import Member
 from dieselfs.peercache.runtime import Address
 
 MAX_WEIGHT: Final = 1 << 40
+MAX_NODE_BYTES: Final = 255
+"""In UTF-8."""
 _ID: Final = re.compile(r"[!-~]{1,64}")
 _HOST: Final = re.compile(r"[!-~]{1,255}")
-_MAX_NODE: Final = 255
 
 
 def member_fields(member: Member) -> list[str | int]:
@@ -25,12 +26,13 @@ def member_from(fields: object) -> Member:
         case [str(id), str(host), int(port), int(weight), str(node)] if (
             is_member_id(id)
             and _HOST.fullmatch(host)
+            and type(port) is type(weight) is int  # a bool matches int
             and 0 < port < 1 << 16
             and 0 <= weight <= MAX_WEIGHT
-            and len(node) <= _MAX_NODE
-            and (node.isprintable() or not node)
+            and node.isprintable()
+            and len(node.encode()) <= MAX_NODE_BYTES
         ):
-            return Member(id, Address(host, int(port)), int(weight), node)
+            return Member(id, Address(host, port), weight, node)
         case _:
             raise ValueError("not the record of a member")
 
