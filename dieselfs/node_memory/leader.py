@@ -21,11 +21,13 @@ from dieselfs.plan.client_plans import ClientPlans
 if TYPE_CHECKING:
     from dieselfs.peercache.peer_cache import PeerCache
     from dieselfs.peercache.settings import PeerSettings
+    from dieselfs.peercache.shares import Shares
 
 log = logging.getLogger(__name__)
 
 END_S: Final = 60.0
 """Of a helper, for which nobody waits."""
+LEAVE_PEERS_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Leader:
 
     master: Master
     plans: ClientPlans
+    peers: PeerCache | None
     server: Server
     _leadership: Leadership
 
@@ -62,6 +65,10 @@ class Leader:
             budget_bytes = settings.budget_bytes
             if budget_bytes is None:
                 budget_bytes = default_budget_bytes(settings.folder.path)
+            shares = None if settings.peers is None else _shares(source)
+            if shares is None:
+                for folder in (settings.folder.heads, settings.folder.peers):
+                    shutil.rmtree(folder, ignore_errors=True)  # of who led before
             master = Master(
                 settings.folder,
                 source,
@@ -69,11 +76,20 @@ class Leader:
                 settings.policy,
                 follow=lambda plan: plans.follow(plan),
                 planned=lambda: plans.statistics(),
+                owns=None if shares is None else shares.owns,
             )
             plans = ClientPlans(master)
+            peers = None
             try:
-                return cls(master, plans, Server(settings.folder, master), leadership)
+                if shares is not None:
+                    peers = _begun(settings, master, source, shares)
+                server = Server(
+                    settings.folder, master, None if peers is None else peers.statistics
+                )
+                return cls(master, plans, peers, server, leadership)
             except BaseException:
+                if peers is not None:
+                    peers.end(LEAVE_PEERS_S)
                 master.close()
                 raise
         except BaseException:
@@ -86,9 +102,35 @@ class Leader:
         After `timeout_s` nothing is waited for any more, and another process deletes what is left of the files.
         """
         deadline = time.monotonic() + timeout_s
-        remained = self.server.close(timeout_s)
+        if self.peers is not None:
+            self.peers.end(min(LEAVE_PEERS_S, timeout_s))
+        remained = self.server.close(max(0.0, deadline - time.monotonic()))
         self.master.close(max(0.0, deadline - time.monotonic()))
         self._leadership.release(
             remove_folder=not (keep_for_members and remained),
             timeout_s=max(0.0, deadline - time.monotonic()),
         )
+
+
+# What connects to peers is loaded by tasks that have some.
+
+
+def _shares(source: ChunkSource) -> Shares | None:
+    from dieselfs.peercache.peer_source import PeerSource
+    from dieselfs.peercache.shares import Shares
+
+    if isinstance(source, PeerSource):
+        return Shares()
+    log.warning("this task has no peers: what it reads from can't ask them")
+    return None
+
+
+def _begun(
+    settings: MemorySettings, master: Master, source: ChunkSource, shares: Shares
+) -> PeerCache:
+    from dieselfs.peercache.peer_cache import PeerCache
+    from dieselfs.peercache.peer_source import PeerSource
+
+    assert settings.peers is not None
+    assert isinstance(source, PeerSource)
+    return PeerCache.begin(settings.peers, settings.folder, master, source, shares)

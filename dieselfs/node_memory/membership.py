@@ -186,7 +186,7 @@ class Membership:
             private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
         except DieselFSError as error:
             raise MasterGone(str(error)) from error
-        settings = replace(self.settings, folder=private)
+        settings = replace(self.settings, folder=private, peers=None)
         self._try_lead(settings)
         self.settings, self._starts_helpers = settings, False
 

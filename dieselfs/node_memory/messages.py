@@ -36,8 +36,10 @@ from dieselfs.errors import (
     NotYetSupported,
     PlanTooLarge,
 )
+from dieselfs.node_memory import task_report
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.peercache.task_statistics import TaskStatistics
 
 MAX_PACKET_BYTES: Final = 64 << 10
 MAX_NAMES: Final = 512
@@ -135,6 +137,14 @@ class AskStatistics:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class AskTask:
+    """What the node's part in its task's peer cache does."""
+
+    first: int
+    """Of its members: they are told a part at a time."""
+
+
 # Answers.
 
 
@@ -159,6 +169,15 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class Counted:
     statistics: MemoryStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTold:
+    """Without members past the last one."""
+
+    statistics: TaskStatistics | None
+    """None: it has no part in any. Encoded with members from `first` on, decoded with those that were."""
+    first: int = 0
 
 
 # What the master tells.
@@ -186,10 +205,12 @@ Message: TypeAlias = (
     | SetBudget
     | Follow
     | AskStatistics
+    | AskTask
     | Done
     | Working
     | Failed
     | Counted
+    | TaskTold
     | News
 )
 
@@ -203,6 +224,8 @@ def encode(message: Message) -> bytes:
             body = [[_flat(piece) for piece in pieces]]
         case Counted(statistics):
             body = [astuple(statistics)]
+        case TaskTold(statistics, first):
+            body = [None if statistics is None else task_report.flat(statistics, first), first]
         case _:
             body = [getattr(message, field.name) for field in fields(message)]
     packet: bytes = msgpack.packb([_KIND[type(message)], *body])
@@ -345,6 +368,10 @@ def _statistics(value: object) -> MemoryStatistics:
     return MemoryStatistics(*map(_integer, _array(value, len(fields(MemoryStatistics)))))
 
 
+def _task_statistics(value: object) -> TaskStatistics | None:
+    return None if value is None else task_report.read(value)
+
+
 def _news(value: object) -> tuple[tuple[bool, str], ...]:
     items = (_array(item, 2) for item in _array(value, MAX_NAMES))
     return tuple((_flag(evicted), _name(name)) for evicted, name in items)
@@ -377,6 +404,8 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Counted, (_statistics,)),
     (News, (_news,)),
     (Working, ()),
+    (AskTask, (_integer,)),
+    (TaskTold, (_task_statistics, _integer)),
 )
 _KIND: Final = {made: kind for kind, (made, _) in enumerate(_TABLE)}
 _READERS: Final = {_KIND[made]: _reader(made, *readers) for made, readers in _TABLE}

@@ -38,6 +38,7 @@ from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.settings import PeerSettings
+from dieselfs.peercache.task_statistics import TaskStatistics
 
 log = logging.getLogger(__name__)
 
@@ -270,6 +271,14 @@ class NodeMemory:
         pieces, size = self._pieces.size()
         counts = self._hits, self._misses, self._fallbacks
         return NodeMemoryStatistics(*counts, pieces, size, self._membership.joins, node)
+
+    def task_statistics(self) -> TaskStatistics | None:
+        """What the node's part in its task's peer cache does; None if it has none, or there is no master just now. Asks the master."""
+        master = self._membership.current()
+        try:
+            return None if master is None else master.task_statistics()
+        except MasterGone:
+            return None
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Leave the task; end its lead, if this process has it. What was read stays valid; later reads go to the source.

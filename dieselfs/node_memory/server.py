@@ -27,6 +27,7 @@ from dieselfs.node_memory.master_port import MasterPort
 from dieselfs.node_memory.messages import (
     MAX_NAMES,
     AskStatistics,
+    AskTask,
     BadMessage,
     Counted,
     Discard,
@@ -42,12 +43,14 @@ from dieselfs.node_memory.messages import (
     Prefetch,
     Progress,
     SetBudget,
+    TaskTold,
     Unmapped,
     Watch,
     Working,
     failure,
 )
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.task_statistics import TaskStatistics
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +77,15 @@ class _Member:
 class Server:
     """Serves one master from when it is made until `close`. Implements `PieceObserver`."""
 
-    def __init__(self, folder: TaskFolder, master: Master) -> None:
-        """Only for who leads the folder. `OSError` if the socket can't be made."""
+    def __init__(
+        self,
+        folder: TaskFolder,
+        master: Master,
+        task: Callable[[], TaskStatistics] | None = None,
+    ) -> None:
+        """Only for who leads the folder. `task`: what the node's part in its task's peer cache does, if it has one. `OSError` if the socket
+        can't be made."""
+        self._task = task
         self._folder = folder
         self._master = master
         self._members: dict[bytes, _Member] = {}
@@ -361,6 +371,8 @@ class Server:
         with self._changed:
             self._busy[connection] = time.monotonic()
         try:
+            if isinstance(request, AskTask):
+                return TaskTold(None if self._task is None else self._task(), request.first)
             return _answer(port, request)
         finally:
             with self._changed:  # nothing follows the answer

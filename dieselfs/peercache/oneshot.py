@@ -50,7 +50,7 @@ class Oneshot:
         self._changed = runtime.condition(self._lock)
         self._wanted: deque[Piece] = deque()
         self._under_way = 0
-        self._closed = False
+        self._has_begun = self._closed = False
         self._threads: list[Running] = []
         self._busy_since: float | None = None
         self._busy_s = 0.0
@@ -62,17 +62,13 @@ class Oneshot:
         with self._lock:
             if self._closed:
                 return
+            self._has_begun = True
             self._wanted = deque(share)
             self._note_activity()
             while len(self._threads) < min(self._at_once, len(share)):
                 name = f"oneshot-{len(self._threads)}"
                 self._threads.append(self._runtime.start(self._run, name))
             self._changed.notify_all()
-
-    @property
-    def is_done(self) -> bool:
-        with self._lock:
-            return not self._busy()
 
     def statistics(
         self, *, pieces: int, share_bytes: int, held: tuple[int, int]
@@ -89,7 +85,7 @@ class Oneshot:
                 held_bytes=held[1],
                 fetched_bytes=self._fetched_bytes,
                 rate_bytes_s=self._fetched_bytes / busy_s if busy_s else 0.0,
-                done=not self._busy(),
+                done=self._has_begun and not self._busy(),
             )
 
     def close(self, timeout_s: float) -> None:

@@ -1,25 +1,246 @@
-"""A node's part in its task's peer cache, in the process that leads the node: it begins and ends with the leader."""
+"""A node's part in its task's peer cache, in the process that leads the node: it begins and ends with the leader.
+
+What keeps it from taking part (a port in use, a directory that is wrong) keeps no reader waiting: the node works on without peers, and it is
+tried again every few seconds. One thread does that, follows the view (which pieces are of this node's share) and starts the filling.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Final
+
+from dieselfs.errors import DieselFSError
+from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.held_files import HeldFiles
+from dieselfs.peercache.members import MemberId, View
+from dieselfs.peercache.node_share import NodeShare
+from dieselfs.peercache.oneshot import Oneshot
+from dieselfs.peercache.participation import Participation
+from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.placement import Placement, reachable
+from dieselfs.peercache.runtime import Runtime
 from dieselfs.peercache.settings import PeerSettings
-from dieselfs.peercache.task_statistics import TaskStatistics
+from dieselfs.peercache.shares import Shares
+from dieselfs.peercache.task_statistics import MemberState, MemberStatistics, TaskStatistics
+from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+AGAIN_S: Final = 3.0
+"""After this node could not take part."""
+LOOK_S: Final = 0.2
+"""How often the view is looked at: pieces are of the share, or not any more, so much later."""
+STEADY_S: Final = 2.0
+"""A share that has changed is fetched if it stays so for so long: who was only silent for a moment takes it back."""
+SETTLED_S: Final = 30.0
+"""The filling waits so long for nodes that are said to come."""
 
 
 class PeerCache:
     """Begin it by `begin`, end it by `end`."""
 
+    def __init__(
+        self,
+        settings: PeerSettings,
+        folder: TaskFolder,
+        master: Master,
+        source: PeerSource,
+        shares: Shares,
+        runtime: Runtime,
+    ) -> None:
+        self._settings, self._folder, self._master = settings, folder, master
+        self._source, self._shares, self._runtime = source, shares, runtime
+        self._share = NodeShare(shares, self._snapshots, master.names, runtime.now)
+        self._held = HeldFiles(folder, master, self._completed)
+        self._oneshot = Oneshot(runtime, master) if settings.cache_policy == "oneshot" else None
+        self._part: Participation | None = None
+        self._trouble = ""
+        self._fill_at: float | None = None
+        """When the share is to be fetched; None: it need not be."""
+        self._has_settled = False
+        self._give_up_waiting_at = 0.0
+        self._lock = runtime.lock()
+        self._end = runtime.condition(self._lock)
+        self._ending = False
+        self._begin()
+        self._thread = runtime.start(self._run, "peer-cache")
+
     @classmethod
-    def begin(cls, settings: PeerSettings, folder: TaskFolder, master: Master) -> PeerCache:
-        """Never fails: what keeps this node from taking part is logged, and tried again every few seconds, while the node works without peers."""
-        raise NotImplementedError
+    def begin(
+        cls,
+        settings: PeerSettings,
+        folder: TaskFolder,
+        master: Master,
+        source: PeerSource,
+        shares: Shares,
+        runtime: Runtime | None = None,
+    ) -> PeerCache:
+        """Never fails: what keeps this node from taking part is logged, and tried again every few seconds, while the node works without peers.
+
+        `shares`: those that `master` asks whose a piece is.
+        """
+        from dieselfs.peercache.os_runtime import OperatingSystem
+
+        return cls(settings, folder, master, source, shares, runtime or OperatingSystem())
 
     def statistics(self) -> TaskStatistics:
         """About 0.1 ms and 5 µs a member."""
-        raise NotImplementedError
+        part, filling = self._part, None
+        if self._oneshot is not None:
+            share = self._share
+            filling = self._oneshot.statistics(
+                pieces=len(share.pieces), share_bytes=share.size_bytes, held=share.held()
+            )
+        return TaskStatistics(
+            task=self._settings.task,
+            policy=self._settings.cache_policy,
+            members=() if part is None else tuple(self._members(part)),
+            filling=filling,
+            counts=tuple(self._counts(part)),
+            trouble=self._trouble,
+        )
 
     def end(self, timeout_s: float) -> None:
         """Leave the task. Readers go past peers from now on; what does not end within `timeout_s` is left to the end of the process."""
-        raise NotImplementedError
+        deadline = self._runtime.now() + timeout_s
+        with self._lock:
+            self._ending = True
+            self._end.notify_all()
+        self._thread.join(timeout_s)
+        if self._oneshot is not None:
+            self._oneshot.close(0.0)  # its fetches end with the master
+        part, self._part = self._part, None
+        if part is not None:
+            part.end(self._runtime, max(0.0, deadline - self._runtime.now()))
+        self._held.close()
+
+    def _run(self) -> None:
+        pause_s = LOOK_S
+        while not self._ended_within(pause_s):
+            if self._part is None:
+                self._begin()
+            if self._part is not None:
+                self._look(self._part)
+            pause_s = AGAIN_S if self._part is None else LOOK_S
+
+    def _ended_within(self, seconds: float) -> bool:
+        deadline = self._runtime.now() + seconds
+        with self._lock:
+            while not self._ending and (left_s := deadline - self._runtime.now()) > 0:
+                self._end.wait(left_s)
+            return self._ending
+
+    def _begin(self) -> None:
+        try:
+            self._part = Participation.begin(
+                self._settings,
+                self._folder,
+                self._runtime,
+                self._held,
+                self._source,
+                self._master.statistics().budget_bytes,
+            )
+        except (OSError, DieselFSError) as error:
+            hint = error.hint if isinstance(error, DieselFSError) else None
+            trouble = f"{error}; {hint}" if hint else str(error)
+            if isinstance(error, OSError):
+                trouble = f"{self._settings.listen}: {error.strerror or error}"
+            if trouble != self._trouble:
+                log.warning(
+                    "this node works without the peers of task %s, and tries again every %g s: %s",
+                    *(self._settings.task, AGAIN_S, trouble),
+                )
+            self._trouble = trouble
+            return
+        self._trouble = ""
+        self._give_up_waiting_at = self._runtime.now() + SETTLED_S
+        me = self._part.me
+        log.info("%s takes part in task %s at %s", me.id, self._settings.task, me.address)
+
+    def _look(self, part: Participation) -> None:
+        view = part.membership.view
+        placement = self._shares.placement
+        if placement is None or placement.members != reachable(view):
+            self._shares.place(Placement.of(view), part.me.id)
+            self._shares.prepare(self._master.names())
+            self._master.shares_changed()
+        changed = self._share.update()
+        if self._oneshot is not None:
+            self._fill(self._oneshot, part, changed)
+
+    def _fill(self, oneshot: Oneshot, part: Participation, changed: bool) -> None:
+        now = self._runtime.now()
+        if not self._has_settled:
+            self._has_settled = now >= self._give_up_waiting_at or part.membership.settled(
+                self._settings.nodes, 0.0
+            )
+            self._fill_at = now
+        elif changed:
+            self._fill_at = now + STEADY_S
+        if self._has_settled and self._fill_at is not None and now >= self._fill_at:
+            self._fill_at = None
+            oneshot.fill(self._share.pieces)
+
+    def _snapshots(self) -> Sequence[Snapshot]:
+        expected = self._source.expected
+        return expected.snapshots if isinstance(expected, ExpectedFiles) else ()
+
+    def _completed(self, status: NodeStatus) -> NodeStatus:
+        read = self._source.statistics()
+        return replace(
+            status,
+            share_bytes=self._share.size_bytes,
+            share_held_bytes=self._share.held()[1],
+            from_store_bytes=read.bytes_from_store,
+            from_peers_bytes=read.bytes_from_peers,
+        )
+
+    def _members(self, part: Participation) -> Iterator[MemberStatistics]:
+        view, statuses = part.membership.view, part.membership.statuses()
+        now, served = self._runtime.now(), part.server.statistics()
+        for member in view.members:
+            answered = view.answered.get(member.id)
+            if member.id == part.me.id:
+                status = replace(
+                    self._held.status(),
+                    served_bytes=served.sent_bytes,
+                    served_requests=served.requests,
+                )
+            else:
+                status = statuses.get(member.id, NodeStatus())
+            yield MemberStatistics(
+                id=member.id,
+                address=str(member.address),
+                weight=member.weight,
+                node=member.node,
+                state=_state(member.id, view, part),
+                answered_s=None if answered is None else now - answered,
+                status=status,
+            )
+
+    def _counts(self, part: Participation | None) -> Iterator[tuple[str, int]]:
+        read = self._source.statistics()
+        for field in fields(read):
+            value = getattr(read, field.name)
+            if isinstance(value, int):
+                yield f"read.{field.name}", value
+        for reason, count in sorted(read.fallbacks.items()):
+            yield f"read.fallbacks.{reason}", count
+        if part is not None:
+            served = part.server.statistics()
+            for field in fields(served):
+                yield f"served.{field.name}", getattr(served, field.name)
+            yield "connections", part.client.connections()
+
+
+def _state(member: MemberId, view: View, part: Participation) -> MemberState:
+    if member == part.me.id:
+        return "me"
+    if not part.breakers.allows(member, view.answered.get(member)):
+        return "open"
+    return "up" if member in view.answered and member not in view.silent else "silent"

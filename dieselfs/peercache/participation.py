@@ -1,0 +1,85 @@
+"""What a node has while it takes part in its task's peer cache: a server, connections, a place in the directory, and a view."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.breakers import Breakers
+from dieselfs.peercache.directories import open_directory, own_id, own_member, roll_to_keep
+from dieselfs.peercache.held_files import HeldFiles
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.membership import TaskMembership
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.peercache.settings import PeerSettings
+from dieselfs.peercache.view_file import ViewFile
+
+LEAVE_S: Final = 0.5
+"""Of the time to end: a directory that does not answer must not keep the server from closing its connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """From `begin` to `end`."""
+
+    me: Member
+    server: PeerServer
+    client: PeerClient
+    membership: TaskMembership
+    breakers: Breakers
+
+    @classmethod
+    def begin(
+        cls,
+        settings: PeerSettings,
+        folder: TaskFolder,
+        runtime: Runtime,
+        held: HeldFiles,
+        source: PeerSource,
+        memory_bytes: int,
+    ) -> Participation:
+        """Serve, and let `source` ask peers. Raises `OSError` if it can't listen, or a `DieselFSError`; nothing is left then."""
+        listen = settings.listen
+        if not listen.port:
+            listen = _free(runtime, listen)  # a name may depend on the port
+        id = own_id(settings, listen)
+        roll = roll_to_keep(settings, runtime.now)
+        server = PeerServer(runtime, settings.secret, settings.task, id, listen, held, roll)
+        client = None
+        try:
+            me = own_member(settings, server.address, memory_bytes, socket.gethostname())
+            client = PeerClient(runtime, settings.secret, settings.task, id)
+            directory = open_directory(settings, client, roll)
+            board = ViewFile(folder.path)
+            board.write_secret(settings.secret)
+            breakers = Breakers(runtime.now)
+            membership = TaskMembership(runtime, directory, client, me, board)
+            source.attach(runtime, client, board, breakers)
+            membership.start()
+        except BaseException:
+            if client is not None:
+                client.close()
+            server.close(0.0)
+            raise
+        return cls(me, server, client, membership, breakers)
+
+    def end(self, runtime: Runtime, timeout_s: float) -> None:
+        """In the reverse order. What does not end in time is left to end by itself."""
+        deadline = runtime.now() + timeout_s
+        self.membership.close(min(LEAVE_S, timeout_s))
+        self.client.close()
+        self.server.close(max(0.0, deadline - runtime.now()))
+
+
+def _free(runtime: Runtime, address: Address) -> Address:
+    """With a port that nobody listens on just now."""
+    listener = runtime.listen(address)
+    try:
+        return listener.address
+    finally:
+        listener.close()
