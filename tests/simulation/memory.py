@@ -49,7 +49,7 @@ class SimulatedMemory:
     def fetch(self, chunk: ChunkRef, *, as_owner: bool = False) -> None:
         """Return when it is held. One fetch at a time a chunk; who finds one under way waits for it.
 
-        But who was asked by a peer waits only for what does not come from a peer: two nodes whose views differ would wait for each other.
+        But who was asked by a peer waits only for an owner's fetch, or the store's: two nodes whose views differ would wait for each other.
         """
         size = chunk.head_bytes + chunk.payload_bytes
         with self._lock:
@@ -62,16 +62,17 @@ class SimulatedMemory:
                 if flight is None:
                     break
                 while not flight.ended and not self._closed:
-                    if as_owner and not flight.as_owner and not self._from_store(chunk.id):
+                    if as_owner and not (flight.as_owner or self._from_store(chunk.id)):
                         raise NoRoom("a reader of this node fetches it from a peer")
-                    self._changed.wait(0.05 if as_owner and not flight.as_owner else None)
+                    self._changed.wait()
                 if flight.error is not None:
                     raise flight.error
             self._make_room(chunk.id, size, as_owner)
             self._reserved += size
-            flight = self._flights[chunk.id] = _Flight(as_owner)
+            flight = _Flight(as_owner or self._owns(chunk.id))
+            self._flights[chunk.id] = flight
         try:
-            route = self._source.whole_as_owner if as_owner else self._source.whole
+            route = self._source.whole_as_owner if flight.as_owner else self._source.whole
             found = route(chunk)
         except Exception as error:
             flight.error = error

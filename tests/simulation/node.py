@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.errors import NoRoom
+from dieselfs.errors import NoRoom, PeerFailed
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.members import View
+from dieselfs.peercache.members import Member, View
 from dieselfs.peercache.membership import TaskMembership
+from dieselfs.peercache.messages import Answer, ReadChunk, ReadFile, ReadRanges, Request
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
@@ -62,16 +64,46 @@ class Board:
         return self._view
 
 
+class TracedClient(PeerClient):
+    """Says what it asks, and what comes of it."""
+
+    trace: Callable[[str], None]
+
+    def ask(self, member: Member, request: Request) -> Answer:
+        what = _what(request)
+        self.trace(f"asks {member.id} {what}")
+        try:
+            answer = super().ask(member, request)
+        except PeerFailed as error:
+            self.trace(f"failed: {member.id} {what}: {error}")
+            raise
+        self.trace(f"has from {member.id} {what}: {type(answer).__name__}")
+        return answer
+
+
+def _what(request: Request) -> str:
+    match request:
+        case ReadFile(chunk=chunk) | ReadChunk(chunk=chunk):
+            return f"{type(request).__name__} of {chunk.id}{'' if request.may_fetch else ', if held'}"
+        case ReadRanges(chunks=chunks):
+            return f"ReadRanges of {', '.join(str(chunk.id) for chunk in chunks)}"
+    return type(request).__name__
+
+
 class Reader:
     """One process of a node, as it reads."""
 
     def __init__(self, runtime: SimulatedRuntime, world: World, board: Board, name: str) -> None:
         self.name = name
-        self.client = PeerClient(runtime, SECRET, TASK, name)
+        if world.scheduler.tracing:
+            self.client: PeerClient = TracedClient(runtime, SECRET, TASK, name)
+            self.client.trace = world.scheduler.trace  # type: ignore[attr-defined]
+        else:
+            self.client = PeerClient(runtime, SECRET, TASK, name)
         self.breakers = Breakers(runtime.now)
         reader = ChunkReader(world.store, DATASET)
         reader._threads = OneByOne()  # type: ignore[assignment]
-        self.source = PeerSource(reader, cast(TaskFolder, None))
+        self.source = PeerSource(reader, TaskFolder(Path("/nonexistent")))
         self.source.attach(runtime, self.client, board, self.breakers)
 
 

@@ -187,22 +187,31 @@ class World:
         return run
 
     def _read(self, node: SimulatedNode, process: Reader, draw: random.Random) -> None:
-        files = self.dataset.files
+        files, chunks = self.dataset.files, self.dataset.chunks
+        if self.scenario.kind == "calm":
+            # What a node owns its memory has room for, so nothing of that is read past it.
+            elsewhere = process.source.owner_is_elsewhere
+            others = [(file, content) for file, content in files if elsewhere(file.chunk.id)]
+            chunks = tuple(chunk for chunk in chunks if elsewhere(chunk.id))
+        else:
+            others = list(files)
         way = draw.choices(["file", "past memory", "many", "chunk"], [4, 2, 2, 1])[0]
+        if not others:
+            way = "file"
         if way == "many":
-            some = [files[draw.randrange(len(files))] for _ in range(draw.randint(1, 12))]
+            some = [draw.choice(others) for _ in range(draw.randint(1, 12))]
             self.scheduler.trace(f"reads {len(some)} files at once")
             got = process.source.read_many([file for file, _ in some])
             self._check_right([bytes(data) for data in got], [content for _, content in some])
             return
         if way == "chunk":
-            chunk = draw.choice(self.dataset.chunks)
+            chunk = draw.choice(chunks)
             self.scheduler.trace(f"reads chunk {chunk.id}")
             head, payload = process.source.whole(chunk)
             self._check_right(bytes(payload), self.dataset.payloads[chunk.id])
             self._check_right(bytes(head), self.dataset.heads[chunk.id])
             return
-        file, content = draw.choice(files)
+        file, content = draw.choice(list(files) if way == "file" else others)
         self.scheduler.trace(f"reads a file of chunk {file.chunk.id} ({way})")
         if way == "file":
             self._check_right(node.read_file(process, file), content)
