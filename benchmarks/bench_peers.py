@@ -21,15 +21,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contender_process import ContenderProcess, contender
 from benchmarks.harness import report, run_rounds, scratch, spread
 from benchmarks.memcached_server import memcached_client, memcached_servers
+from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents
 from tests.peers.reader_node import FromClient
-from tests.peers.task_nodes import NAME, SECRET, PeerDataset, make_dataset
+from tests.peers.task_nodes import make_dataset
 from tests.services.redis_processes import free_port
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 110 << 10
@@ -38,43 +37,10 @@ BATCH = 128
 GROUP = 4
 GROUP_MEMORY_BYTES = (GROUP + 6) * CHUNK_BYTES
 """For a group, and what is under way to the next."""
-NO_MEMORY_BYTES = 1 << 20
-"""Less than a chunk: what is not here is read as ranges of its owner's memory."""
 BARS = {
     SMALL_BYTES: {"get": 0.8, f"get_many of {BATCH}": 0.7, "chunk-wise": 5.0},
     LARGE_BYTES: {"get": 0.9, f"get_many of {BATCH}": 0.6, "chunk-wise": 1.5},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OnLoopback:
-    """Nodes of one task as processes of this machine: each has its own memory folder and port."""
-
-    folder: Path
-    dataset: PeerDataset
-    ports: Sequence[int]
-
-    def order(self, memory_bytes: int) -> dict[str, Any]:
-        """See `reader_node`."""
-        return {
-            "disk": str(self.dataset.disk),
-            "dataset": NAME,
-            "snapshot": str(self.dataset.snapshot),
-            "memory_bytes": memory_bytes,
-            "task": "bench",
-        }
-
-    def environment(self, number: int, *, gives_memory: bool) -> dict[str, str]:
-        memory = self.folder / f"memory{number}"
-        memory.mkdir(exist_ok=True)
-        return {
-            "DIESELFS_MEMORY_FOLDER": str(memory),
-            "DIESELFS_INDEX": f"lmdb://{self.folder}/index",
-            "DIESELFS_PEERS": ",".join(f"127.0.0.1:{port}" for port in self.ports),
-            "DIESELFS_PEER_LISTEN": f"127.0.0.1:{self.ports[number]}",
-            "DIESELFS_TASK_SECRET": SECRET,
-            "DIESELFS_NO_SHARE": "" if gives_memory else "1",
-        }
 
 
 class PeerReader:
@@ -176,10 +142,8 @@ def measure(files: int, read_files: int, size_bytes: int, rounds: int) -> None:
         task = OnLoopback(folder, dataset, [free_port() for _ in range(3)])
         with memcached_servers(1, memory_mib) as [server], readers(task, paths) as (ranges, whole):
             client = memcached_client([server.port])
-            content = {path: bytes(data) for path, data in contents(dataset)}
-            for path, data in content.items():
-                client.set(path, data)
-            del content
+            for path, data in contents(dataset):
+                client.set(path, bytes(data))
             with contender(MemcachedReader, server.port, paths) as memcached:
                 seeds = iter(range(2, 1_000_000))
                 before = dataset.from_store_bytes()
@@ -208,22 +172,6 @@ def measure(files: int, read_files: int, size_bytes: int, rounds: int) -> None:
                 files_per_s={name: read_files / taken.median(name) for name in (how, baseline)},
                 bytes_from_store=from_store,
             )
-
-
-def contents(dataset: PeerDataset) -> Iterator[tuple[str, memoryview]]:
-    """Each file, from the store."""
-    from chunkstore.chunk_reader import ChunkReader
-    from chunkstore.stores.local_directory import LocalDirectory
-    from metadata.snapshot import Snapshot
-
-    with Snapshot.open(dataset.snapshot) as snapshot:
-        reader = ChunkReader(LocalDirectory(dataset.disk / "store"), snapshot.dataset)
-        for number in range(snapshot.chunk_count):
-            payload = reader.payload(snapshot.chunk(number))
-            for inode in snapshot.files_in_chunk(number):
-                file = snapshot.extent(int(inode))
-                path = snapshot.path_of(int(inode)).decode()
-                yield path, payload[file.offset : file.offset + file.length]
 
 
 def main() -> None:

@@ -6,10 +6,11 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 _PR_SET_PDEATHSIG = 1
@@ -25,42 +26,73 @@ class Contender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ContenderProcess:
-    pid: int
+    process: BaseProcess
     _pipe: Connection
 
     def run(self, *arguments: Any) -> Any:
         """What `run` of the contender returns. `RuntimeError` if it raised."""
-        self._pipe.send(arguments)
-        return self._answer()
+        self.begin(*arguments)
+        return self.answer()
 
-    def _answer(self) -> Any:
+    def begin(self, *arguments: Any) -> None:
+        self._pipe.send(arguments)
+
+    def answer(self) -> Any:
         failed, result = self._pipe.recv()
         if failed:
             raise RuntimeError(result)
         return result
+
+    def end(self) -> None:
+        """In order, if it is there."""
+        try:
+            self._pipe.send(None)
+        except OSError:
+            return
+        self.process.join(30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self._pipe.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ContenderPlan:
+    make: Callable[..., Contender]
+    arguments: tuple[Any, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def contenders(plans: Sequence[ContenderPlan]) -> Iterator[list[ContenderProcess]]:
+    """Made side by side, and ready when this is entered; closed, or killed, at the end."""
+    context = multiprocessing.get_context("spawn")
+    found: list[ContenderProcess] = []
+    try:
+        for plan in plans:
+            mine, its = context.Pipe()
+            arguments = its, plan.make, plan.arguments, dict(plan.environment)
+            process = context.Process(target=_serve, args=arguments)
+            process.start()
+            its.close()
+            found.append(ContenderProcess(process, mine))
+        for each in found:
+            each.answer()
+        yield found
+        for each in found:
+            each.end()
+    finally:
+        for each in found:
+            each.kill()
 
 
 @contextmanager
 def contender(
     make: Callable[..., Contender], *arguments: Any, environment: Mapping[str, str] = {}
 ) -> Iterator[ContenderProcess]:
-    """Ready when it is entered; closed, or killed, at the end."""
-    context = multiprocessing.get_context("spawn")
-    mine, its = context.Pipe()
-    process = context.Process(target=_serve, args=(its, make, arguments, dict(environment)))
-    process.start()
-    its.close()
-    assert process.pid is not None
-    found = ContenderProcess(process.pid, mine)
-    try:
-        found._answer()
+    with contenders([ContenderPlan(make, arguments, environment)]) as [found]:
         yield found
-        mine.send(None)
-        process.join(30)
-    finally:
-        process.kill()
-        process.join()
-        mine.close()
 
 
 def _serve(

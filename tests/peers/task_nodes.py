@@ -250,12 +250,12 @@ class TaskNodes:
 
     def master(self, node: Node) -> int:
         """Process id of the node's master, as soon as there is one."""
-        lock = node.folder / f"memory/dieselfs-{os.geteuid()}" / self.task / "lock"
+        lock = lock_of(node.folder / "memory", self.task)
         found = 0
 
         def is_led() -> bool:
             nonlocal found
-            found = _locker(lock)
+            found = locker(lock)
             return found > 0
 
         eventually(is_led, f"a master of {node.name}")
@@ -308,7 +308,12 @@ def eventually(condition: Callable[[], object], what: str, timeout_s: float = PA
         time.sleep(0.01)
 
 
-def _locker(lock: Path) -> int:
+def lock_of(memory: Path, task: str) -> Path:
+    """In a node's memory folder."""
+    return memory / f"dieselfs-{os.geteuid()}" / task / "lock"
+
+
+def locker(lock: Path) -> int:
     """Who holds the first byte of a lock file; 0 if nobody does."""
     request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:

@@ -1,0 +1,250 @@
+"""DIESEL Fig. 6 redrawn: how fast are files read when a share of the cache has been lost, from a task's peers and from memcached?
+
+20 nodes hold a dataset of 110 KiB files between them: as masters of one task, and as servers of memcached. A part of them is killed, then every file is read
+once, in random order. What is lost is read from a slow disk (8.3 ms a seek, 150 MB/s, one queue): from behind memcached file by file, as users do, and again at each
+epoch, for libmemcached goes on asking the server that is gone; by peers in whole chunks, once, by their next owners. Killed masters come back before the next measurement.
+
+Expectation: 5% of 2,400 files are 120 reads of 9 ms, 1.1 s, for memcached, whose whole epoch takes 0.15 s: nine tenths of its speed, the paper's figure. For
+peers 5% of 66 chunks are 3 reads of 36 ms.
+
+    python -m benchmarks.bench_node_loss [--nodes 20] [--rounds 3] [--quick] >> benchmarks/results/node_loss.jsonl
+    python -m benchmarks.plot_node_loss
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from benchmarks.contender_process import (
+    ContenderPlan,
+    ContenderProcess,
+    contender,
+    contenders,
+)
+from benchmarks.harness import report, scratch
+from benchmarks.memcached_server import MemcachedServer, memcached_client, memcached_servers
+from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_reader import ChunkReader
+from metadata.snapshot import Snapshot
+from tests.peers.reader_node import FromClient
+from tests.peers.task_nodes import PeerDataset, lock_of, locker, make_dataset
+from tests.services.redis_processes import free_port
+
+SIZE_BYTES = 110 << 10
+CHUNK_BYTES = 4 << 20
+SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
+LOST = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+SETTLED_S = 60.0
+
+
+class Holder:
+    """A node of the task; what it leads is a process of its own, which is what is killed."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._source = FromClient(order)
+
+    def run(self) -> dict[str, Any]:
+        return self._source.statistics()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class PeerEpoch:
+    def __init__(self, order: dict[str, Any], paths: list[str]) -> None:
+        self._source = FromClient(order)
+        self._paths = paths
+
+    def run(self, seed: int) -> float:
+        """Seconds of an epoch."""
+        paths = random.Random(seed).sample(self._paths, len(self._paths))
+        begin = time.perf_counter()
+        for path in paths:
+            self._source.read(path)
+        return time.perf_counter() - begin
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class MemcachedEpoch:
+    """What is not there is read from the store, and put there, if that can be done."""
+
+    def __init__(self, ports: Sequence[int], dataset: PeerDataset) -> None:
+        import pylibmc
+
+        self._failure = pylibmc.Error
+        self._client = memcached_client(ports)
+        self._snapshot = Snapshot.open(dataset.snapshot)
+        self._store = ChunkReader(SharedDisk(dataset.disk), self._snapshot.dataset)
+        self._paths = [path for path, _, _ in json.loads(dataset.paths.read_bytes())]
+
+    def run(self, seed: int) -> float:
+        paths = random.Random(seed).sample(self._paths, len(self._paths))
+        begin = time.perf_counter()
+        for path in paths:
+            try:
+                found = self._client.get(path)
+            except self._failure:
+                found = None
+            if found is None:
+                self._from_store(path)
+        return time.perf_counter() - begin
+
+    def close(self) -> None:
+        self._client.disconnect_all()
+        self._snapshot.close()
+
+    def _from_store(self, path: str) -> None:
+        inode = self._snapshot.resolve(path.encode())
+        assert inode is not None
+        file = self._snapshot.extent(inode)
+        data = bytes(self._store.read(file, 0, file.length))
+        try:
+            self._client.set(path, data)
+        except self._failure:
+            pass
+
+
+class Peers:
+    """All masters of the task, and the one reader that is measured, which gives no memory."""
+
+    def __init__(self, task: OnLoopback, budget_bytes: int, paths: list[str]) -> None:
+        self._task = task
+        self._budget_bytes = budget_bytes
+        self._paths = paths
+        self._nodes: dict[int, ExitStack] = {}
+        self._reader: ContenderProcess | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        count = len(self._task.ports) - 1
+        with ExitStack() as all_of_them:
+            all_of_them.callback(lambda: [stack.close() for stack in self._nodes.values()])
+            self.start(list(range(count)))
+            environment = self._task.environment(count, gives_memory=False)
+            self._reader = all_of_them.enter_context(
+                contender(
+                    PeerEpoch,
+                    self._task.order(NO_MEMORY_BYTES),
+                    self._paths,
+                    environment=environment,
+                )
+            )
+            yield
+
+    def start(self, numbers: Sequence[int]) -> None:
+        order = self._task.order(self._budget_bytes)
+        for number in numbers:
+            environment = self._task.environment(number, gives_memory=True)
+            stack = self._nodes[number] = ExitStack()
+            stack.enter_context(contenders([ContenderPlan(Holder, (order,), environment)]))
+
+    def kill(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            pid = locker(lock_of(self._task.folder / f"memory{number}", "bench"))
+            self._nodes.pop(number).close()
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+
+    def epoch(self, seed: int) -> float:
+        assert self._reader is not None
+        taken: float = self._reader.run(seed)
+        return taken
+
+    def settle(self) -> None:
+        """Until an epoch reads nothing from the store."""
+        deadline = time.monotonic() + SETTLED_S
+        while True:
+            before = self._task.dataset.from_store_bytes()
+            self.epoch(0)
+            if self._task.dataset.from_store_bytes() == before:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"files still come from the store after {SETTLED_S} s")
+
+
+def of_peers(
+    task: OnLoopback, budget_bytes: int, paths: list[str], nodes: int, rounds: int
+) -> dict[float, list[float]]:
+    """Files a second, by the share that was lost."""
+    rates: dict[float, list[float]] = {share: [] for share in LOST}
+    peers = Peers(task, budget_bytes, paths)
+    with peers.running():
+        for number in range(rounds):
+            for share in LOST:
+                peers.settle()
+                lost = list(range(round(share * nodes)))
+                peers.kill(lost)
+                rates[share].append(len(paths) / peers.epoch(1 + number))
+                peers.start(lost)
+    return rates
+
+
+def of_memcached(dataset: PeerDataset, nodes: int, rounds: int) -> dict[float, list[float]]:
+    rates: dict[float, list[float]] = {share: [] for share in LOST}
+    memory_mib = 3 * dataset.bytes // nodes // (1 << 20) + 64
+    with memcached_servers(nodes, memory_mib, threads=1) as servers:
+        client = memcached_client([server.port for server in servers])
+        for path, data in contents(dataset):
+            client.set(path, bytes(data))
+        with contender(MemcachedEpoch, [server.port for server in servers], dataset) as reader:
+            reader.run(0)
+            for share in LOST:
+                _stop(servers[: round(share * nodes)])
+                for number in range(rounds):
+                    rates[share].append(dataset.files / reader.run(1 + number))
+    return rates
+
+
+def _stop(servers: Sequence[MemcachedServer]) -> None:
+    for server in servers:
+        server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=20)
+    parser.add_argument("--files", type=int, default=2_400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small: that it works")
+    options = parser.parse_args()
+    if options.quick:
+        options.nodes, options.files, options.rounds = 4, 300, 1
+    with scratch("node-loss") as folder:
+        dataset = make_dataset(folder, options.files, SIZE_BYTES, CHUNK_BYTES)
+        dataset.set_speed(seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
+        paths = [path for path, _, _ in json.loads(dataset.paths.read_bytes())]
+        task = OnLoopback(folder, dataset, [free_port() for _ in range(options.nodes + 1)])
+        rates = {
+            "peers": of_peers(task, dataset.bytes, paths, options.nodes, options.rounds),
+            "memcached": of_memcached(dataset, options.nodes, options.rounds),
+        }
+    for share in LOST:
+        found = {name: statistics.median(of[share]) for name, of in rates.items()}
+        report(
+            "rate against the share of the cache that was lost",
+            lost=round(share * options.nodes) / options.nodes,
+            files_per_s=found,
+            of_whole={
+                name: rate / statistics.median(rates[name][0.0]) for name, rate in found.items()
+            },
+            nodes=options.nodes,
+            files=options.files,
+        )
+
+
+if __name__ == "__main__":
+    main()
