@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dieselfs.errors import DirectoryUnavailable, PeerFailed
 from dieselfs.peercache.directory import LEASE_S
@@ -83,10 +84,13 @@ class RollOfRankZero:
             ) from error
         if not isinstance(answer, Members):
             raise DirectoryUnavailable(f"node 0 of the job at {self._zero.address} keeps no list")
-        for member in answer.members:
-            if member.id == self._zero.id and member.address == self._zero.address:
-                self._zero = member  # the same connection as that for its chunks
-        return answer.members
+        return [self._reached(member) for member in answer.members]
+
+    def _reached(self, member: Member) -> Member:
+        """Node 0 is where everybody looks for it, whatever it calls that place: else it would be connected to in turn at the one and the other."""
+        if member.id != self._zero.id:
+            return member
+        return replace(member, address=self._zero.address)
 
     def leave(self, me: Member) -> None:
         try:

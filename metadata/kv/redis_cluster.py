@@ -105,7 +105,8 @@ class RedisClusterStore(RedisMaps):
         return replies
 
     def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
-        if isinstance(error, exceptions.AskError):
+        # To redis-py a MovedError is an AskError, too: that one is answered by a new map of the slots.
+        if isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError):
             return replace(command, asking=Address(error.host, error.port))
         if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
             return replace(command, asking=None, by_text=False)

@@ -80,11 +80,11 @@ class RedisLeaseSet:
             match reply:
                 case exceptions.NoScriptError() if not command.by_text:
                     command = replace(command, by_text=True)
-                case exceptions.AskError() if self._cluster:
-                    command = replace(command, asking=self._told(reply))
-                case exceptions.MovedError() if self._cluster:
+                case exceptions.MovedError() if self._cluster:  # which is an AskError, too
                     self._master = self._told(reply)
                     command = replace(command, asking=None)
+                case exceptions.AskError() if self._cluster:
+                    command = replace(command, asking=self._told(reply))
                 case _:
                     break
         if is_error(reply):

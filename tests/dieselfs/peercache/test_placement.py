@@ -53,7 +53,9 @@ def test_golden_rankings() -> None:
 
 
 def test_the_logarithm_is_one() -> None:
-    uniform = np.concatenate([np.random.default_rng(1).random(10_000), 1 - 2.0 ** -np.arange(1, 54)])
+    uniform = np.concatenate(
+        [np.random.default_rng(1).random(10_000), 1 - 2.0 ** -np.arange(1, 54)]
+    )
     uniform = np.concatenate([uniform, 2.0 ** -np.arange(1.0, 54.0)])
     ours = placement._ln(uniform)
     assert np.allclose(ours, [math.log(value) for value in uniform], rtol=1e-14, atol=0)
@@ -74,7 +76,9 @@ def test_the_order_of_members_does_not_matter(order: list[int], seed: int) -> No
     assert owners([some[at] for at in order], chunks) == owners(some, chunks)
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [64 << 10] * 8, [1, 2, 3, 4], [1000, 1, 500], [7] * 40])
+@pytest.mark.parametrize(
+    "weights", [[1, 1], [64 << 10] * 8, [1, 2, 3, 4], [1000, 1, 500], [7] * 40]
+)
 def test_shares_are_as_the_weights(weights: list[int]) -> None:
     of = [member(f"node-{number}", weight) for number, weight in enumerate(weights)]
     found = Placement(of)

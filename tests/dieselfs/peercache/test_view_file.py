@@ -94,7 +94,9 @@ def test_it_is_this_users_alone(master: ViewFile, tmp_path: Path) -> None:
         master.write_secret(SECRET)
     finally:
         os.umask(before)
-    modes = [os.stat(tmp_path / name).st_mode & 0o777 for name in ("peers", "peers/view", "peers/secret")]
+    modes = [
+        os.stat(tmp_path / name).st_mode & 0o777 for name in ("peers", "peers/view", "peers/secret")
+    ]
     assert modes == [0o700, 0o600, 0o600]
     assert SECRET.value not in (tmp_path / "peers" / "view").read_bytes()
 

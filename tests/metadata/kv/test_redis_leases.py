@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from redis.crc import key_slot
+
+from metadata.errors import IndexUnavailable
+from metadata.kv.redis_leases import RedisLeaseSet
+from tests.services.redis_processes import RedisCluster, free_port, wait_until
+
+LEASE_S = 60.0
+
+
+@pytest.fixture
+def name() -> str:
+    return f"leases-{uuid.uuid4().hex}"
+
+
+def test_entries_are_told_until_they_are_removed(redis_url: str, name: str) -> None:
+    leases = RedisLeaseSet(redis_url, name)
+    assert leases.renew("a", b"a 1", LEASE_S) == [b"a 1"]
+    assert set(leases.renew("b", b"b \0\xff", LEASE_S)) == {b"a 1", b"b \0\xff"}
+    assert set(leases.renew("a", b"a 2", LEASE_S)) == {b"a 1", b"a 2", b"b \0\xff"}
+    leases.remove(b"b \0\xff")
+    leases.remove(b"b \0\xff")
+    assert leases.renew("a", b"a 2", LEASE_S) == [b"a 2"]
+    leases.close()
+
+
+def test_ids_that_begin_alike_are_different(redis_url: str, name: str) -> None:
+    leases = RedisLeaseSet(redis_url, name)
+    leases.renew("node", b"node 1", LEASE_S)
+    leases.renew("node-1", b"node-1 1", LEASE_S)
+    assert set(leases.renew("nod", b"nod 1", LEASE_S)) == {b"node 1", b"node-1 1", b"nod 1"}
+
+
+def test_a_lease_ends_by_the_clock_of_the_server(redis_url: str, name: str) -> None:
+    leases = RedisLeaseSet(redis_url, name)
+    leases.renew("short", b"short", 0.05)
+    wait_until(lambda: leases.renew("a", b"a", LEASE_S) == [b"a"], "it does not end")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis+cluster://", "redis+cluster://h:1,,h:2", "http://h:1", "redis://h:x", "redis://h?x=1"],
+)
+def test_no_address_of_a_redis(url: str) -> None:
+    with pytest.raises(IndexUnavailable):
+        RedisLeaseSet(url, "x")
+
+
+def test_a_cluster_some_of_whose_named_nodes_are_gone(redis_cluster_url: str, name: str) -> None:
+    _, _, hosts = redis_cluster_url.partition("://")
+    url = f"redis+cluster://127.0.0.1:{free_port()},{hosts}"
+    assert RedisLeaseSet(url, name).renew("a", b"a", LEASE_S) == [b"a"]
+    nobody = RedisLeaseSet(f"redis+cluster://127.0.0.1:{free_port()}", name)
+    with pytest.raises(IndexUnavailable, match="check the address"):
+        nobody.renew("a", b"a", LEASE_S)
+
+
+def test_the_set_moves_with_its_slot(own_redis_cluster: RedisCluster, name: str) -> None:
+    """The master and its replica change places: found again at once, and what was there is there."""
+    leases = RedisLeaseSet(own_redis_cluster.url, name)
+    leases.renew("a", b"a", LEASE_S)
+    at = [0, 5461, 10923, 16384]
+    number = next(n for n in range(3) if at[n] <= key_slot(name.encode()) < at[n + 1])
+    master, replica = own_redis_cluster.nodes[number], own_redis_cluster.nodes[number + 3]
+    with replica.client() as client:
+        client.execute_command("CLUSTER", "FAILOVER")
+    wait_until(
+        lambda: {replica, master} & set(own_redis_cluster.masters()) == {replica}, "no fail-over"
+    )
+    assert set(leases.renew("b", b"b", LEASE_S)) == {b"a", b"b"}
+    master.stop()
+    assert set(leases.renew("b", b"b", LEASE_S)) == {b"a", b"b"}
+    replica.stop()
+    with pytest.raises(IndexUnavailable):
+        leases.renew("b", b"b", LEASE_S)
