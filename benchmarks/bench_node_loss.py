@@ -123,17 +123,17 @@ class Peers:
         self._task = task
         self._budget_bytes = budget_bytes
         self._paths = paths
-        self._nodes: dict[int, ExitStack] = {}
+        self._stack = ExitStack()
+        self._nodes: dict[int, ContenderProcess] = {}
         self._reader: ContenderProcess | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         count = len(self._task.ports) - 1
-        with ExitStack() as all_of_them:
-            all_of_them.callback(lambda: [stack.close() for stack in self._nodes.values()])
+        with self._stack:
             self.start(list(range(count)))
             environment = self._task.environment(count, gives_memory=False)
-            self._reader = all_of_them.enter_context(
+            self._reader = self._stack.enter_context(
                 contender(
                     PeerEpoch,
                     self._task.order(NO_MEMORY_BYTES),
@@ -144,16 +144,19 @@ class Peers:
             yield
 
     def start(self, numbers: Sequence[int]) -> None:
+        """Side by side."""
         order = self._task.order(self._budget_bytes)
-        for number in numbers:
-            environment = self._task.environment(number, gives_memory=True)
-            stack = self._nodes[number] = ExitStack()
-            stack.enter_context(contenders([ContenderPlan(Holder, (order,), environment)]))
+        plans = [
+            ContenderPlan(Holder, (order,), self._task.environment(number, gives_memory=True))
+            for number in numbers
+        ]
+        made = self._stack.enter_context(contenders(plans))
+        self._nodes.update(zip(numbers, made, strict=True))
 
     def kill(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             pid = locker(lock_of(self._task.folder / f"memory{number}", "bench"))
-            self._nodes.pop(number).close()
+            self._nodes.pop(number).end()
             if pid:
                 os.kill(pid, signal.SIGKILL)
 

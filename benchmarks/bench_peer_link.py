@@ -1,0 +1,255 @@
+"""What does the link between two peers cost, beside memcached?
+
+A server that holds buffers, and a client, in two processes over loopback, with nothing behind and nothing above them; beside it memcached with
+pylibmc, which holds as many files of the same size. Contenders take turns.
+
+    file               one file a message, in random order, against `get`
+    128 files          128 a message, made `bytes` one by one as a caller wants them, against `get_multi`
+    whole chunks       4 MiB with their heads, against a bare socket that sends as many bytes without being asked
+
+Expectation: a `get` of 4 KiB takes memcached 22 us, most of it system calls and the change of threads. Ours makes as many calls and some 10 us of Python
+on both sides, but looks for the answer before it sleeps: 1 to 2. A batch pays for them once: 1 to 2. Chunks: the kernel copies twice, whoever sends: 0.8.
+
+    python -m benchmarks.bench_peer_link [--rounds 9] [--messages 4000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.contender_process import contender
+from benchmarks.harness import report, run_rounds, spread
+from benchmarks.memcached_server import memcached_client, memcached_servers
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.messages import Data, ReadChunk, ReadFile, ReadRanges
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.secret import TaskSecret
+
+CHUNKS, CHUNK_BYTES, HEAD_BYTES = 48, 4 << 20, 64 << 10
+SIZES = {"4 KiB": 4 << 10, "110 KiB": 110 << 10}
+BATCH = 128
+BARS = {
+    "4 KiB, file": 0.8,
+    "4 KiB, 128 files": 0.7,
+    "110 KiB, file": 0.9,
+    "110 KiB, 128 files": 0.6,
+}
+SECRET = TaskSecret(b"of a benchmark, as known as can be")
+TASK = "bench"
+REFS = [
+    ChunkRef(ChunkId(number.to_bytes(16, "big")), HEAD_BYTES, CHUNK_BYTES)
+    for number in range(CHUNKS)
+]
+
+
+class Buffers:
+    """Implements `HeldChunks`."""
+
+    def __init__(self) -> None:
+        whole = memoryview(os.urandom(CHUNK_BYTES) * CHUNKS)
+        self._head = memoryview(bytes(HEAD_BYTES))
+        self._payloads = {
+            ref.id: whole[number * CHUNK_BYTES :][:CHUNK_BYTES] for number, ref in enumerate(REFS)
+        }
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        return self._payloads.get(chunk)
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        return self._head if chunk in self._payloads else None
+
+    def piece(self, piece: Piece) -> memoryview | None:
+        return self._payloads.get(piece.chunk.id)
+
+    def is_coming(self, piece: Piece) -> bool:
+        return False
+
+    def bring(self, piece: Piece) -> None:
+        raise AssertionError("all is held")
+
+    def status(self) -> NodeStatus:
+        return NodeStatus()
+
+
+class Serving:
+    """The server's process."""
+
+    def __init__(self) -> None:
+        self._server = PeerServer(
+            OperatingSystem(), SECRET, TASK, "server", Address("127.0.0.1", 0), Buffers()
+        )
+
+    def run(self) -> Address:
+        return self._server.address
+
+    def close(self) -> None:
+        self._server.close(5)
+
+
+class BareSocket:
+    """Sends chunks to one who connects, for as long as that one takes them."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        connection, _ = self._listening.accept()
+        chunk = os.urandom(HEAD_BYTES + CHUNK_BYTES)
+        while connection.recv(1):
+            connection.sendall(chunk)
+
+    def run(self) -> int:
+        port: int = self._listening.getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def bulk(answer: object) -> memoryview:
+    assert isinstance(answer, Data), answer
+    return answer.bulk
+
+
+def measure(
+    name: str, rounds: int, bytes_each: int, ours: Callable[[], None], theirs: Callable[[], None]
+) -> None:
+    timed = run_rounds({"peer": ours, "baseline": theirs}, rounds)
+    ratios = timed.ratios("peer", "baseline")
+    report(
+        f"the link between peers, {name}",
+        ratio=spread(ratios),
+        bar=BARS.get(name),
+        MB_per_s=bytes_each / timed.median("peer") / 1e6,
+        baseline_MB_per_s=bytes_each / timed.median("baseline") / 1e6,
+    )
+
+
+def measure_files(
+    client: PeerClient, member: Member, size_name: str, rounds: int, messages: int
+) -> None:
+    size = SIZES[size_name]
+    per_chunk = CHUNK_BYTES // size
+    count = CHUNKS * per_chunk
+    chance = random.Random(1)
+    picked = [chance.randrange(count) for _ in range(messages)]
+    batches = [chance.sample(range(count), BATCH) for _ in range(max(messages // 32, 8))]
+    lengths = np.full(BATCH, size, np.uint32)
+
+    with memcached_servers(1, 1024) as (server,):
+        memcached = memcached_client([server.port])
+        for number in range(count):
+            memcached.set(f"k{number}", os.urandom(size))
+
+        def files() -> None:
+            for number in picked:
+                chunk, place = divmod(number, per_chunk)
+                request = ReadFile(REFS[chunk], place * size, size, True)
+                assert len(bytes(bulk(client.ask(member, request)))) == size
+
+        def get() -> None:
+            for number in picked:
+                assert len(memcached.get(f"k{number}")) == size
+
+        def many() -> None:
+            for batch in batches:
+                chunks, places = np.divmod(np.array(batch, np.uint32), per_chunk)
+                named, which = np.unique(chunks, return_inverse=True)
+                request = ReadRanges(
+                    tuple(REFS[chunk] for chunk in named.tolist()),
+                    which.astype(np.uint16),
+                    (places * size).astype(np.uint32),
+                    lengths,
+                    True,
+                )
+                whole = bulk(client.ask(member, request))
+                files = [bytes(whole[at : at + size]) for at in range(0, BATCH * size, size)]
+                assert len(files) == BATCH
+
+        def many_in_parts() -> None:
+            """As many a message as the protocol allows, all under way at once."""
+            for batch in batches:
+                pending = []
+                for at in range(0, BATCH, 64):
+                    part = np.array(batch[at : at + 64], np.uint32)
+                    chunks, places = np.divmod(part, per_chunk)
+                    named, which = np.unique(chunks, return_inverse=True)
+                    request = ReadRanges(
+                        tuple(REFS[chunk] for chunk in named.tolist()),
+                        which.astype(np.uint16),
+                        (places * size).astype(np.uint32),
+                        lengths[: len(part)],
+                        True,
+                    )
+                    pending.append(client.begin(member, request))
+                files = []
+                for one in pending:
+                    whole = bulk(one.result())
+                    files += [bytes(whole[at : at + size]) for at in range(0, len(whole), size)]
+                assert len(files) == BATCH
+
+        def get_multi() -> None:
+            for batch in batches:
+                assert len(memcached.get_multi([f"k{number}" for number in batch])) == BATCH
+
+        one_message = BATCH * size <= 8 << 20
+        measure(f"{size_name}, file", rounds, messages * size, files, get)
+        measure(
+            f"{size_name}, {BATCH} files",
+            rounds,
+            len(batches) * BATCH * size,
+            many if one_message else many_in_parts,
+            get_multi,
+        )
+
+
+def measure_chunks(client: PeerClient, member: Member, rounds: int) -> None:
+    with contender(BareSocket) as bare:
+        connection = socket.create_connection(("127.0.0.1", bare.run()))
+        target = memoryview(bytearray(HEAD_BYTES + CHUNK_BYTES))
+
+        def chunks() -> None:
+            for ref in REFS * 4:
+                assert len(bulk(client.ask(member, ReadChunk(ref, True)))) == len(target)
+
+        def from_socket() -> None:
+            for _ in range(4 * CHUNKS):
+                connection.send(b"x")
+                got = connection.recv_into(target, 0, socket.MSG_WAITALL)
+                assert got == len(target)
+
+        measure("whole chunks", rounds, 4 * CHUNKS * len(target), chunks, from_socket)
+        connection.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--messages", type=int, default=4000)
+    options = parser.parse_args()
+    with contender(Serving) as serving:
+        client = PeerClient(OperatingSystem(), SECRET, TASK, "bench")
+        member = Member("server", serving.run(), 1)
+        for size_name in SIZES:
+            measure_files(client, member, size_name, options.rounds, options.messages)
+        measure_chunks(client, member, options.rounds)
+        client.close()
+
+
+if __name__ == "__main__":
+    main()
