@@ -309,6 +309,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     options,
                     newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
                     store_statistics=store.statistics,
+                    peer_statistics=lambda: _peer_figures(memory),
                     serving=lease.serve,
                     ending=ending,
                 )

@@ -7,13 +7,11 @@ import json
 import os
 import re
 import shutil
-import signal
+import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,3 +81,195 @@ def test_a_mount_with_wrong_options_is_refused_in_the_terminal(
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert said in result.err
     assert not mountpoint.is_mount()
+
+
+@dataclass(frozen=True)
+class NodeHere:
+    """One of several on this machine."""
+
+    dlcmd: Dlcmd
+    memory: Path
+    mountpoint: Path
+    environment: dict[str, str]
+
+    def __call__(self, *arguments: str | Path) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DIESELFS_MEMORY_FOLDER", str(self.memory))
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            result = self.dlcmd(*arguments)
+        assert result.code == 0, result.err
+        return result
+
+    def mount(self, *arguments: str) -> int:
+        """The daemon's process id."""
+        flags = ["--memory", "64MiB", "--store-ahead", "0", "--task", TASK, *arguments]
+        [record] = self("mount", "pets", self.mountpoint, "--no-index", "--json", *flags).records
+        return int(record["pid"])
+
+    def show(self) -> dict[str, Any]:
+        [record] = self("task", "show", TASK, "--json").records
+        return dict(record)
+
+    def sees(self, *ids: str) -> bool:
+        members = self.show()["members"]
+        return [m["id"] for m in members if m["state"] in ("me", "up")] == sorted(ids)
+
+    def statistics(self) -> dict[str, Any]:
+        return dict(json.loads((self.mountpoint / ".dieselfs/stats.json").read_text()))
+
+    def umount(self) -> float:
+        """Seconds until the daemon has ended, and its task's folder is gone."""
+        began = time.monotonic()
+        self("umount", self.mountpoint)
+        eventually(lambda: not list(self.memory.glob("*/*")), "the end of the task's folder")
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def nodes(dlcmd: Dlcmd, pictures: Path, tmp_path: Path) -> Iterator[list[NodeHere]]:
+    """Two, whose mounts are gone afterwards."""
+    made = []
+    for number in range(2):
+        memory = Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm"))
+        mountpoint = tmp_path / f"mnt{number}"
+        mountpoint.mkdir()
+        made.append(NodeHere(dlcmd, memory, mountpoint, {}))
+    yield made
+    for node in made:
+        subprocess.run(["umount", "-l", node.mountpoint], check=False, stderr=subprocess.DEVNULL)
+    for node in made:
+        eventually(lambda node=node: not list(node.memory.glob("*/*/socket")), "an end")
+        shutil.rmtree(node.memory)
+
+
+@pytest.fixture
+def pictures(dlcmd: Dlcmd, dataset: Path) -> Path:
+    """The dataset `pets` in some dozens of chunks, with its snapshot in the store."""
+    for number in range(160):
+        file = dataset / f"{number // 4}" / f"{number}.jpg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(os.urandom(5000))
+    small = ("--chunk-size", "32KiB", "--order", "path")
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1", *small).code == 0
+    assert dlcmd("snapshot", "create", "pets").code == 0
+    return dataset
+
+
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.touch(mode=0o600)
+    file.write_text(SECRET)
+    return file
+
+
+def read_all(source: Path, mountpoint: Path) -> None:
+    for file in source.rglob("*.jpg"):
+        assert (mountpoint / file.relative_to(source)).read_bytes() == file.read_bytes()
+
+
+def every_word(pids: Sequence[int], *folders: Path) -> bytes:
+    """Arguments of processes, and all that was written below folders."""
+    words = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+    for folder in folders:
+        words += [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+    return b"\n".join(words)
+
+
+def start_by_list(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+    """One is told by flags, the other by -o options and a variable."""
+    one, two = (f"127.0.0.1:{free_port()}" for _ in nodes)
+    nodes[1].environment["DIESELFS_TASK_SECRET"] = SECRET
+    flags = ["--peers", f"{one},{two}", "--peer-listen", one, "--secret-file", str(secret_file)]
+    options = f"peers={one}+{two},peer_listen={two}"
+    return [nodes[0].mount(*flags), nodes[1].mount("-o", options)]
+
+
+def start_by_redis(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+    flags = ["--index", url, "--peers", "redis", "--secret-file", str(secret_file)]
+    return [node.mount(*flags, "--peer-name", f"n{n}") for n, node in enumerate(nodes)]
+
+
+def start_by_rank(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+    """Variables alone say it."""
+    for rank, node in enumerate(nodes):
+        node.environment.update(
+            DIESELFS_PEERS="torch",
+            DIESELFS_TASK_SECRET_FILE=str(secret_file),
+            MASTER_ADDR="127.0.0.1",
+            NODE_RANK=str(rank),
+            NNODES="2",
+        )
+    port = str(free_port() - 100)
+    for node in nodes:
+        node.environment["MASTER_PORT"] = port
+    return [node.mount() for node in nodes]
+
+
+@needs_fuse
+@pytest.mark.parametrize("start", [start_by_list, start_by_redis, start_by_rank])
+def test_two_mounts_put_their_memory_together(
+    nodes: list[NodeHere],
+    pictures: Path,
+    secret_file: Path,
+    redis_url: str,
+    tmp_path: Path,
+    start: Any,
+) -> None:
+    daemons = start(nodes, secret_file, redis_url)
+    for node in nodes:
+        eventually(lambda node=node: node.show()["peers"]["members_up"] == 2, "two members")
+    for node in nodes:
+        read_all(pictures, node.mountpoint)
+    secret_file.unlink()
+    first, second = (node.show() for node in nodes)
+    assert [record["leader_pid"] for record in (first, second)] == daemons
+    assert first["dataset"] == second["dataset"] == "pets"
+    content = nodes[0].statistics()["cache"]["node"]["fetched_bytes"]
+    assert content > 160 * 5000
+
+    def from_store() -> int:
+        shown = [node.show()["members"] for node in nodes]
+        own = [next(m for m in members if m["state"] == "me") for members in shown]
+        return sum(member["status"]["from_store_bytes"] for member in own)
+
+    assert from_store() <= 1.02 * content, "each byte leaves the store once"
+    for node in nodes:
+        found = node.statistics()["peers"]
+        assert found["sources"]["from_peers"] > 0
+        assert 0 < found["node_store_bytes_per_byte"] < 1
+        shown = node("stats", "--once", node.mountpoint).out.decode()
+        assert re.search(r"peers +2 of 2 up", shown)
+        listed = node("task", "ls").out.decode()
+        assert re.search(rf"{TASK} +pets +\d+ +1 .* +2 of 2", listed)
+    text = nodes[0]("task", "show", TASK).out
+    assert b"2 of 2 members up" in text
+    seen = every_word(daemons, tmp_path / "state", tmp_path / "data")
+    seen += text + json.dumps([first, second, nodes[0].statistics()]).encode()
+    assert SECRET.encode() not in seen
+    assert b"--task" in seen
+    for node in nodes:
+        assert node.umount() < 20
+
+
+@needs_fuse
+def test_a_mount_whose_peers_never_answer_works(
+    nodes: list[NodeHere], pictures: Path, secret_file: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        other = f"127.0.0.1:{silent.getsockname()[1]}"
+        own = f"127.0.0.1:{free_port()}"
+        node = nodes[0]
+        node.mount(
+            *("--peers", f"{own},{other}", "--peer-listen", own),
+            *("--secret-file", str(secret_file), "--cache-policy", "oneshot"),
+        )
+        read_all(pictures, node.mountpoint)
+        found = node.show()
+        states = {member["id"]: member["state"] for member in found["members"]}
+        assert states[own] == "me"
+        assert states[other] in ("silent", "open")
+        assert found["peers"]["members_up"] == 1
+        assert found["peers"]["filling"] is not None
+        assert node.umount() < 20
