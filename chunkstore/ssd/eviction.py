@@ -1,0 +1,58 @@
+"""Which region is used again next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chunkstore.ssd.segment_index import FREE, Order, Region
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetLimits:
+    """What a user allows a dataset on a tier."""
+
+    quota_bytes: int | None = None
+    """At most so much; None: as much as there is."""
+    ttl_s: float | None = None
+    """Regions that were not read for so long leave first."""
+    pinned: bool = False
+    """Nothing of it leaves by itself."""
+
+
+LimitsOf = Callable[[bytes], DatasetLimits]
+"""By a dataset's id."""
+
+
+def next_region(
+    regions: Sequence[Region],
+    dataset: bytes,
+    limits_of: LimitsOf,
+    region_bytes: int,
+    order: Order,
+    now: float,
+) -> Region | None:
+    """The region that a dataset may fill next: of its own, if it is at its quota, else a free one, one whose time is over, or the next in
+    `order`. None: all others are pinned, or the quota has no room for one region.
+    """
+    limits = limits_of(dataset)
+    own = [region for region in regions if region.state != FREE and region.dataset == dataset]
+    if limits.quota_bytes is not None and (len(own) + 1) * region_bytes > limits.quota_bytes:
+        return min(own, key=_rank(order), default=None)
+    free = [region for region in regions if region.state == FREE]
+    if free:
+        return min(free, key=lambda region: region.number)
+    evictable = [region for region in regions if not limits_of(region.dataset).pinned]
+    expired = [region for region in evictable if _is_expired(region, limits_of, now)]
+    return min(expired or evictable, key=_rank(order), default=None)
+
+
+def _rank(order: Order) -> Callable[[Region], tuple[float, int]]:
+    if order == "lru":
+        return lambda region: (region.last_used, region.born)
+    return lambda region: (0.0, region.born)
+
+
+def _is_expired(region: Region, limits_of: LimitsOf, now: float) -> bool:
+    ttl_s = limits_of(region.dataset).ttl_s
+    return ttl_s is not None and now - region.last_used > ttl_s

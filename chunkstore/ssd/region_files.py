@@ -1,0 +1,245 @@
+"""The regions of a tier as files of a folder, and the locks of those that are being filled.
+
+    <folder>/geometry.json    sizes, fixed when the folder was made, and the tier's random id
+    <folder>/lock             byte n is locked by the process that fills region n
+    <folder>/regions/<n>      table (twice), then data; all blocks reserved when it is made
+
+Every call may block, and raises `OSError`. POSIX locks are dropped by closing *any* descriptor of the file, so a process opens it once and never closes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from chunkstore.ssd.region_table import (
+    PAGE_BYTES,
+    RegionTable,
+    decode_table,
+    encode_table,
+    slot_bytes,
+)
+from chunkstore.ssd.segments import BLOCKS, DEFAULT_SEGMENT_BYTES
+from chunkstore.stores.object_store import Buffer
+
+_MIN_REGION_BYTES: Final = 4 << 20
+_MAX_REGION_BYTES: Final = 64 << 20
+_REGIONS_WANTED: Final = 256
+"""Of a small budget: so that a region that is used again is a small part of it."""
+_BESIDE_BYTES: Final = 64 << 10
+"""Of the budget, for folders and small files."""
+_EXCLUSIVE: Final = 1 << 40
+"""The byte that who reads all tables, or changes the number of regions, locks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Of a tier's folder, for ever."""
+
+    id: str
+    segment_bytes: int
+    region_bytes: int
+    """Of a file, with its table."""
+
+    @property
+    def block_bytes(self) -> int:
+        return self.segment_bytes // BLOCKS
+
+    @property
+    def max_entries(self) -> int:
+        """In a region: tails of chunks are shorter than a segment."""
+        return 4 * self.region_bytes // self.segment_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        return slot_bytes(self.max_entries)
+
+    @property
+    def data_offset(self) -> int:
+        return 2 * self.slot_bytes
+
+    def regions_within(self, budget_bytes: int) -> int:
+        """How many files a budget has room for, with what the file system needs beside them."""
+        return max(0, budget_bytes - _BESIDE_BYTES) // (self.region_bytes + PAGE_BYTES)
+
+
+def region_bytes_for(budget_bytes: int, segment_bytes: int) -> int:
+    """4 to 64 MiB, in whole segments."""
+    wanted = min(max(budget_bytes // _REGIONS_WANTED, _MIN_REGION_BYTES), _MAX_REGION_BYTES)
+    return max(wanted // segment_bytes, 8) * segment_bytes
+
+
+class RegionFiles:
+    """Thread-safe, as long as each region is written by one thread at a time. A forked child opens its own."""
+
+    def __init__(
+        self, folder: Path, budget_bytes: int, segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    ) -> None:
+        """Opens the folder, or makes it. The sizes of one that exists stay as they are. `ValueError` for sizes that make no sense."""
+        if segment_bytes % (BLOCKS * PAGE_BYTES) or not (1 << 15) <= segment_bytes <= (4 << 20):
+            raise ValueError("a segment has 32 KiB to 4 MiB, in multiples of 32 KiB")
+        self.folder = folder
+        (folder / "regions").mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.geometry = _geometry(
+            folder, region_bytes_for(budget_bytes, segment_bytes), segment_bytes
+        )
+        self.count = self.geometry.regions_within(budget_bytes)
+        self._locks = _locks_of(folder)
+
+    def lock(self, region: int) -> bool:
+        """Take it, to fill it; False if anybody has it, this process included."""
+        return self._locks.take(region)
+
+    def unlock(self, region: int) -> None:
+        self._locks.release(region)
+
+    def lock_all(self) -> None:
+        """Wait to be the only one who reads or removes all of them; `unlock_all` ends it."""
+        self._locks.wait(_EXCLUSIVE)
+
+    def unlock_all(self) -> None:
+        self._locks.release(_EXCLUSIVE)
+
+    def table(self, region: int) -> RegionTable | None:
+        """What it says of itself; None if it says nothing sound, or is not there."""
+        size = self.geometry.slot_bytes
+        try:
+            with self._opened(region) as fd:
+                slots = os.pread(fd, 2 * size, 0)
+        except FileNotFoundError:
+            return None
+        return decode_table(region, slots, size, self.geometry.region_bytes)
+
+    def make(self, region: int) -> None:
+        """With all its blocks, so that writing to it never finds the disk full."""
+        path = self._path(region)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, self.geometry.region_bytes)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+
+    def write(self, region: int, offset: int, parts: Sequence[Buffer]) -> None:
+        with self._opened(region, os.O_WRONLY) as fd:
+            if os.pwritev(fd, parts, offset) != sum(map(len, parts)):
+                raise OSError(f"a write to region {region} was cut short")
+
+    def write_table(self, region: int, table: RegionTable) -> None:
+        """Into the slot of its turn; the other one stays."""
+        size = self.geometry.slot_bytes
+        self.write(region, table.turn % 2 * size, [encode_table(table, size)])
+
+    def read(self, region: int, offset: int, length: int) -> bytes:
+        """Fewer bytes only at the end of the file."""
+        with self._opened(region) as fd:
+            return os.pread(fd, length, offset)
+
+    def remove(self, region: int) -> None:
+        self._path(region).unlink(missing_ok=True)
+
+    def present(self) -> list[int]:
+        """The regions that have files, in order."""
+        return sorted(int(name) for name in os.listdir(self.folder / "regions") if name.isdecimal())
+
+    def _path(self, region: int) -> Path:
+        return self.folder / "regions" / f"{region:07d}"
+
+    @contextmanager
+    def _opened(self, region: int, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """3 µs. Descriptors that are kept would meet their limit (often 1,024)."""
+        fd = os.open(self._path(region), flags | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+def _geometry(folder: Path, region_bytes: int, segment_bytes: int) -> Geometry:
+    """Of the folder; who comes first says it."""
+    path = folder / "geometry.json"
+    mine = Geometry(secrets.token_hex(8), segment_bytes, region_bytes)
+    if not path.exists():
+        temporary = folder / f".geometry.{mine.id}"
+        temporary.write_text(json.dumps(asdict(mine)))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+    try:
+        return Geometry(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise OSError(f"{path} is damaged: remove {folder} to begin anew") from error
+
+
+class _RegionLocks:
+    """The locks of one folder in this process; never closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._mutex = threading.Lock()
+        self._released = threading.Condition(self._mutex)
+        self._mine: set[int] = set()
+
+    def take(self, byte: int) -> bool:
+        with self._mutex:
+            if byte in self._mine:
+                return False
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            except (BlockingIOError, PermissionError):
+                return False
+            self._mine.add(byte)
+            return True
+
+    def wait(self, byte: int) -> None:
+        with self._released:
+            while byte in self._mine:
+                self._released.wait()
+            self._mine.add(byte)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+
+    def release(self, byte: int) -> None:
+        with self._released:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
+            self._mine.discard(byte)
+            self._released.notify_all()
+
+
+_open_locks: dict[tuple[int, int], _RegionLocks] = {}
+_opening_locks = threading.Lock()
+
+
+def _locks_of(folder: Path) -> _RegionLocks:
+    path = folder / "lock"
+    path.touch(
+        mode=0o600
+    )  # before it is opened: a second descriptor would drop the locks when it is closed
+    with _opening_locks:
+        found = os.stat(path)
+        key = found.st_dev, found.st_ino
+        if key not in _open_locks:
+            _open_locks[key] = _RegionLocks(path)
+        return _open_locks[key]
+
+
+def _forget_locks() -> None:
+    """In a forked child, which has none of its parent's. Closing drops none of the parent's either, but the numbers may be in use."""
+    global _opening_locks
+    _opening_locks = threading.Lock()
+    _open_locks.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)

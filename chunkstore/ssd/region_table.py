@@ -1,0 +1,110 @@
+"""What a region says of itself: the table at the beginning of its file. Pure: bytes in, bytes out.
+
+    slot (twice, written in turn):
+        magic 8 · generation 8 · turn 8 · dataset 16 · number of entries 4 · born 4 · entries of 60 bytes · zero · xxh3_64 of all before 8
+    entry:  chunk 16 · number 4 · offset 4 · length 4 · checksums 32          all little-endian
+
+Of two sound slots of one generation the one of the later turn counts; a torn one leaves the other. The generation is a random number, drawn anew when
+a region is used again, so that a table never speaks for segments of its predecessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import xxhash
+
+from chunkstore.ssd.segments import CHECKSUMS_BYTES, Placed, Segment
+
+MAGIC: Final = b"DFSSDRG1"
+_HEADER: Final = np.dtype(
+    [
+        ("magic", "S8"),
+        ("generation", "<u8"),
+        ("turn", "<u8"),
+        ("dataset", "V16"),
+        ("count", "<u4"),
+        ("born", "<u4"),
+    ]
+)
+_ENTRY: Final = np.dtype(
+    [
+        ("chunk", "V16"),
+        ("number", "<u4"),
+        ("offset", "<u4"),
+        ("length", "<u4"),
+        ("checksums", f"V{CHECKSUMS_BYTES}"),
+    ]
+)
+_CHECKSUM_BYTES: Final = 8
+PAGE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RegionTable:
+    generation: int
+    turn: int
+    dataset: bytes
+    """16 bytes: whose segments it holds."""
+    born: int
+    """Counts up over all regions: when it was begun."""
+    entries: tuple[tuple[Segment, Placed], ...]
+
+
+def slot_bytes(max_entries: int) -> int:
+    """Of a table with so many entries at most, in whole pages."""
+    wanted = _HEADER.itemsize + max_entries * _ENTRY.itemsize + _CHECKSUM_BYTES
+    return -(-wanted // PAGE_BYTES) * PAGE_BYTES
+
+
+def encode_table(table: RegionTable, size: int) -> bytes:
+    """A slot of `size` bytes."""
+    header = np.zeros(1, _HEADER)
+    header["magic"], header["generation"], header["turn"] = MAGIC, table.generation, table.turn
+    header["dataset"] = np.frombuffer(table.dataset, "V16")
+    header["count"], header["born"] = len(table.entries), table.born
+    rows = np.zeros(len(table.entries), _ENTRY)
+    for row, (segment, placed) in zip(rows, table.entries, strict=True):
+        row["chunk"] = np.frombuffer(segment.chunk, "V16")[0]
+        row["number"], row["offset"], row["length"] = segment.number, placed.offset, placed.length
+        row["checksums"] = np.frombuffer(placed.checksums, f"V{CHECKSUMS_BYTES}")[0]
+    body = (header.tobytes() + rows.tobytes()).ljust(size - _CHECKSUM_BYTES, b"\0")
+    return body + int(xxhash.xxh3_64_intdigest(body)).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def decode_table(region: int, slots: bytes, size: int, region_bytes: int) -> RegionTable | None:
+    """The table that counts, of both slots; None if neither is sound."""
+    found = [_decode(region, slots[at : at + size], region_bytes) for at in (0, size)]
+    return max((table for table in found if table), key=lambda table: table.turn, default=None)
+
+
+def _decode(region: int, slot: bytes, region_bytes: int) -> RegionTable | None:
+    if len(slot) < _HEADER.itemsize + _CHECKSUM_BYTES or slot[: len(MAGIC)] != MAGIC:
+        return None
+    body, checksum = slot[:-_CHECKSUM_BYTES], slot[-_CHECKSUM_BYTES:]
+    if int(xxhash.xxh3_64_intdigest(body)).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+        return None
+    header = np.frombuffer(body, _HEADER, 1)[0]
+    count = int(header["count"])
+    if _HEADER.itemsize + count * _ENTRY.itemsize > len(body):
+        return None
+    rows = np.frombuffer(body, _ENTRY, count, _HEADER.itemsize)
+    ends = rows["offset"].astype(np.uint64) + rows["length"]
+    if count and int(ends.max()) > region_bytes:
+        return None
+    entries = tuple(
+        (
+            Segment(row["chunk"].tobytes(), int(row["number"])),
+            Placed(region, int(row["offset"]), int(row["length"]), row["checksums"].tobytes()),
+        )
+        for row in rows
+    )
+    return RegionTable(
+        int(header["generation"]),
+        int(header["turn"]),
+        header["dataset"].tobytes(),
+        int(header["born"]),
+        entries,
+    )

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.segments import Segment
+
+DATASET, OTHER = b"d" * 16, b"o" * 16
+MIB = 1 << 20
+Open = Callable[..., SegmentStore]
+
+
+def chunk_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def content(number: int, size: int) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Open:
+    def opened(budget: int = 40 * MIB, **options: object) -> SegmentStore:
+        return SegmentStore(tmp_path / "ssd", tmp_path / "index", budget, **options)  # type: ignore[arg-type]
+
+    return opened
+
+
+def put(store: SegmentStore, number: int, size: int, dataset: bytes = DATASET) -> bytes:
+    data = content(number, size)
+    assert store.append(dataset, chunk_id(number), 0, memoryview(data), is_end=True)
+    return data
+
+
+@pytest.mark.parametrize(
+    "size", [1, 4096, 262_143, 262_144, 262_145, 3 * 262_144, 4 * MIB + 70_001]
+)
+def test_an_object_is_read_back_whole_and_in_parts(open_store: Open, size: int) -> None:
+    store = open_store()
+    data = put(store, 1, size)
+    assert store.read_whole(chunk_id(1)) == data
+    chosen = random.Random(size)
+    for _ in range(200):
+        start = chosen.randrange(size)
+        length = chosen.randint(0, min(size - start, 600_000))
+        assert store.read(chunk_id(1), start, length) == data[start : start + length]
+    assert store.read_whole(chunk_id(2)) is None
+    assert store.read(chunk_id(2), 0, 1) is None
+    store.close()
+
+
+def test_a_part_that_is_not_held_is_a_miss(open_store: Open) -> None:
+    store = open_store()
+    data = content(1, 2 * MIB)
+    assert store.append(DATASET, chunk_id(1), 2, memoryview(data)[: 4 << 18], is_end=False)
+    assert store.read(chunk_id(1), 2 << 18, 4 << 18) == data[: 4 << 18]
+    assert store.read(chunk_id(1), (2 << 18) - 1, 2) is None
+    assert store.read(chunk_id(1), (6 << 18) - 1, 2) is None
+    assert store.read_whole(chunk_id(1)) is None
+    store.close()
+
+
+def du(folder: Path) -> int:
+    return sum(
+        entry.stat().st_blocks * 512
+        for entry in [folder, *folder.rglob("*")]
+        if not entry.is_symlink()
+    )
+
+
+@pytest.mark.parametrize("order", ["lru", "fifo"])
+def test_the_budget_is_kept_whatever_comes(open_store: Open, tmp_path: Path, order: str) -> None:
+    budget = 40 * MIB
+    store = open_store(budget, order=order)
+    chosen = random.Random(order)
+    wrong = held = 0
+    for number in range(120):
+        put(store, number, chosen.randint(1, 5 * MIB))
+        assert du(tmp_path / "ssd") <= budget
+    for number in range(120):
+        data = store.read_whole(chunk_id(number))
+        held += data is not None
+        wrong += data is not None and data != content_of(order, number)
+    assert wrong == 0
+    assert held >= 5
+    store.close()
+
+
+def content_of(order: str, number: int) -> bytes:
+    chosen = random.Random(order)
+    sizes = [chosen.randint(1, 5 * MIB) for _ in range(number + 1)]
+    return content(number, sizes[number])
+
+
+def test_what_was_read_of_late_stays(open_store: Open) -> None:
+    clock = iter(range(10**6))
+    store = open_store(order="lru", now=lambda: float(next(clock)))
+    kept = put(store, 0, 3 * MIB)
+    for number in range(1, 60):
+        put(store, number, 3 * MIB)
+        assert store.read_whole(chunk_id(0)) == kept
+        store.touch()
+    store.close()
+
+
+def test_first_in_first_out(open_store: Open) -> None:
+    store = open_store(order="fifo")
+    for number in range(60):
+        put(store, number, 3 * MIB)
+        store.read_whole(chunk_id(0))
+        store.touch()
+    held = [number for number in range(60) if store.read_whole(chunk_id(number)) is not None]
+    assert held == list(range(held[0], 60))
+    assert held[0] > 40
+    store.close()
+
+
+def test_a_pinned_dataset_stays_and_a_quota_is_kept(open_store: Open) -> None:
+    limits = {DATASET: DatasetLimits(pinned=True), OTHER: DatasetLimits(quota_bytes=13 * MIB)}
+    store = open_store(limits_of=lambda dataset: limits.get(dataset, DatasetLimits()))
+    pinned = [put(store, number, 3 * MIB) for number in range(4)]
+    for number in range(100, 140):
+        put(store, number, 3 * MIB, OTHER)
+        of = {found.dataset: found.bytes for found in store.occupancy()}
+        assert of[OTHER] <= 13 * MIB
+    for number in range(200, 240):
+        put(store, number, 3 * MIB, b"third".ljust(16))
+    assert [store.read_whole(chunk_id(number)) for number in range(4)] == pinned
+    limits[OTHER] = DatasetLimits(quota_bytes=1 * MIB)
+    assert (
+        not store.append(OTHER, chunk_id(300), 0, memoryview(b"x"), is_end=True)
+        or store.occupancy()
+    )
+    assert store.evict(DATASET) > 0
+    assert store.read_whole(chunk_id(0)) is None
+    store.close()
+
+
+def test_what_time_is_over_leaves_first(open_store: Open) -> None:
+    time = 0.0
+    limits = {OTHER: DatasetLimits(ttl_s=60)}
+    store = open_store(
+        now=lambda: time, limits_of=lambda dataset: limits.get(dataset, DatasetLimits())
+    )
+    put(store, 0, 3 * MIB)
+    time = 10.0
+    put(store, 1, 3 * MIB, OTHER)
+    time = 100.0
+    for number in range(2, 30):
+        put(store, number, 3 * MIB)
+        if store.read_whole(chunk_id(1)) is None:
+            break
+    assert number < 20
+    assert store.read_whole(chunk_id(0)) is not None, "it was used before that, but has no end"
+    store.close()
+
+
+def test_damage_is_a_miss_and_is_forgotten(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    data = put(store, 1, 2 * MIB)
+    put(store, 2, 2 * MIB)
+    wanted = data[700_000:700_064]
+    [path] = [path for path in (tmp_path / "ssd/regions").iterdir() if wanted in path.read_bytes()]
+    raw = bytearray(path.read_bytes())
+    at = raw.index(wanted)
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    assert store.read(chunk_id(1), 0, 1000) == data[:1000]
+    assert store.read(chunk_id(1), 700_000, 10) is None
+    assert store.read(chunk_id(1), 600_000, 10) is None, "the segment is forgotten as a whole"
+    assert store.read_whole(chunk_id(2)) is not None
+    store.close()
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_it_is_there_after_a_restart(open_store: Open, tmp_path: Path, index: str) -> None:
+    store = open_store()
+    data = {number: put(store, number, 3 * MIB) for number in range(6)}
+    store.close()
+    if index == "lost":
+        for file in (tmp_path / "index").iterdir():
+            file.unlink()
+    again = open_store()
+    assert {number: again.read_whole(chunk_id(number)) for number in data} == data
+    put(again, 10, 3 * MIB)
+    again.close()
+
+
+def test_a_smaller_budget_lets_go(open_store: Open, tmp_path: Path) -> None:
+    store = open_store(60 * MIB)
+    for number in range(30):
+        put(store, number, 3 * MIB)
+    store.close()
+    smaller = open_store(20 * MIB)
+    assert du(tmp_path / "ssd") <= 20 * MIB
+    for number in range(30, 60):
+        put(smaller, number, 3 * MIB)
+        assert du(tmp_path / "ssd") <= 20 * MIB
+    smaller.close()
+
+
+class KeepAll:
+    def stays(self, dataset: bytes, segments: Sequence[Segment]) -> Sequence[Segment]:
+        return [segment for segment in segments if segment.chunk == chunk_id(0)]
+
+
+def test_what_is_reinserted_stays(open_store: Open) -> None:
+    store = open_store(order="fifo", reinsertion=KeepAll())
+    kept = put(store, 0, 1 * MIB)
+    for number in range(1, 80):
+        put(store, number, 3 * MIB)
+        assert store.read_whole(chunk_id(0)) == kept
+    store.close()
+
+
+_WRITER = """
+import sys, random
+from pathlib import Path
+from chunkstore.ssd.segment_store import SegmentStore
+folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+store = SegmentStore(folder / "ssd", folder / "index", 40 << 20)
+print("open", flush=True)
+number = seed * 1000
+while True:
+    data = random.Random(number).randbytes(3 << 20)
+    store.append(b"d" * 16, number.to_bytes(16, "big"), 0, memoryview(data), True)
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_killed_writers_leave_nothing_wrong(open_store: Open, tmp_path: Path) -> None:
+    """Two at a time fill one tier, are killed in the middle, and are followed by others."""
+    written: list[int] = []
+    for turn in range(4):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", _WRITER, str(tmp_path), str(10 * turn + n)],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+            )
+            for n in range(2)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            for _ in range(5):
+                line = writer.stdout.readline()
+                if line.strip().isdigit():
+                    written.append(int(line))
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+        store = open_store()
+        held = 0
+        for number in written:
+            data = store.read_whole(chunk_id(number))
+            held += data is not None
+            assert data is None or data == content(number, 3 * MIB)
+        assert held >= 3
+        put(store, 90_000 + turn, 3 * MIB)
+        assert du(tmp_path / "ssd") <= 40 * MIB
+        store.close()
