@@ -1,0 +1,197 @@
+"""Nodes of a task as processes on this machine, each with a memory folder of its own; and what they read of the store."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
+from dieselfs.client import Client
+from dieselfs.expected_files import ExpectedFiles
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.settings import PeerSettings
+from dieselfs.peercache.task_statistics import TaskStatistics
+from metadata.kv.memory import MemoryStore
+from metadata.snapshot import Snapshot
+
+DEADLINE_S: Final = 60.0
+FILE_BYTES: Final = 4000
+SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+class LoggedStore(ReadWrapper):
+    """A directory of objects; each read adds a line to `log`. Pickles."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        super().__init__(LocalDirectory(folder))
+        self._folder, self._log = folder, log
+
+    def __reduce__(self) -> tuple[type[LoggedStore], tuple[Path, Path]]:
+        return type(self), (self._folder, self._log)
+
+    def _read(self, read: Read) -> bytes:
+        data = read.of(self._wrapped)
+        fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.write(fd, f"{read.key.rpartition('/')[2]} {len(data)}\n".encode())
+        os.close(fd)
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDataset:
+    store: Path
+    log: Path
+    snapshot: Path
+    chunks: int
+    bytes: int
+    """Of the files."""
+
+    def reads(self) -> Counter[str]:
+        """Of each chunk."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return Counter(line.split()[0] for line in lines)
+
+    def forget(self) -> None:
+        self.log.unlink(missing_ok=True)
+
+
+def make_dataset(folder: Path, files: int = 400, chunk_bytes: int = 64 << 10) -> SmallDataset:
+    content = random.Random(1).randbytes(FILE_BYTES + files)
+    with Client.connect(
+        "d",
+        store=LocalDirectory(folder / "store"),
+        index=MemoryStore(),
+        create=True,
+        snapshot_folder=folder / "snapshots",
+        target_bytes=chunk_bytes,
+        open_chunks=1,
+    ) as client:
+        for number in range(files):
+            client.put(content[number : number + FILE_BYTES], f"{number % 7}/{number}")
+        client.flush()
+        path = client.save_meta()
+    with Snapshot.open(path) as snapshot:
+        chunks = snapshot.chunk_count
+    return SmallDataset(folder / "store", folder / "log", path, chunks, files * FILE_BYTES)
+
+
+def free_addresses(count: int) -> tuple[Address, ...]:
+    """Of this moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return tuple(Address("127.0.0.1", port) for port in ports)
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"there was never {what}"
+        time.sleep(0.02)
+
+
+class PeerNode:
+    """A process that leads one node's memory, and does what it is told."""
+
+    def __init__(
+        self, root: Path, dataset: SmallDataset, settings: PeerSettings, **options: object
+    ) -> None:
+        self._told, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(
+            target=_serve, args=(theirs, root, dataset, settings, options), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def tell(self, what: str) -> None:
+        self._told.send(what)
+
+    def told(self) -> Any:
+        assert self._told.poll(DEADLINE_S), "the node says nothing"
+        answer = self._told.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def statistics(self) -> TaskStatistics:
+        self.tell("statistics")
+        found = self.told()
+        assert isinstance(found, TaskStatistics)
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+
+    def end(self) -> None:
+        if self.process.is_alive():
+            try:
+                self.tell("end")
+            except BrokenPipeError:
+                pass
+            self.process.join(DEADLINE_S)
+        self._told.close()
+        self.process.close()
+
+
+@contextmanager
+def ending(nodes: Sequence[PeerNode]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.end()
+
+
+def _serve(
+    told: Connection,
+    root: Path,
+    dataset: SmallDataset,
+    settings: PeerSettings,
+    options: dict[str, Any],
+) -> None:
+    with Snapshot.open(dataset.snapshot) as snapshot:
+        store = LoggedStore(dataset.store, dataset.log)
+        folder = TaskFolder.at(settings.task, root)
+        source = PeerSource(ChunkReader(store, snapshot.dataset, ExpectedFiles(snapshot)), folder)
+        options = {"budget_bytes": 64 << 20, **options}
+        with NodeMemory.open(folder, source, lead=True, peers=settings, **options) as memory:
+            while True:
+                match told.recv():
+                    case "statistics":
+                        told.send(memory.task_statistics())
+                    case "read":
+                        told.send(_read_all(memory, snapshot, settings.member or str(root)))
+                    case _:
+                        return
+
+
+def _read_all(memory: NodeMemory, snapshot: Snapshot, seed: str) -> int:
+    """All files, in an order of this node's own, each verified; how many were wrong or failed."""
+    inodes = list(range(snapshot.header.files))
+    random.Random(seed).shuffle(inodes)
+    wrong = 0
+    for inode in inodes:
+        file = snapshot.extent(inode)
+        data = memory.read(file, 0, file.length)
+        wrong += xxhash.xxh3_64_intdigest(data) != file.hash
+    return wrong
