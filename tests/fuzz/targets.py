@@ -35,9 +35,11 @@ from chunkstore.errors import Corrupt
 from chunkstore.leases import MAX_GENERATIONS, Lease
 from chunkstore.paths import check_paths
 from chunkstore.tags import Tag
-from dieselfs.errors import UsageError
+from dieselfs.errors import PeerRefused, UsageError
 from dieselfs.node_memory import messages
 from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache import frames
+from dieselfs.peercache.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
 from dieselfs.plan.plan_file import ReadingPlan, open_plan, write_plan
 from metadata.errors import RecordCorrupt, SnapshotRefused
 from metadata.records import (
@@ -50,6 +52,7 @@ from metadata.records import (
 )
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_format import _FILE_HASH_AT, blank_hashes
+from tests.dieselfs.peercache import golden_frames
 from tests.metadata.snapshot_trees import PETS, build
 
 CHUNK = ChunkId(bytes(range(16)))
@@ -83,6 +86,8 @@ def all_targets() -> list[Target]:
         snapshots(),
         packets(),
         plans(),
+        peer_frames(),
+        peer_handshakes(),
     ]
 
 
@@ -359,3 +364,84 @@ def plans() -> Target:
         assert isinstance(found.plan.snapshot_path, str)
 
     return Target("plan", seeds, use, (UsageError,), memory_bytes=4 << 20)
+
+
+def peer_frames() -> Target:
+    golden = golden_frames.golden_frames()
+    seeds = [golden[name] for name in (*golden_frames.REQUESTS, *golden_frames.ANSWERS)]
+
+    def use(data: bytes) -> None:
+        header_bytes, bulk_bytes, checksum = frames.decode_prefix(data)
+        header = memoryview(data)[frames.PREFIX_BYTES :][:header_bytes]
+        bulk = memoryview(data)[frames.PREFIX_BYTES + header_bytes :]
+        if len(bulk) != bulk_bytes:
+            raise frames.BadFrame("cut")
+        try:
+            number, request = frames.decode_request(header, checksum)
+        except frames.BadFrame:
+            number, answer = frames.decode_answer(header, checksum, bulk)
+            again = frames.encode_answer(number, answer, bulk_bytes) + bulk
+            assert frames.answer_number(header, checksum, bulk_bytes) == number
+            assert not isinstance(answer, Members) or len(answer.members) <= MAX_MEMBERS
+        else:
+            again = frames.encode_request(number, request)
+            if isinstance(request, ReadFile):
+                assert request.start + request.length <= request.chunk.payload_bytes
+            elif isinstance(request, ReadRanges):
+                assert 0 < len(request.length) <= MAX_RANGES
+                for place, start, length in zip(
+                    request.which.tolist(),
+                    request.start.tolist(),
+                    request.length.tolist(),
+                    strict=True,
+                ):
+                    assert start + length <= request.chunks[place].payload_bytes
+        # Numbers and texts may have come in a longer form than ours; said again they are as short as they get.
+        assert len(again) <= len(data)
+
+    return Target("peer-frame", seeds, use, (frames.BadFrame,), _reseal_frame)
+
+
+def _reseal_frame(data: bytes) -> bytes:
+    """Lengths and checksum; the header keeps its length if there is so much."""
+    rest = data[frames.PREFIX_BYTES :]
+    header = rest[: int.from_bytes(data[:4], "little")]
+    bulk_bytes = len(rest) - len(header)
+    checksum = xxhash.xxh3_64_intdigest(header, bulk_bytes)
+    return struct.pack("<IIQ", len(header), bulk_bytes, checksum) + rest
+
+
+def peer_handshakes() -> Target:
+    """Somebody who knows all but the secret: what it makes is refused, or it is what the other side has made."""
+    true = golden_frames.session(golden_frames.client(), golden_frames.server())
+    refusing = golden_frames.server(task="another")
+    try:
+        refusing.challenge(true["hello"])
+    except PeerRefused:
+        pass
+
+    def use(data: bytes) -> None:
+        fresh, challenged = golden_frames.server(), golden_frames.server()
+        challenged.challenge(true["hello"])
+        asking, proved = golden_frames.client(), golden_frames.client()
+        proved.prove(true["challenge"])
+        for read, only in (
+            (fresh.challenge, None),
+            (asking.prove, None),
+            (challenged.welcome, true["proof"]),
+            (proved.check_welcome, true["welcome"]),
+        ):
+            try:
+                read(data)
+            except (frames.BadFrame, PeerRefused):
+                pass
+            else:
+                assert only is None or _content(data) == _content(only)
+
+    seeds = [*true.values(), refusing.refusal]
+    return Target("peer-handshake", seeds, use, (), _reseal_frame, rate=0.5)
+
+
+def _content(frame: bytes) -> bytes:
+    """The 32 bytes of a proof."""
+    return frame[-32:]
