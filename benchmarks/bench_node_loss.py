@@ -32,13 +32,12 @@ from benchmarks.contender_process import (
 )
 from benchmarks.harness import report, scratch
 from benchmarks.memcached_server import MemcachedServer, memcached_client, memcached_servers
-from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents
+from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents, on_loopback
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
 from metadata.snapshot import Snapshot
 from tests.peers.reader_node import FromClient
-from tests.peers.task_nodes import PeerDataset, lock_of, locker, make_dataset
-from tests.services.redis_processes import free_port
+from tests.peers.task_nodes import TASK, PeerDataset, lock_of, locker, make_dataset
 
 SIZE_BYTES = 110 << 10
 CHUNK_BYTES = 4 << 20
@@ -119,8 +118,9 @@ class MemcachedEpoch:
 class Peers:
     """All masters of the task, and the one reader that is measured, which gives no memory."""
 
-    def __init__(self, task: OnLoopback, budget_bytes: int, paths: list[str]) -> None:
+    def __init__(self, task: OnLoopback, budget_bytes: int, paths: list[str], nodes: int) -> None:
         self._task = task
+        self._count = nodes
         self._budget_bytes = budget_bytes
         self._paths = paths
         self._stack = ExitStack()
@@ -129,10 +129,9 @@ class Peers:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        count = len(self._task.ports) - 1
         with self._stack:
-            self.start(list(range(count)))
-            environment = self._task.environment(count, gives_memory=False)
+            self.start(list(range(self._count)))
+            environment = self._task.environment(self._count, gives_memory=False)
             self._reader = self._stack.enter_context(
                 contender(
                     PeerEpoch,
@@ -155,7 +154,7 @@ class Peers:
 
     def kill(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            pid = locker(lock_of(self._task.folder / f"memory{number}", "bench"))
+            pid = locker(lock_of(self._task.memory(number), TASK))
             self._nodes.pop(number).end()
             if pid:
                 os.kill(pid, signal.SIGKILL)
@@ -182,7 +181,7 @@ def of_peers(
 ) -> dict[float, list[float]]:
     """Files a second, by the share that was lost."""
     rates: dict[float, list[float]] = {share: [] for share in LOST}
-    peers = Peers(task, budget_bytes, paths)
+    peers = Peers(task, budget_bytes, paths, nodes)
     with peers.running():
         for number in range(rounds):
             for share in LOST:
@@ -230,11 +229,9 @@ def main() -> None:
         dataset = make_dataset(folder, options.files, SIZE_BYTES, CHUNK_BYTES)
         dataset.set_speed(seek_s=SEEK_S, bytes_per_s=BYTES_PER_S)
         paths = [path for path, _, _ in json.loads(dataset.paths.read_bytes())]
-        task = OnLoopback(folder, dataset, [free_port() for _ in range(options.nodes + 1)])
-        rates = {
-            "peers": of_peers(task, dataset.bytes, paths, options.nodes, options.rounds),
-            "memcached": of_memcached(dataset, options.nodes, options.rounds),
-        }
+        with on_loopback(dataset) as task:
+            rates = {"peers": of_peers(task, dataset.bytes, paths, options.nodes, options.rounds)}
+        rates["memcached"] = of_memcached(dataset, options.nodes, options.rounds)
     for share in LOST:
         found = {name: statistics.median(of[share]) for name, of in rates.items()}
         report(

@@ -26,10 +26,9 @@ from typing import Any
 from benchmarks.contender_process import ContenderProcess, contender
 from benchmarks.harness import report, run_rounds, scratch, spread
 from benchmarks.memcached_server import memcached_client, memcached_servers
-from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents
+from benchmarks.peer_nodes import NO_MEMORY_BYTES, OnLoopback, contents, on_loopback
 from tests.peers.reader_node import FromClient
 from tests.peers.task_nodes import make_dataset
-from tests.services.redis_processes import free_port
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 110 << 10
 CHUNK_BYTES = 4 << 20
@@ -139,8 +138,11 @@ def measure(files: int, read_files: int, size_bytes: int, rounds: int) -> None:
         dataset = make_dataset(folder, files, size_bytes, CHUNK_BYTES)
         paths = [path for path, _, _ in json.loads(dataset.paths.read_bytes())]
         memory_mib = 2 * dataset.bytes // (1 << 20) + 256
-        task = OnLoopback(folder, dataset, [free_port() for _ in range(3)])
-        with memcached_servers(1, memory_mib) as [server], readers(task, paths) as (ranges, whole):
+        with (
+            memcached_servers(1, memory_mib) as [server],
+            on_loopback(dataset) as task,
+            readers(task, paths) as (ranges, whole),
+        ):
             client = memcached_client([server.port])
             for path, data in contents(dataset):
                 client.set(path, bytes(data))

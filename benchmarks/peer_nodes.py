@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from metadata.snapshot import Snapshot
-from tests.peers.task_nodes import NAME, SECRET, PeerDataset
+from tests.peers.task_nodes import NAME, SECRET, TASK, PeerDataset
+from tests.services.network_nodes import TMPFS
+from tests.services.redis_processes import RedisProcess
 
 NO_MEMORY_BYTES = 1 << 20
 """Less than a chunk: what is not here is read as ranges of its owner's memory."""
@@ -18,11 +22,11 @@ NO_MEMORY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OnLoopback:
-    """Nodes of one task as processes of this machine: each has its own memory folder and port."""
+    """Each node is a process with its own memory folder; they find each other in a Redis."""
 
     folder: Path
     dataset: PeerDataset
-    ports: Sequence[int]
+    redis_url: str
 
     def order(self, memory_bytes: int) -> dict[str, Any]:
         """See `reader_node`."""
@@ -31,20 +35,32 @@ class OnLoopback:
             "dataset": NAME,
             "snapshot": str(self.dataset.snapshot),
             "memory_bytes": memory_bytes,
-            "task": "bench",
+            "task": TASK,
         }
 
+    def memory(self, number: int) -> Path:
+        folder = self.folder / f"memory{number}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
     def environment(self, number: int, *, gives_memory: bool) -> dict[str, str]:
-        memory = self.folder / f"memory{number}"
-        memory.mkdir(exist_ok=True)
         return {
-            "DIESELFS_MEMORY_FOLDER": str(memory),
-            "DIESELFS_INDEX": f"lmdb://{self.folder}/index",
-            "DIESELFS_PEERS": ",".join(f"127.0.0.1:{port}" for port in self.ports),
-            "DIESELFS_PEER_LISTEN": f"127.0.0.1:{self.ports[number]}",
+            "DIESELFS_MEMORY_FOLDER": str(self.memory(number)),
+            "DIESELFS_INDEX": self.redis_url,
+            "DIESELFS_PEERS": "redis",
+            "DIESELFS_PEER_NAME": f"node{number}",
             "DIESELFS_TASK_SECRET": SECRET,
             "DIESELFS_NO_SHARE": "" if gives_memory else "1",
         }
+
+
+@contextmanager
+def on_loopback(dataset: PeerDataset) -> Iterator[OnLoopback]:
+    """Their memories are on a tmpfs, and gone at the end."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="dieselfs-bench-", dir=TMPFS)))
+        server = stack.enter_context(RedisProcess(folder / "redis"))
+        yield OnLoopback(folder, dataset, server.url)
 
 
 def contents(dataset: PeerDataset) -> Iterator[tuple[str, memoryview]]:
