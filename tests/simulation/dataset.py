@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.chunk_writer import ChunkWriter, SealedChunk
+from chunkstore.chunk_writer import ChunkWriter
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
-from chunkstore.stores.object_store import Buffer, ObjectInfo
+from chunkstore.stores.object_store import ObjectInfo
 from tests.chunkstore.packed import Packed
 from tests.simulation.scheduler import Scheduler
 
@@ -32,6 +32,10 @@ class SmallDataset:
     files: tuple[tuple[FileExtent, bytes], ...]
     payloads: dict[ChunkId, bytes]
     heads: dict[ChunkId, bytes]
+
+    @property
+    def has_large_file(self) -> bool:
+        return any(extent.length > BLOCK_BYTES for extent, _ in self.files)
 
 
 @functools.cache
@@ -127,14 +131,3 @@ class OneByOne:
 
     def run_all(self, calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
         return [call() for call in calls]
-
-
-__all__ = [
-    "DATASET",
-    "Buffer",
-    "OneByOne",
-    "SealedChunk",
-    "SimulatedStore",
-    "SmallDataset",
-    "small_dataset",
-]

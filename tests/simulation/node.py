@@ -84,7 +84,9 @@ class TracedClient(PeerClient):
 def _what(request: Request) -> str:
     match request:
         case ReadFile(chunk=chunk) | ReadChunk(chunk=chunk):
-            return f"{type(request).__name__} of {chunk.id}{'' if request.may_fetch else ', if held'}"
+            return (
+                f"{type(request).__name__} of {chunk.id}{'' if request.may_fetch else ', if held'}"
+            )
         case ReadRanges(chunks=chunks):
             return f"ReadRanges of {', '.join(str(chunk.id) for chunk in chunks)}"
     return type(request).__name__

@@ -29,6 +29,8 @@ FaultKind: TypeAlias = Literal[
 ]
 
 DATASETS: Final = 16
+WINDOWS: Final = (2 << 10, 16 << 10, 64 << 10, 1 << 20)
+"""Bytes. The first, with latencies of milliseconds, is slower than a peer may be: it is for small files, which come at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def scenario_of(seed: int) -> Scenario:
         draw.choice(["leases", "leases", "static", "rank zero"]),
         draw.choice(["on-demand", "on-demand", "oneshot"]),
         preempt=draw.choice([0.0, 0.05, 0.3]),
-        window=draw.choice([2 << 10, 16 << 10, 64 << 10, 1 << 20]),
+        window=draw.choice(WINDOWS[dataset.has_large_file :]),
         cutting=draw.choice([0.0, 0.3, 0.8]),
         store_latency_s=draw.choice([0.002, 0.02, 0.1]),
         reads=draw.randint(5, 25),

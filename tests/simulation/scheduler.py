@@ -160,7 +160,8 @@ class Scheduler:
 
     def trace(self, what: str) -> None:
         if self._trace is not None:
-            self._trace(f"{self.now - 1000.0:12.6f}  {str(self.current or '-'):36}  {what}")
+            who = str(self.current or "-")
+            self._trace(f"{self.now - 1000.0:12.6f}  {who:36}  {what}")
 
     @property
     def tracing(self) -> bool:

@@ -17,12 +17,15 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from chunkstore.chunk_format import BLOCK_BYTES
+from dieselfs.errors import PeerFailed
 from dieselfs.peercache.members import View
+from dieselfs.peercache.messages import Ping
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.placement import Placement
 from tests.simulation.dataset import SimulatedStore, small_dataset
@@ -70,6 +73,8 @@ class World:
         )
         self.directories = Directories(scenario.directory, len(scenario.nodes))
         self.nodes = [SimulatedNode(self, at, plan) for at, plan in enumerate(scenario.nodes)]
+        self._restarted: list[Task] = []
+        """Readers of nodes that were killed and started again."""
         self.reads = 0
         self.longest_read_s = 0.0
 
@@ -120,6 +125,7 @@ class World:
         else:
             for fault in faults:
                 assert fault.join(120.0)
+            self._wait_for_readers(self._restarted)
             if faults:
                 self._wait_for_readers(
                     [t for node in self.nodes for t in self._begin_reading(node)]
@@ -314,7 +320,7 @@ class World:
     def _restart(self, node: SimulatedNode) -> Callable[[], None]:
         def start() -> None:
             node.start()
-            self._begin_reading(node)
+            self._restarted += self._begin_reading(node)
 
         return start
 
@@ -373,7 +379,23 @@ class World:
         )
         self.scheduler.trace("healed")
         if self.scenario.kind != "calm":
+            self._renew_connections()
             self._sweep()
+
+    def _renew_connections(self) -> None:
+        """A connection that was reset while nobody used it is noticed by the next who asks, and that one goes to the store."""
+
+        def renew(node: SimulatedNode, process: Reader) -> None:
+            for other in self._alive():
+                if other is not node:
+                    with suppress(PeerFailed):
+                        process.client.ask(other.me, Ping())
+
+        tasks = [
+            self.scheduler.spawn(partial(renew, node, process), f"renew {process.name}", node.host)
+            for node, process in self._processes()
+        ]
+        self._wait_for_readers(tasks)
 
     def _check_refetched(self) -> None:
         self._until(self._all_see_all, SETTLE_S, "the survivors agree")
