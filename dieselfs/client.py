@@ -537,7 +537,7 @@ class Client:
 
     def _read_extents(self, files: Sequence[FileExtent]) -> list[bytes]:
         if self._memory is not None:
-            return [self._read_all(file) for file in files]
+            return self._memory.read_many(files)
         return [bytes(data) for data in self.dataset.reader.read_many(files)]
 
     def _inode(self, path: bytes) -> int:

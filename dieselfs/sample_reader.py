@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_source import FileExtent
+from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.errors import NoRoom
 from dieselfs.node_memory.piece import Piece, is_whole
@@ -41,6 +41,14 @@ class MappedMemory(Protocol):
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         """Fetch them in the background. Returns at once."""
+        ...
+
+    def is_past(self, chunk: ChunkRef) -> bool:
+        """Whether files of a chunk that is not mapped are to be read past memory, since it is known that there is no room for it."""
+        ...
+
+    def read_past(self, files: Sequence[FileExtent]) -> list[bytes]:
+        """Whole files, in order, for which `map` or `is_past` said that their chunks can't be kept."""
         ...
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
@@ -114,7 +122,7 @@ class SampleReader:
         return data if len(data) == length else self._read_unmapped(inode)
 
     def read_many(self, inodes: Inodes) -> list[bytes]:
-        """Several files' bytes, in the order given. Missing chunks are fetched together."""
+        """Several files' bytes, in the order given. Missing chunks are fetched together, and files that have no room are read together."""
         if not len(inodes):
             return []
         wanted = np.asarray(inodes, np.int64)
@@ -131,10 +139,12 @@ class SampleReader:
                 raise IndexError
             return self._slices(numbers, start, end)
         except _NotMapped:
-            self._map_missing(numbers)
+            past = self._map_missing(numbers)
         except IndexError:
-            pass  # damaged: `read` says which file
-        return [self.read(inode) for inode in wanted.tolist()]
+            past = set()  # damaged: `read` says which file
+        if not past:
+            return [self.read(inode) for inode in wanted.tolist()]
+        return self._read_past(wanted, numbers, past)
 
     def prefetch(self, chunks: Sequence[int]) -> None:
         """Have node memory fetch these chunks in the background, in order. Large ones come in pieces, when they are read."""
@@ -165,7 +175,7 @@ class SampleReader:
         file = self._snapshot.extent(inode)
         if not file.length:
             return b""
-        if is_whole(file.chunk):
+        if is_whole(file.chunk) and not self._memory.is_past(file.chunk):
             try:
                 slices = self._map(self._chunk[inode])
             except NoRoom:
@@ -189,11 +199,54 @@ class SampleReader:
             self._maps[number] = _NOT_MAPPED
         return slices
 
-    def _map_missing(self, numbers: Iterable[int]) -> None:
-        """Have the chunks fetched at the same time; each is waited for when its first file is read."""
-        missing = {number for number in numbers if self._maps[number] is _NOT_MAPPED}
+    def _map_missing(self, numbers: Iterable[int]) -> set[int]:
+        """Have the chunks of these numbers fetched at the same time, and map them; those for which there is no room."""
+        missing = []
+        past = set()
+        for number in dict.fromkeys(numbers):
+            chunk = self._snapshot.chunk(number)
+            if self._maps[number] is _NOT_MAPPED and chunk.payload_bytes and is_whole(chunk):
+                if self._memory.is_past(chunk):
+                    past.add(number)
+                else:
+                    missing.append(number)
         if len(missing) > 1:
-            self.prefetch(sorted(missing))
+            self.prefetch(missing)
+        for number in missing:
+            try:
+                self._map(number)
+            except NoRoom:
+                past.add(number)
+        return past
+
+    def _read_past(
+        self, inodes: npt.NDArray[np.int64], numbers: Sequence[int], past: set[int]
+    ) -> list[bytes]:
+        """Files of which some lie in the chunks `past`, for which there is no room; those together."""
+        contents = [b""] * len(numbers)
+        filled = (self._snapshot.columns.length[inodes] > 0).tolist()
+        positions = [at for at, number in enumerate(numbers) if number in past and filled[at]]
+        for at, content in zip(
+            positions, self._memory.read_past(self._extents(inodes[positions])), strict=True
+        ):
+            contents[at] = content
+        if len(positions) < sum(filled):
+            for at, number in enumerate(numbers):
+                if number not in past:
+                    contents[at] = self.read(int(inodes[at]))
+        return contents
+
+    def _extents(self, inodes: npt.NDArray[np.int64]) -> FileExtents:
+        """Of files whose bounds have been checked."""
+        columns = self._snapshot.columns
+        numbers, which = np.unique(columns.chunk[inodes], return_inverse=True)
+        return FileExtents(
+            [self._snapshot.chunk(number) for number in numbers.tolist()],
+            which.tolist(),
+            columns.offset[inodes].tolist(),
+            columns.length[inodes].tolist(),
+            columns.hash[inodes].tolist(),
+        )
 
     def _slices(
         self, chunks: list[int], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chunkstore.chunk_source import ChunkSource, FileExtent
+from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from dieselfs.errors import NoRoom
 from dieselfs.node_memory.piece import Piece
 
@@ -17,10 +17,14 @@ class MappedFiles:
         self.folder = folder
         self.source = source
         self.full = False
+        self.known_full = False
+        """So that nobody tries to map."""
         self.mapped: list[str] = []
         self.prefetched: list[str] = []
         self.ranges = 0
         """Calls of `read`."""
+        self.batches: list[int] = []
+        """The files of each call of `read_past`."""
         self.forget: list[Callable[[str], None]] = []
         folder.mkdir(exist_ok=True)
 
@@ -40,6 +44,13 @@ class MappedFiles:
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         self.ranges += 1
         return self.source.read(file, start, length)
+
+    def is_past(self, chunk: ChunkRef) -> bool:
+        return self.known_full
+
+    def read_past(self, files: Sequence[FileExtent]) -> list[bytes]:
+        self.batches.append(len(files))
+        return [bytes(self.source.read(file, 0, file.length)) for file in files]
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         self.prefetched += [piece.name for piece in pieces]

@@ -168,14 +168,34 @@ def test_an_evicted_chunk_is_let_go_and_mapped_again(packed: Packed) -> None:
     assert packed.memory.mapped == [name] * 3
 
 
-def test_without_room_files_are_read_past_node_memory(packed: Packed) -> None:
-    packed.memory.full = True
+@pytest.mark.parametrize("known", [False, True])
+def test_without_room_files_are_read_past_node_memory(packed: Packed, known: bool) -> None:
+    packed.memory.full, packed.memory.known_full = True, known
     inodes = [packed.inode(path) for path in packed.files]
+    filled = sum(1 for data in packed.files.values() if data)
     assert packed.reader.read_many(inodes) == list(packed.files.values())
-    assert packed.memory.ranges == sum(1 for data in packed.files.values() if data)
-    packed.memory.full = False
+    assert (packed.memory.batches, packed.memory.ranges) == ([filled], 0), "together"
+    assert len(packed.memory.prefetched) == (0 if known else packed.snapshot.chunk_count)
+    for path, data in packed.files.items():
+        assert packed.reader.read_path(path) == data
+    assert packed.memory.ranges == filled
+    assert packed.memory.mapped == []
+
+
+def test_a_batch_of_files_with_and_without_room(packed: Packed) -> None:
+    inodes = [packed.inode(path) for path in packed.files]
+    mapped = [inode for inode in inodes if packed.snapshot.chunk_number(inode) % 2]
+    packed.reader.read_many(mapped)
+    packed.memory.full = True
     assert packed.reader.read_many(inodes) == list(packed.files.values())
-    assert len(packed.memory.mapped) == packed.snapshot.chunk_count
+    mapped_files = set(mapped)
+    past = [
+        data
+        for inode, data in zip(inodes, packed.files.values(), strict=True)
+        if inode not in mapped_files and data
+    ]
+    assert packed.memory.batches == [len(past)]
+    assert packed.memory.ranges == 0
 
 
 def longest_first_file(packed: Packed) -> int:

@@ -153,6 +153,9 @@ class ScriptedPeers:
     def publish(self, view: View) -> None:
         self.view = view
 
+    def withdraw(self) -> None:
+        self.view = None
+
     def see(self, silent: Sequence[str] = (), pinged: float | None = None) -> None:
         """Publish a view in which all but the silent have answered."""
         me = member(self.me, self.my_weight)
