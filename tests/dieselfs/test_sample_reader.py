@@ -180,6 +180,9 @@ def test_without_room_files_are_read_past_node_memory(packed: Packed, known: boo
         assert packed.reader.read_path(path) == data
     assert packed.memory.ranges == filled
     assert packed.memory.mapped == []
+    packed.memory.full = packed.memory.known_full = False
+    assert packed.reader.read_many(inodes) == list(packed.files.values())
+    assert len(packed.memory.mapped) == packed.snapshot.chunk_count
 
 
 def test_a_batch_of_files_with_and_without_room(packed: Packed) -> None:
