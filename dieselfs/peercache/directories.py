@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dieselfs.errors import ConfigError, UsageError
 from dieselfs.peercache.directory import Directory
-from dieselfs.peercache.member_record import is_member_id
+from dieselfs.peercache.member_record import MAX_NODE_BYTES, is_member_id
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_addresses import is_loopback, is_wildcard
 from dieselfs.peercache.peer_client import PeerClient
@@ -74,8 +74,9 @@ def own_member(settings: PeerSettings, address: Address, memory_bytes: int, node
                 "give it one, or let the task meet in Redis or in its PyTorch job (--peers)",
             )
         weight = EQUAL_WEIGHT
-    printable = "".join(letter for letter in node if letter.isprintable())[:255]
-    return Member(id, _advertised(settings, address), weight, printable)
+    printable = "".join(letter for letter in node if letter.isprintable())
+    shown = printable.encode()[:MAX_NODE_BYTES].decode(errors="ignore")
+    return Member(id, _advertised(settings, address), weight, shown)
 
 
 def _advertised(settings: PeerSettings, address: Address) -> Address:
