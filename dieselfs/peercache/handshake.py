@@ -154,18 +154,20 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
     match reason:
         case "secret":
             return PeerRefused(
-                "a peer does not know the same secret",
+                "the two sides do not know the same secret",
                 "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file)",
             )
         case "task":
-            return PeerRefused("a peer is of another task", "give all nodes the same task's name")
+            return PeerRefused(
+                "the two sides are of different tasks", "give all nodes the same --task NAME"
+            )
         case "version":
             return PeerRefused(
-                f"a peer speaks versions {oldest} to {newest} of the peer protocol, this node {OLDEST_VERSION} to {PROTOCOL_VERSION}",
+                f"the other side speaks versions {oldest} to {newest} of the peer protocol, this one {OLDEST_VERSION} to {PROTOCOL_VERSION}",
                 "run the same release on all nodes of a task",
             )
         case "member":
-            return PeerRefused("another member listens at a peer's address")
+            return PeerRefused("the member that was asked for does not listen there")
     raise BadFrame("refused for no reason that is known")
 
 

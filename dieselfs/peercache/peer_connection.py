@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from dieselfs.errors import PeerFailed
+from dieselfs.errors import PeerFailed, PeerRefused
 from dieselfs.peercache.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.peercache.frames import BadFrame, answer_number, decode_answer, encode_request
 from dieselfs.peercache.handshake import NONCE_BYTES, ClientHandshake
@@ -261,6 +261,9 @@ def connect(
     except (OSError, BadFrame) as error:
         stream.close()
         raise PeerFailed(f"{peer}: no handshake: {error}") from error
+    except PeerRefused as error:
+        stream.close()
+        raise PeerRefused(f"{peer}: {error}", error.hint) from None
     except BaseException:
         stream.close()
         raise
