@@ -22,6 +22,7 @@ from typing import Final
 
 import numpy as np
 
+from chunkstore.chunk_id import PRINTED_LENGTH
 from dieselfs.errors import LocalFileError, NoRoom
 
 log = logging.getLogger(__name__)
@@ -103,15 +104,16 @@ class ChunkFiles:
         return found.f_bavail * found.f_frsize
 
     def adopt(self) -> dict[str, int]:
-        """Name and bytes of each complete piece, with its head's. What a dead master has left unfinished is removed."""
+        """Name and bytes of each complete piece, with its head's. What a dead master has left unfinished is removed, and, where heads are kept,
+        whole chunks without one: peers could not verify them."""
         found = _complete_files(self._folder)
-        if self._heads is not None:
-            for name, length in _complete_files(self._heads).items():
-                if name in found:
-                    found[name] += length
-                else:
-                    (self._heads / name).unlink(missing_ok=True)
-        return found
+        if self._heads is None:
+            return found
+        heads = _complete_files(self._heads)
+        for name in heads.keys() ^ {name for name in found if len(name) == PRINTED_LENGTH}:
+            self.remove(name)
+            found.pop(name, None)
+        return {name: length + heads.get(name, 0) for name, length in found.items()}
 
 
 def _complete_files(folder: Path) -> dict[str, int]:

@@ -20,7 +20,7 @@ _Completed: TypeAlias = Callable[[NodeStatus], NodeStatus]
 
 
 class HeldFiles:
-    """Implements `HeldChunks` and `PieceObserver`. Thread-safe. A member of the master until `close`.
+    """Implements `HeldChunks` and `PieceObserver`. Thread-safe. In the master's process, until `close`.
 
     A piece is mapped when it is first asked for, and stays so until the master evicts it. What is still being sent then keeps its bytes, and
     the master's books count them until it is sent.
@@ -33,7 +33,6 @@ class HeldFiles:
         self._chunks, self._heads_folder = folder.chunks, folder.heads
         self._master = master
         self._completed = completed
-        self._member = master.member()
         self._pieces = MappedPieces()
         self._whole = self._pieces.whole
         self._heads: dict[bytes, memoryview] = {}
@@ -82,7 +81,7 @@ class HeldFiles:
         self._master.ignore(self)
         self._pieces.clear()
         self._heads.clear()
-        self._member.close()
+        self._tell()
 
     def arrived(self, name: str) -> None:
         """It is mapped when a peer asks for it."""
@@ -111,10 +110,10 @@ class HeldFiles:
         match notice:
             case Mapped(names):
                 for name in names:
-                    self._member.mapped(name)
+                    self._master.mapped(name)
             case Unmapped(names):
                 for name in names:
-                    self._member.unmapped(name)
+                    self._master.unmapped(name)
         return True
 
     def _drop_head(self, name: str) -> None:

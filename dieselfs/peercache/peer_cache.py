@@ -67,6 +67,7 @@ class PeerCache:
         self._lock = runtime.lock()
         self._end = runtime.condition(self._lock)
         self._ending = False
+        self._end_by = 0.0
         self._begin()
         self._thread = runtime.start(self._run, "peer-cache")
 
@@ -96,6 +97,7 @@ class PeerCache:
             filling = self._oneshot.statistics(
                 pieces=len(share.pieces), share_bytes=share.size_bytes, held=share.held()
             )
+            filling = replace(filling, done=filling.done and self._fill_at is None)
         return TaskStatistics(
             task=self._settings.task,
             policy=self._settings.cache_policy,
@@ -107,16 +109,13 @@ class PeerCache:
 
     def end(self, timeout_s: float) -> None:
         """Leave the task. Readers go past peers from now on; what does not end within `timeout_s` is left to the end of the process."""
-        deadline = self._runtime.now() + timeout_s
         with self._lock:
+            self._end_by = self._runtime.now() + timeout_s
             self._ending = True
             self._end.notify_all()
-        self._thread.join(timeout_s)
         if self._oneshot is not None:
             self._oneshot.close(0.0)  # its fetches end with the master
-        part, self._part = self._part, None
-        if part is not None:
-            part.end(self._runtime, max(0.0, deadline - self._runtime.now()))
+        self._thread.join(timeout_s)
         self._held.close()
 
     def _run(self) -> None:
@@ -127,6 +126,9 @@ class PeerCache:
             if self._part is not None:
                 self._look(self._part)
             pause_s = AGAIN_S if self._part is None else LOOK_S
+        part, self._part = self._part, None
+        if part is not None:
+            part.end(self._runtime, max(0.0, self._end_by - self._runtime.now()))
 
     def _ended_within(self, seconds: float) -> bool:
         deadline = self._runtime.now() + seconds
