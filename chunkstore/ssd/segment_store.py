@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, next_region
 from chunkstore.ssd.region_files import Geometry, RegionFiles
@@ -29,6 +31,8 @@ from chunkstore.stores.object_store import Buffer
 
 Entry = tuple[Segment, Placed]
 TOUCH_INTERVAL_S: Final = 1.0
+IDLE_S: Final = 60.0
+"""A region that was not written to for so long is not kept open for its dataset."""
 _WHOLE: Final = 1 << 16
 """Segments of the largest object that is read whole: more than 16 MiB have."""
 
@@ -84,7 +88,7 @@ class SegmentStore:
     def segment_bytes(self) -> int:
         return self._geometry.segment_bytes
 
-    def read(self, chunk: bytes, start: int, length: int) -> bytes | None:
+    def read(self, chunk: bytes, start: int, length: int) -> memoryview | None:
         """Bytes of a chunk's object, verified; None if one of its segments is not held, or not sound. The range lies in the object."""
         size = self._geometry.segment_bytes
         first, last = start // size, (start + max(length, 1) - 1) // size
@@ -94,7 +98,7 @@ class SegmentStore:
         entries = [(Segment(chunk, first + n), at) for n, at in enumerate(placed) if at is not None]
         return self._read(entries, start - first * size, length)
 
-    def read_whole(self, chunk: bytes) -> bytes | None:
+    def read_whole(self, chunk: bytes) -> memoryview | None:
         """A chunk's whole object, if all of it is held."""
         size = self._geometry.segment_bytes
         entries: list[Entry] = []
@@ -178,37 +182,33 @@ class SegmentStore:
 
     # Reading.
 
-    def _read(self, entries: Sequence[Entry], start: int, length: int) -> bytes | None:
+    def _read(self, entries: Sequence[Entry], start: int, length: int) -> memoryview | None:
         """`length` bytes from `start`, counted from the beginning of the first entry."""
         block, size = self._geometry.block_bytes, self._geometry.segment_bytes
-        begin = start // block * block
-        parts: list[bytes] = []
-        position = begin
-        end = start + length
+        total = (len(entries) - 1) * size + entries[-1][1].length
+        begin, end = start // block * block, min(-(-(start + length) // block) * block, total)
+        data = _uninitialised(end - begin)
         for run in _runs(entries, size):
             run_start = (run[0][0].number - entries[0][0].number) * size
             run_end = run_start + (len(run) - 1) * size + run[-1][1].length
-            upto = min(run_end, -(-end // block) * block)
-            if upto <= position:
+            first, last = max(begin, run_start), min(end, run_end)
+            if first >= last:
                 continue
-            offset = run[0][1].offset + position - run_start
-            data = self._files.read(run[0][1].region, offset, upto - position)
-            if len(data) != upto - position or not self._is_sound(run, position - run_start, data):
+            region, part = run[0][1].region, data[first - begin : last - begin]
+            offset = run[0][1].offset + first - run_start
+            if not self._files.read_into(part, region, offset):
                 return None
-            self._used[run[0][1].region] = self._now()
-            parts.append(data)
-            position = upto
+            if not self._is_sound(run, first - run_start, part):
+                return None
+            self._used[region] = self._now()
         if self._now() - self._touched_at > TOUCH_INTERVAL_S:
             self.touch()
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
-        if begin == start and len(whole) == length:
-            return whole
-        return whole[start - begin : start - begin + length]
+        return data[start - begin : start - begin + length].toreadonly()
 
-    def _is_sound(self, run: Sequence[Entry], start: int, data: bytes) -> bool:
+    def _is_sound(self, run: Sequence[Entry], start: int, view: memoryview) -> bool:
         """What was read of a run, from a block's beginning on. What is damaged is forgotten, so that it comes again from the store."""
         block, size = self._geometry.block_bytes, self._geometry.segment_bytes
-        view, at = memoryview(data), 0
+        at = 0
         while at < len(view):
             segment, placed = run[(start + at) // size]
             inside = (start + at) % size
@@ -257,6 +257,8 @@ class SegmentStore:
 
     def _begin_region(self, dataset: bytes) -> _Filling | None:
         """The next region, emptied, with what is reinserted of it written again first."""
+        for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
+            self._end_region(idle)  # so that it may leave, too
 
         def choose(regions: Sequence[Region]) -> Region | None:
             return next_region(
@@ -290,14 +292,18 @@ class SegmentStore:
         self._reinsert(former.dataset, kept)
         return filling
 
+    def _is_idle(self, filling: _Filling) -> bool:
+        return self._now() - filling.region.last_used > IDLE_S
+
     def _kept(self, dataset: bytes, lost: Sequence[Entry]) -> list[tuple[Segment, memoryview]]:
         """What is to be reinserted, read before it is overwritten."""
         by_segment = dict(lost)
         kept = []
         for segment in self._reinsertion.stays(dataset, list(by_segment)):
             placed = by_segment[segment]
-            data = memoryview(self._files.read(placed.region, placed.offset, placed.length))
-            if is_sound(segment, 0, data, placed.checksums, self._geometry.block_bytes):
+            data = _uninitialised(placed.length)
+            came = self._files.read_into(data, placed.region, placed.offset)
+            if came and is_sound(segment, 0, data, placed.checksums, self._geometry.block_bytes):
                 kept.append((segment, data))
         return kept
 
@@ -375,6 +381,11 @@ class _Filling:
             ):
                 return count
         return len(lengths)
+
+
+def _uninitialised(length: int) -> memoryview:
+    """Memory that is not filled with zeros before it is filled with data: touching it first is what costs."""
+    return np.empty(length, np.uint8).data
 
 
 def _runs(entries: Sequence[Entry], segment_bytes: int) -> Iterator[list[Entry]]:
