@@ -86,7 +86,8 @@ class PeerServer:
         self._service = Service(held, self._slow, roll, self._status)
         self._lock = runtime.lock()
         """Of what follows."""
-        self._clients: set[_Client] = set()
+        self._clients: dict[_Client, None] = {}
+        """Not a set: its order would be by chance, and a simulation could not be replayed."""
         self._closed = False
         self._accepted = self._refused = 0
         self._answers = self._sent_bytes = 0
@@ -154,7 +155,7 @@ class PeerServer:
             except RuntimeError as error:  # no more threads
                 log.warning("the peer server can't serve one more connection: %s", error)
                 return False
-            self._clients.add(client)
+            self._clients[client] = None
             return True
 
     def _serve(self, client: _Client) -> None:
@@ -177,7 +178,7 @@ class PeerServer:
         finally:
             client.stream.close()
             with self._lock:
-                self._clients.discard(client)
+                self._clients.pop(client, None)
                 if client.connection is not None:
                     self._answers += client.connection.answers
                     self._sent_bytes += client.connection.sent_bytes

@@ -62,7 +62,7 @@ class SlowAnswers:
         self._queue: deque[Piece] = deque()
         self._wanted: dict[str, list[_Waiting]] = {}
         """By the name of the piece, queued or being brought."""
-        self._waiting: set[_Waiting] = set()
+        self._waiting: dict[_Waiting, None] = {}  # in order, for replay
         self._threads: list[Running] = []
         self._workers = 0
         self._idle = 0
@@ -84,7 +84,7 @@ class SlowAnswers:
             self._queue.extend(new)
             if not self._waiting:
                 self._waits.notify_all()
-            self._waiting.add(waiting)
+            self._waiting[waiting] = None
             self._queued.notify_all()
         return True
 
@@ -128,7 +128,7 @@ class SlowAnswers:
                     if waiting.missing and not self._closed:
                         waiting.missing = 0 if failure else waiting.missing - 1
                         if not waiting.missing:
-                            self._waiting.discard(waiting)
+                            self._waiting.pop(waiting, None)
                             ended.append(waiting)
             for waiting in ended:
                 waiting.asker.finish(waiting.number, waiting.request, failure)
