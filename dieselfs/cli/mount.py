@@ -24,6 +24,8 @@ from dieselfs.cli.output import counted
 from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound
 
+log = logging.getLogger(__name__)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -300,6 +302,11 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             lead=True,
             peers=peers,
         )
+        if peers is not None and memory.task_statistics() is None:
+            log.warning(
+                "no peers: task %s is led by another process, and was begun without peers",
+                task.path.name,
+            )
         try:
             goodbye_s = partial(ending.left_s, GOODBYE_S)
             with LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s) as lease:

@@ -29,8 +29,8 @@ class RunningTask:
 
     @property
     def processes(self) -> int:
-        """That read through its memory just now: without who asks, and without the server that peers read by."""
-        return 0 if self.memory is None else self.memory.members - 1 - (self.peers is not None)
+        """That read through its memory just now, without who asks."""
+        return 0 if self.memory is None else self.memory.members - 1
 
 
 def running_tasks() -> list[RunningTask]:

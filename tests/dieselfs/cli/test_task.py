@@ -7,12 +7,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,12 @@ def test_a_mount_with_wrong_options_is_refused_in_the_terminal(
 
 
 @dataclass(frozen=True)
+class Daemon:
+    pid: int
+    log: Path
+
+
+@dataclass(frozen=True)
 class NodeHere:
     """One of several on this machine."""
 
@@ -101,11 +109,10 @@ class NodeHere:
         assert result.code == 0, result.err
         return result
 
-    def mount(self, *arguments: str) -> int:
-        """The daemon's process id."""
+    def mount(self, *arguments: str) -> Daemon:
         flags = ["--memory", "64MiB", "--store-ahead", "0", "--task", TASK, *arguments]
         [record] = self("mount", "pets", self.mountpoint, "--no-index", "--json", *flags).records
-        return int(record["pid"])
+        return Daemon(record["pid"], Path(record["log"]))
 
     def show(self) -> dict[str, Any]:
         [record] = self("task", "show", TASK, "--json").records
@@ -169,15 +176,13 @@ def read_all(source: Path, mountpoint: Path) -> None:
         assert (mountpoint / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
-def every_word(pids: Sequence[int], *folders: Path) -> bytes:
-    """Arguments of processes, and all that was written below folders."""
-    words = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
-    for folder in folders:
-        words += [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
-    return b"\n".join(words)
+def every_word(daemons: Sequence[Daemon]) -> bytes:
+    """Arguments, and all that was logged."""
+    arguments = [Path(f"/proc/{daemon.pid}/cmdline").read_bytes() for daemon in daemons]
+    return b"\n".join([*arguments, *(daemon.log.read_bytes() for daemon in daemons)])
 
 
-def start_by_list(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+def start_by_list(nodes: list[NodeHere], secret_file: Path, url: str) -> list[Daemon]:
     """One is told by flags, the other by -o options and a variable."""
     one, two = (f"127.0.0.1:{free_port()}" for _ in nodes)
     nodes[1].environment["DIESELFS_TASK_SECRET"] = SECRET
@@ -186,12 +191,12 @@ def start_by_list(nodes: list[NodeHere], secret_file: Path, url: str) -> list[in
     return [nodes[0].mount(*flags), nodes[1].mount("-o", options)]
 
 
-def start_by_redis(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+def start_by_redis(nodes: list[NodeHere], secret_file: Path, url: str) -> list[Daemon]:
     flags = ["--index", url, "--peers", "redis", "--secret-file", str(secret_file)]
     return [node.mount(*flags, "--peer-name", f"n{n}") for n, node in enumerate(nodes)]
 
 
-def start_by_rank(nodes: list[NodeHere], secret_file: Path, url: str) -> list[int]:
+def start_by_rank(nodes: list[NodeHere], secret_file: Path, url: str) -> list[Daemon]:
     """Variables alone say it."""
     for rank, node in enumerate(nodes):
         node.environment.update(
@@ -214,8 +219,7 @@ def test_two_mounts_put_their_memory_together(
     pictures: Path,
     secret_file: Path,
     redis_url: str,
-    tmp_path: Path,
-    start: Any,
+    start: Callable[[list[NodeHere], Path, str], list[Daemon]],
 ) -> None:
     daemons = start(nodes, secret_file, redis_url)
     for node in nodes:
@@ -224,7 +228,7 @@ def test_two_mounts_put_their_memory_together(
         read_all(pictures, node.mountpoint)
     secret_file.unlink()
     first, second = (node.show() for node in nodes)
-    assert [record["leader_pid"] for record in (first, second)] == daemons
+    assert [record["leader_pid"] for record in (first, second)] == [d.pid for d in daemons]
     assert first["dataset"] == second["dataset"] == "pets"
     content = nodes[0].statistics()["cache"]["node"]["fetched_bytes"]
     assert content > 160 * 5000
@@ -245,7 +249,7 @@ def test_two_mounts_put_their_memory_together(
         assert re.search(rf"{TASK} +pets +\d+ +1 .* +2 of 2", listed)
     text = nodes[0]("task", "show", TASK).out
     assert b"2 of 2 members up" in text
-    seen = every_word(daemons, tmp_path / "state", tmp_path / "data")
+    seen = every_word(daemons)
     seen += text + json.dumps([first, second, nodes[0].statistics()]).encode()
     assert SECRET.encode() not in seen
     assert b"--task" in seen
@@ -273,3 +277,79 @@ def test_a_mount_whose_peers_never_answer_works(
         assert found["peers"]["members_up"] == 1
         assert found["peers"]["filling"] is not None
         assert node.umount() < 20
+
+
+@needs_fuse
+def test_oneshot_fetches_what_a_refresh_brings(
+    nodes: list[NodeHere], pictures: Path, secret_file: Path
+) -> None:
+    node, own = nodes[0], f"127.0.0.1:{free_port()}"
+    flags = ["--peers", own, "--secret-file", str(secret_file), "--cache-policy", "oneshot"]
+    node.mount("--peer-listen", own, *flags)
+
+    def filled() -> int:
+        """Bytes of the whole share, if it is held."""
+        filling = node.statistics()["peers"]["filling"]
+        return int(filling["held_bytes"]) if filling["done"] else 0
+
+    eventually(filled, "a share in memory that nobody has read")
+    before = filled()
+    (pictures / "new.jpg").write_bytes(bytes(10_000))
+    node("put", f"{pictures}/", "pets", "-j", "1")
+    node("mount", "--refresh", "pets", node.mountpoint)
+    eventually(lambda: filled() >= before + 10_000, "the new file in memory")
+    node.umount()
+
+
+@needs_fuse
+def test_a_node_that_takes_no_part_says_why(
+    nodes: list[NodeHere], pictures: Path, secret_file: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        own = f"127.0.0.1:{other.getsockname()[1]}"
+        node = nodes[0]
+        node.mount("--peers", own, "--peer-listen", own, "--secret-file", str(secret_file))
+        read_all(pictures, node.mountpoint)
+        eventually(lambda: node.show()["peers"]["trouble"], "what is wrong")
+        assert own in node.show()["peers"]["trouble"]
+        assert b"takes no part: " in node("task", "show", TASK).out
+        assert b"; " in node("stats", node.mountpoint).out
+        node.umount()
+
+
+@needs_fuse
+def test_peers_of_a_task_that_was_begun_without(
+    nodes: list[NodeHere], pictures: Path, secret_file: Path
+) -> None:
+    """Who leads decides; who comes later is told in the log."""
+    node = nodes[0]
+    node.mount()
+    second = replace(node, mountpoint=nodes[1].mountpoint)
+    own = f"127.0.0.1:{free_port()}"
+    daemon = second.mount("--peers", own, "--peer-listen", own, "--secret-file", str(secret_file))
+    read_all(pictures, second.mountpoint)
+    assert node.show()["peers"] is None
+    assert b"begun without --peers" in node("task", "show", TASK).out
+    assert second.statistics()["peers"] is None
+    assert "begun without peers" in daemon.log.read_text()
+    second("umount", second.mountpoint)
+    node.umount()
+
+
+@needs_fuse
+def test_looks_again_until_interrupted(nodes: list[NodeHere], pictures: Path) -> None:
+    node = nodes[0]
+    node.mount()
+    command = [sys.executable, "-m", "dieselfs.cli", "task", "show", TASK, "--refresh", "0.1"]
+    environment = {**os.environ, "DIESELFS_MEMORY_FOLDER": str(node.memory)}
+    with subprocess.Popen(
+        [*command, "--json"], env=environment, stdout=subprocess.PIPE, start_new_session=True
+    ) as looking:
+        assert looking.stdout is not None
+        found = [json.loads(looking.stdout.readline()) for _ in range(3)]
+        looking.send_signal(signal.SIGINT)
+        looking.stdout.read()
+    assert looking.returncode == 0
+    assert {record["task"] for record in found} == {TASK}
+    node.umount()
+    assert node("task", "ls").out == b""
