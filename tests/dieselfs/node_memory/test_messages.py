@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -24,6 +26,13 @@ from dieselfs.node_memory.messages import (
     encode,
 )
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.task_report import MEMBERS_AT_ONCE, joined
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.task_statistics import (
+    FillingStatistics,
+    MemberStatistics,
+    TaskStatistics,
+)
 
 WHOLE = Piece(ChunkRef(ChunkId(bytes(range(16))), 64, MAX_WHOLE_BYTES))
 LARGE = ChunkRef(ChunkId(b"\xff" * 16), 64, 1 << 40)
@@ -53,12 +62,62 @@ NAMES = (WHOLE.name, PART.name)
         messages.Done(),
         messages.Failed("Corrupt", "…", ""),
         messages.Counted(MemoryStatistics(1, 2, 3, members=4)),
+        messages.AskTask(48),
+        messages.TaskTold(None),
+        messages.TaskTold(TaskStatistics("task", "on-demand", trouble="port in use")),
         messages.News(((True, WHOLE.name), (False, PART.name)) * (MAX_NAMES // 2)),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_what_is_said_is_heard(message: Message) -> None:
     assert decode(encode(message)) == message
+
+
+def member_of(number: int) -> MemberStatistics:
+    id = f"{number:04d}".ljust(64, "x")
+    status = NodeStatus(*[(1 << 60) + number] * len(fields(NodeStatus)))
+    answered_s = None if number % 2 else 0.25
+    return MemberStatistics(id, "h" * 253 + ":65535", 1 << 40, "n" * 255, "up", answered_s, status)
+
+
+def test_a_tasks_statistics_are_told_a_part_of_the_members_at_a_time() -> None:
+    whole = TaskStatistics(
+        "t" * 64,
+        "oneshot",
+        tuple(map(member_of, range(2 * MEMBERS_AT_ONCE + 1))),
+        FillingStatistics(9, 8, 7, 6, 5, 0.5, True),
+        (("read.files_from_peers", 1 << 60), ("connections", 0)),
+        "é" * 5000,
+    )
+    parts = []
+    for first in range(0, len(whole.members), MEMBERS_AT_ONCE):
+        packet = encode(messages.TaskTold(whole, first))
+        assert len(packet) <= MAX_PACKET_BYTES
+        heard = decode(packet)
+        assert isinstance(heard, messages.TaskTold)
+        assert heard.statistics is not None
+        parts.append(heard.statistics)
+    assert [len(part.members) for part in parts] == [MEMBERS_AT_ONCE, MEMBERS_AT_ONCE, 1]
+    assert joined(parts) == replace(whole, trouble=parts[0].trouble)
+    assert whole.trouble.startswith(parts[0].trouble)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [7, 0],
+        [["task", "sometimes", [], None, [], ""], 0],
+        [["task", "oneshot", [["id", "a:1", 1, "", "up", None, [1, 2]]], None, [], ""], 0],
+        [["task", "oneshot", [["id", "a:1", 1, "", "gone", None, [0] * 9]], None, [], ""], 0],
+        [["task", "oneshot", [], [1, 2, 3], [], ""], 0],
+        [["task", "oneshot", [], None, [["name", "1"]], ""], 0],
+        [["task", "oneshot", [], None, [], ""], -1],
+    ],
+)
+def test_what_are_no_statistics_of_a_task_is_refused(body: list[object]) -> None:
+    kind = msgpack.unpackb(encode(messages.TaskTold(None)))[0]
+    with pytest.raises(BadMessage):
+        decode(msgpack.packb([kind, *body]))
 
 
 @pytest.mark.parametrize(

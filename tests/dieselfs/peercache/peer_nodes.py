@@ -74,7 +74,16 @@ class SmallDataset:
 
 
 def make_dataset(folder: Path, files: int = 400, chunk_bytes: int = 64 << 10) -> SmallDataset:
-    content = random.Random(1).randbytes(FILE_BYTES + files)
+    [made] = make_snapshots(folder, files, chunk_bytes=chunk_bytes)
+    return made
+
+
+def make_snapshots(
+    folder: Path, *parts: int, large_bytes: int = 0, chunk_bytes: int = 64 << 10
+) -> list[SmallDataset]:
+    """A snapshot after each part of so many files; the last part has a large one too."""
+    content = random.Random(1).randbytes(FILE_BYTES + sum(parts))
+    found, number = [], 0
     with Client.connect(
         "d",
         store=LocalDirectory(folder / "store"),
@@ -84,13 +93,18 @@ def make_dataset(folder: Path, files: int = 400, chunk_bytes: int = 64 << 10) ->
         target_bytes=chunk_bytes,
         open_chunks=1,
     ) as client:
-        for number in range(files):
-            client.put(content[number : number + FILE_BYTES], f"{number % 7}/{number}")
-        client.flush()
-        path = client.save_meta()
-    with Snapshot.open(path) as snapshot:
-        chunks = snapshot.chunk_count
-    return SmallDataset(folder / "store", folder / "log", path, chunks, files * FILE_BYTES)
+        for part, files in enumerate(parts):
+            for _ in range(files):
+                client.put(content[number : number + FILE_BYTES], f"{number % 7}/{number}")
+                number += 1
+            if large_bytes and part + 1 == len(parts):
+                client.put(bytes(large_bytes), "large")
+            client.flush()
+            path = client.save_meta()
+            with Snapshot.open(path) as snapshot:
+                chunks, size = snapshot.chunk_count, int(snapshot.columns.length.sum())
+            found.append(SmallDataset(folder / "store", folder / "log", path, chunks, size))
+    return found
 
 
 def free_addresses(count: int) -> tuple[Address, ...]:
