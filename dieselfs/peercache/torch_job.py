@@ -31,19 +31,39 @@ def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZe
             "--peers torch: MASTER_ADDR does not say where node 0 is",
             "start it under torchrun, or set MASTER_ADDR, NODE_RANK and NNODES",
         )
-    per_node = _number(environment, ("LOCAL_WORLD_SIZE",))
     node = _number(environment, _NODE)
     nodes = _number(environment, _NODES)
-    if per_node:
-        rank, world = _number(environment, ("RANK",)), _number(environment, ("WORLD_SIZE",))
-        node = rank // per_node if node is None and rank is not None else node
-        nodes = -(-world // per_node) if nodes is None and world is not None else nodes
-    if node is None or nodes is None or not 0 <= node < nodes:
+    if node is None or nodes is None:
+        by_ranks = _by_ranks(environment)
+        node = by_ranks[0] if node is None else node
+        nodes = by_ranks[1] if nodes is None else nodes
+    if node is not None and nodes is not None and node >= nodes:
+        raise UsageError(
+            f"--peers torch: this is node {node} of {nodes}, and they are counted from 0",
+            "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
+        )
+    if node is None or nodes is None:
         raise UsageError(
             "--peers torch: it can't be told which node of how many this is",
             "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
         )
     return RankZero(Address(host, port or _port(environment)), node, nodes)
+
+
+def _by_ranks(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Node and nodes, if all nodes have as many ranks, which are dealt node by node. None: not said."""
+    per_node = _number(environment, ("LOCAL_WORLD_SIZE",))
+    world, rank = _number(environment, ("WORLD_SIZE",)), _number(environment, ("RANK",))
+    if not per_node or world is None or rank is None:
+        return None, None
+    local = _number(environment, ("LOCAL_RANK",))
+    if world % per_node or rank >= world or local not in (None, rank % per_node):
+        raise UsageError(
+            f"--peers torch: RANK={rank} of WORLD_SIZE={world} with LOCAL_WORLD_SIZE={per_node} a node"
+            f"{'' if local is None else f' and LOCAL_RANK={local}'} does not say which node this is",
+            "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
+        )
+    return rank // per_node, world // per_node
 
 
 def _port(environment: Mapping[str, str]) -> int:
