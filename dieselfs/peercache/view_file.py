@@ -127,7 +127,7 @@ class ViewFile:
         published, latest = seen.published, seen.latest
         if file != seen.file:
             published, latest = self._read()
-        view = latest if now - published <= OLDEST_S else None
+        view = latest if abs(now - published) <= OLDEST_S else None
         return _Seen(now + LOOK_EVERY_S, file, published, latest, view)
 
     def _read(self) -> tuple[float, View | None]:

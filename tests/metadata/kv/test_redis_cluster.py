@@ -56,6 +56,18 @@ class TestSplitMaps(SplitMaps):
             client.close()
 
 
+def test_a_slot_that_has_moved_is_learnt(redis_cluster_url: str) -> None:
+    """Or each later command about it would be sent twice."""
+    store, key = RedisClusterStore(redis_cluster_url), new_key()
+    slot = key_slot(key)
+    master = store._slots[slot]
+    store._slots[slot] = next(other for other in store._seats if other != master)
+    put_one(store, key, b"a", value(1))
+    assert store._slots[slot] == master
+    assert get_one(store, key, b"a") == value(1)
+    store.close()
+
+
 def test_buckets_spread_over_slots() -> None:
     key = new_key()
     assert len({key_slot(bucket) for bucket in bucket_keys(key)}) > 200
