@@ -94,6 +94,7 @@ class SimulatedStore:
         self._scheduler, self._store = scheduler, dataset.store
         self.latency_s = latency_s
         self.gets = Gets()
+        self.calls = 0
         self._ids = {chunk_key(DATASET.name, chunk.id): chunk.id for chunk in dataset.chunks}
 
     def get(self, key: str) -> bytes:
@@ -120,6 +121,7 @@ class SimulatedStore:
 
     def _wait(self, why: str) -> None:
         scheduler = self._scheduler
+        self.calls += 1
         scheduler.trace(f"store: {why}")
         draw = scheduler.random.random
         seconds = self.latency_s * (0.5 + draw())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,21 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from dieselfs.errors import NoRoom, PeerFailed
 from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.members import Member, View
+from dieselfs.peercache.breakers import FIRST_HOLD_S, Breakers
+from dieselfs.peercache.members import Member, MemberId, View
 from dieselfs.peercache.membership import TaskMembership
-from dieselfs.peercache.messages import Answer, ReadChunk, ReadFile, ReadRanges, Request
+from dieselfs.peercache.messages import (
+    Answer,
+    Join,
+    Leave,
+    Ping,
+    ReadChunk,
+    ReadFile,
+    ReadRanges,
+    Request,
+)
 from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_connection import Pending
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.secret import TaskSecret
@@ -24,7 +35,7 @@ from tests.simulation.dataset import DATASET, OneByOne
 from tests.simulation.faulty_peer import Conscience, FaultyHeld, FaultyRuntime
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.runtime import SimulatedRuntime
-from tests.simulation.scheduler import Host
+from tests.simulation.scheduler import Host, Scheduler, SimulationFailed, Task
 
 if TYPE_CHECKING:
     from tests.simulation.task import World
@@ -64,21 +75,60 @@ class Board:
         return self._view
 
 
-class TracedClient(PeerClient):
+class WatchedBreakers(Breakers):
+    """Knows for itself when a peer has failed, so that it is noticed if a breaker does not open."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler.look)
+        self._scheduler = scheduler
+        self._opened: dict[MemberId, float] = {}
+        self._asked: dict[tuple[Task | None, MemberId], float] = {}
+
+    def asked(self, peer: MemberId) -> None:
+        self._asked[self._scheduler.current, peer] = self._scheduler.now
+
+    def rested_s(self, peer: MemberId) -> float:
+        """Since it failed, to one who asked it when its breaker was closed."""
+        return self._scheduler.now - self._opened.get(peer, -inf)
+
+    def failed(self, peer: MemberId) -> None:
+        asked = self._asked.get((self._scheduler.current, peer), -inf)
+        if asked > self._opened.get(peer, -inf):
+            self._opened[peer] = self._scheduler.now
+        super().failed(peer)
+
+
+class WatchedClient(PeerClient):
     """Says what it asks, and what comes of it."""
 
-    trace: Callable[[str], None]
+    def __init__(self, runtime: SimulatedRuntime, name: str, breakers: WatchedBreakers) -> None:
+        super().__init__(runtime, SECRET, TASK, name)
+        self._scheduler, self._breakers = runtime.scheduler, breakers
 
     def ask(self, member: Member, request: Request) -> Answer:
+        scheduler = self._scheduler
+        if not isinstance(request, Ping | Join | Leave):
+            rested_s = self._breakers.rested_s(member.id)
+            if rested_s < FIRST_HOLD_S:
+                raise SimulationFailed(
+                    f"breaker: {member.id} is asked {rested_s:.3f} s after it has failed"
+                )
+        if not scheduler.tracing:
+            return super().ask(member, request)
         what = _what(request)
-        self.trace(f"asks {member.id} {what}")
+        scheduler.trace(f"asks {member.id} {what}")
         try:
             answer = super().ask(member, request)
         except PeerFailed as error:
-            self.trace(f"failed: {member.id} {what}: {error}")
+            scheduler.trace(f"failed: {member.id} {what}: {error}")
             raise
-        self.trace(f"has from {member.id} {what}: {type(answer).__name__}")
+        scheduler.trace(f"has from {member.id} {what}: {type(answer).__name__}")
         return answer
+
+    def begin(self, member: Member, request: Request) -> Pending:
+        if not isinstance(request, Ping | Join | Leave):
+            self._breakers.asked(member.id)
+        return super().begin(member, request)
 
 
 def _what(request: Request) -> str:
@@ -97,12 +147,8 @@ class Reader:
 
     def __init__(self, runtime: SimulatedRuntime, world: World, board: Board, name: str) -> None:
         self.name = name
-        if world.scheduler.tracing:
-            self.client: PeerClient = TracedClient(runtime, SECRET, TASK, name)
-            self.client.trace = world.scheduler.trace  # type: ignore[attr-defined]
-        else:
-            self.client = PeerClient(runtime, SECRET, TASK, name)
-        self.breakers = Breakers(runtime.now)
+        self.breakers = WatchedBreakers(world.scheduler)
+        self.client = WatchedClient(runtime, name, self.breakers)
         reader = ChunkReader(world.store, DATASET)
         reader._threads = OneByOne()  # type: ignore[assignment]
         self.source = PeerSource(reader, TaskFolder(Path("/nonexistent")))

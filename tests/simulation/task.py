@@ -6,6 +6,7 @@ right      every read returns the source's bytes, and none raises: the store is 
 in time    every read ends within `read_bound_s` of virtual time
 once       if nothing happens, and all know each other and have room, each chunk leaves the store once, whole, whoever reads it
 few        and a process has one connection a peer at most
+breaker    a peer that has failed is asked nothing by the same process for a second
 healed     `HEAL_S` after the last fault all nodes see all others again, and every breaker is closed (or `HEAL_S` less a breaker's longest hold: who failed again and
            again is given longer and longer pauses by design); then each chunk, read by each process past its memory, leaves the store once at most, asked of its owner
 refetched  after a node was killed and the survivors' views agree, what leaves the store does so once a chunk at most, and nothing does that its owner holds
@@ -52,7 +53,7 @@ class Outcome:
     steps: int
     virtual_s: float
     reads: int
-    store_gets: int
+    store_calls: int
     digest: float
     """Equal for equal runs: the next number of the generator that decided everything."""
 
@@ -94,7 +95,7 @@ class World:
             scheduler.steps,
             scheduler.now - 1000.0,
             self.reads,
-            self.store.gets.whole.total(),
+            self.store.calls,
             scheduler.random.random(),
         )
 
