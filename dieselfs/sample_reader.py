@@ -175,7 +175,9 @@ class SampleReader:
         file = self._snapshot.extent(inode)
         if not file.length:
             return b""
-        if is_whole(file.chunk) and not self._memory.is_past(file.chunk):
+        if self._memory.is_past(file.chunk):
+            return self._memory.read_past((file,))[0]
+        if is_whole(file.chunk):
             try:
                 slices = self._map(self._chunk[inode])
             except NoRoom:

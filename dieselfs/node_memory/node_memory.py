@@ -109,6 +109,7 @@ class NodeMemory:
         self._settings = settings
         self._source = source
         self._shared = source if isinstance(source, SharedSource) else None
+        self._many = source if isinstance(source, ManyFilesSource) else None
         self._full = FullMemory()
         self._pieces = MappedPieces()
         self._whole = self._pieces.whole
@@ -245,8 +246,8 @@ class NodeMemory:
         """Whole files from the source, in order, for chunks of which `map` or `is_past` said that they can't be kept."""
         self._misses += len(files)
         self._fallbacks += len(files)
-        if isinstance(self._source, ManyFilesSource):
-            return list(map(bytes, self._source.read_many(files)))
+        if len(files) > 1 and self._many is not None:
+            return list(map(bytes, self._many.read_many(files)))
         return [bytes(self._source.read(file, 0, file.length)) for file in files]
 
     def is_past(self, chunk: ChunkRef) -> bool:

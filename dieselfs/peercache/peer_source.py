@@ -221,9 +221,6 @@ class PeerSource:
         """Of a file that is not kept: all of it, or the pieces that the part touches."""
         if self._questions.is_not_held(peers, file.chunk):
             return None
-        owner = peers.owner(file.chunk.id)
-        if owner is None or owner.id == peers.view.me.id:
-            return None
         unit = PIECE_BYTES if _has_pieces(file) else file.length
         if start == 0 and length == file.length <= unit:
             found = self._unit_from_peers(peers, file, 0, length, "reader")

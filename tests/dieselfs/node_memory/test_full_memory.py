@@ -1,0 +1,198 @@
+"""What a process knows of its node's memory being full, by a clock of its own; and what readers of a full memory do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.full_memory import FULL_S, LOOK_S, FullMemory
+from dieselfs.node_memory.node_memory import NodeMemory
+from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.task_folder import TaskFolder
+from tests.dieselfs.node_memory.logged_source import (
+    CHUNK_BYTES,
+    LoggedSource,
+    chunk,
+    content,
+    extent,
+)
+from tests.dieselfs.node_memory.processes import opened
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_when_it_is_asked_again() -> None:
+    clock = Clock()
+    full = FullMemory(clock)
+    assert not full.is_full()
+    assert full.may_ask()
+    assert full.may_ask(), "nothing is known"
+    full.had_no_room()
+    assert full.is_full()
+    assert not full.may_ask()
+    clock.now += FULL_S
+    assert not full.is_full()
+    assert [full.may_ask(), full.may_ask()] == [True, False], "one asks"
+    assert full.is_full()
+    full.had_room()
+    assert not full.is_full()
+    assert full.may_ask()
+
+
+def test_when_the_folder_is_looked_into_again() -> None:
+    clock = Clock()
+    full = FullMemory(clock)
+    full.had_no_room()
+    assert not full.is_absent(b"a")
+    full.note_absent(b"a")
+    assert full.is_absent(b"a")
+    assert not full.is_absent(b"b")
+    clock.now += LOOK_S
+    assert not full.is_absent(b"a")
+    full.note_absent(b"a")
+    full.had_room()
+    assert not full.is_absent(b"a")
+
+
+class Shared(LoggedSource):
+    """Implements `SharedSource`: chunks of even numbers are other nodes'. Serves one process."""
+
+    def __init__(self, source: LoggedSource) -> None:
+        super().__init__(source.log)
+        self.batches: list[int] = []
+
+    def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
+        return memoryview(bytes(chunk.head_bytes)), self.payload(chunk)
+
+    whole_as_owner = whole
+
+    def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview:
+        return self.read(file, start, length)
+
+    def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
+        self.batches.append(len(files))
+        return [bytes(content(file.chunk)[file.offset :][: file.length]) for file in files]
+
+    def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
+        return int.from_bytes(chunk.value, "big") % 2 == 0
+
+    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+        return True
+
+
+@pytest.fixture
+def shared(source: LoggedSource) -> Shared:
+    return Shared(source)
+
+
+@pytest.fixture
+def memory(folder: TaskFolder, shared: Shared) -> Iterator[NodeMemory]:
+    """Has room for a chunk and a half."""
+    with opened(folder, shared, lead=True, budget_bytes=CHUNK_BYTES * 3 // 2) as memory:
+        memory._full = FullMemory(Clock())
+        yield memory
+
+
+def clock_of(memory: NodeMemory) -> Clock:
+    clock = memory._full._now
+    assert isinstance(clock, Clock)
+    return clock
+
+
+def not_kept(memory: NodeMemory) -> int:
+    node = memory.statistics().node
+    assert node is not None
+    return node.not_kept
+
+
+def test_a_full_master_is_asked_for_others_chunks_once_a_second(
+    memory: NodeMemory, shared: Shared
+) -> None:
+    memory.map(Piece(chunk(1)))
+    for number in (2, 4, 6, 2, 4, 6):
+        file = extent(chunk(number), 100, 50)
+        assert memory.read(file, 0, 50) == content(chunk(number))[100:150]
+    assert not_kept(memory) == 1
+    assert shared.ranges == 6
+    clock_of(memory).now += FULL_S
+    for number in (2, 4, 6):
+        memory.read(extent(chunk(number)), 0, 10)
+        memory.peek(extent(chunk(number)), 0, 10)
+    assert not_kept(memory) == 2
+    found = memory.statistics()
+    assert (found.hits, found.misses, found.fallbacks) == (0, 1 + 9, 9)
+
+
+def test_a_full_master_is_asked_for_own_chunks_each_time(memory: NodeMemory) -> None:
+    memory.map(Piece(chunk(1)))
+    for number in (2, 3, 5, 2):
+        memory.read(extent(chunk(number)), 0, 10)
+    assert not_kept(memory) == 3
+
+
+def test_what_came_into_the_folder_is_found_soon(
+    memory: NodeMemory, shared: Shared, folder: TaskFolder
+) -> None:
+    memory.map(Piece(chunk(1)))
+    file = extent(chunk(2))
+    memory.read(file, 0, 10)
+    memory.read(file, 0, 10)
+    assert memory.is_past(chunk(2))
+    (folder.chunks / str(chunk(2).id)).write_bytes(content(chunk(2)))
+    before = shared.ranges
+    assert memory.peek(file, 0, 10) is None
+    memory.read(file, 0, 10)
+    assert shared.ranges == before + 1, "looked for a moment ago"
+    clock_of(memory).now += LOOK_S
+    assert memory.read(file, 0, 10) == content(chunk(2))[:10]
+    assert not memory.is_past(chunk(2))
+    assert shared.ranges == before + 1
+    assert memory.peek(file, 0, 10) == content(chunk(2))[:10]
+
+
+def test_when_there_is_room_again_others_chunks_are_kept(
+    memory: NodeMemory, shared: Shared
+) -> None:
+    memory.map(Piece(chunk(1)))
+    memory.read(extent(chunk(2)), 0, 10)
+    memory.set_budget(10 * CHUNK_BYTES)
+    memory.read(extent(chunk(4)), 0, 10)
+    assert shared.payloads == 1, "the second is not over"
+    clock_of(memory).now += FULL_S
+    for number in (2, 4, 6):
+        memory.read(extent(chunk(number)), 0, 10)
+    assert shared.payloads == 4
+    assert not memory.is_past(chunk(8))
+
+
+def test_many_files_that_have_no_room_are_read_together(memory: NodeMemory, shared: Shared) -> None:
+    files = [extent(chunk(number), 64 * at, 64) for at in range(5) for number in (1, 2, 4)]
+    wanted = [content(file.chunk)[file.offset :][:64] for file in files]
+    memory.map(Piece(chunk(1)))
+    for _ in range(2):
+        assert memory.read_many(files) == wanted
+    empty = extent(chunk(2), 5, 0)
+    assert memory.read_many([empty, files[1], empty]) == [b"", wanted[1], b""]
+    assert memory.read_many([]) == []
+    assert shared.batches == [10, 10]
+    assert shared.ranges == 1
+    found = memory.statistics()
+    assert (found.hits, found.misses, found.fallbacks) == (10, 1 + 21, 21)
+
+
+def test_map_says_that_there_is_no_room(memory: NodeMemory) -> None:
+    memory.map(Piece(chunk(1)))
+    for _ in range(2):
+        with pytest.raises(NoRoom):
+            memory.map(Piece(chunk(2)))
+    assert not_kept(memory) == 1
