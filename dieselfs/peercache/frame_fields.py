@@ -46,6 +46,7 @@ MAX_TEXT_BYTES: Final = 8 << 10
 """Of what `Failed` says; longer texts are cut."""
 
 _CHUNK_ROW: Final = np.dtype([("id", "V16"), ("head_bytes", ">u4"), ("payload_bytes", ">u4")])
+_ANY_ROW: Final = np.dtype((np.void, CHUNK.size))
 _CHUNKS_KEPT: Final = 8192
 _MAX_LINE_BYTES: Final = 255
 """Of a host, and of a node's name."""
@@ -64,15 +65,15 @@ def read_row(row: bytes) -> ChunkRef:
     return ChunkRef(ChunkId(chunk_id), head_bytes, payload_bytes)
 
 
-def _row(chunk: ChunkRef) -> bytes:
-    return CHUNK.pack(chunk.id.value, chunk.head_bytes, chunk.payload_bytes)
-
-
 def ranges(request: ReadRanges) -> Fields:
     """`TypeError` for columns of a wider type than those of `ReadRanges`: they would wrap."""
     columns = ((request.which, "<u2"), (request.start, "<u4"), (request.length, "<u4"))
     raw = [column.astype(dtype, casting="safe").tobytes() for column, dtype in columns]
-    return (b"".join(map(_row, request.chunks)), *raw, request.may_fetch)
+    rows = [
+        CHUNK.pack(chunk.id.value, chunk.head_bytes, chunk.payload_bytes)
+        for chunk in request.chunks
+    ]
+    return (b"".join(rows), *raw, request.may_fetch)
 
 
 def read_ranges(fields: Fields) -> ReadRanges:
@@ -85,7 +86,7 @@ def read_ranges(fields: Fields) -> ReadRanges:
     if len(chunks) % CHUNK.size:
         raise BadFrame("not a column of chunks")
     request = ReadRanges(
-        tuple([read_row(chunks[at : at + CHUNK.size]) for at in range(0, len(chunks), CHUNK.size)]),
+        tuple(map(read_row, np.frombuffer(chunks, _ANY_ROW).tolist())),
         np.frombuffer(which, "<u2").astype(np.uint16, copy=False),
         np.frombuffer(start, "<u4").astype(np.uint32, copy=False),
         np.frombuffer(length, "<u4").astype(np.uint32, copy=False),
@@ -107,7 +108,9 @@ def _check_ranges(request: ReadRanges, payload_bytes: npt.NDArray[np.uint64]) ->
 
 
 def chunk(request: ReadChunk) -> Fields:
-    return _row(request.chunk), request.may_fetch
+    chunk = request.chunk
+    row = CHUNK.pack(chunk.id.value, chunk.head_bytes, chunk.payload_bytes)
+    return row, request.may_fetch
 
 
 def read_chunk(fields: Fields) -> ReadChunk:
