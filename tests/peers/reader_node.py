@@ -135,21 +135,19 @@ def read(
     batch = order.get("batch", 128) if order["read"] == "batches" else 1
     failure = ""
     say(began=began)
-    for epoch in range(order.get("epochs", 1)):
-        paths = _paths(source, order, epoch, list(expected))
-        for at in range(0, len(paths), batch):
-            if failure or cancelled():
-                break
-            wanted, started = paths[at : at + batch], time.monotonic()
-            try:
-                data = [source.read(wanted[0])] if batch == 1 else source.read_many(wanted)
-            except Exception as error:
-                failure = f"{wanted[0]}: {error!r}"
-                break
-            reports.add(len(wanted), sum(map(len, data)), started)
-            for path, each in zip(wanted, data, strict=True):
-                if verify and (len(each), xxhash.xxh3_64_hexdigest(each)) != expected[path]:
-                    failure = f"{path}: wrong bytes"
+    for wanted in _batches(source, order, list(expected), batch):
+        if failure or cancelled():
+            break
+        started = time.monotonic()
+        try:
+            data = [source.read(wanted[0])] if batch == 1 else source.read_many(wanted)
+        except Exception as error:
+            failure = f"{wanted[0]}: {error!r}"
+            break
+        reports.add(len(wanted), sum(map(len, data)), started)
+        for path, each in zip(wanted, data, strict=True):
+            if verify and (len(each), xxhash.xxh3_64_hexdigest(each)) != expected[path]:
+                failure = f"{path}: wrong bytes"
     ended = time.monotonic()
     reports.flush(ended)
     say(
@@ -162,12 +160,21 @@ def read(
     )
 
 
+def _batches(
+    source: Source, order: dict[str, Any], paths: list[str], batch: int
+) -> Iterator[Sequence[str]]:
+    """Of one epoch after the other."""
+    for epoch in range(order.get("epochs", 1)):
+        of_epoch = _paths(source, order, epoch, paths)
+        for at in range(0, len(of_epoch), batch):
+            yield of_epoch[at : at + batch]
+
+
 def _paths(source: Source, order: dict[str, Any], epoch: int, paths: list[str]) -> Sequence[str]:
     seed, rank, world = order.get("seed", 0) + epoch, order.get("rank", 0), order.get("world", 1)
     if order["read"] == "shuffle":
         return source.shuffled(seed, order["group"], rank, world)
-    random.Random(seed).shuffle(paths)
-    return paths[rank::world]
+    return random.Random(seed).sample(paths, len(paths))[rank::world]
 
 
 @contextmanager

@@ -123,8 +123,9 @@ class Node:
         self._filter(arriving=f"{_from(peer)} meta l4proto tcp reject with tcp reset")
 
     def lose(self, percent: int) -> None:
-        """Drop so much of what arrives, at random."""
-        self._filter(arriving=f"{_from(None)} numgen random mod 100 < {percent} drop")
+        """Drop so much of what arrives, and of what is sent, at random."""
+        chance = f"numgen random mod 100 < {percent} drop"
+        self._filter(arriving=f"{_from(None)} {chance}", leaving=f"{_to(None)} {chance}")
 
     def heal(self) -> None:
         """End all of the above."""

@@ -1,0 +1,168 @@
+"""A peer that knows the secret, says that it holds everything, and serves something else: `python faulty_node.py ORDER`.
+
+ORDER is a JSON object: `fault` (below), `task`, `redis`, `address`, `weight`, `disk`, `snapshot`. It says "ready" when it has joined, and leaves at the end of stdin.
+
+    wrong   a bit of each block is another
+    other   the bytes of another chunk
+    short   half of the bytes, then the end of the connection
+    drip    a few bytes every 0.2 s, for ever
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.local_directory import LocalDirectory
+from chunkstore.stores.object_store import Buffer
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member, View
+from dieselfs.peercache.membership import TaskMembership
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.runtime import Address, Listener, Stream
+from dieselfs.peercache.secret import TaskSecret
+from metadata.snapshot import Snapshot
+
+_SMALL: Final = 4096
+"""What is not longer is no file: pongs and what else keeps a connection alive."""
+
+
+class LyingMemory:
+    """Implements `HeldChunks`: all chunks of a snapshot, not as they are."""
+
+    def __init__(self, snapshot: Snapshot, store: LocalDirectory, fault: str) -> None:
+        chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
+        self._chunks: dict[ChunkId, ChunkRef] = {chunk.id: chunk for chunk in chunks}
+        self._next = dict(zip(self._chunks, [*chunks[1:], chunks[0]], strict=True))
+        self._name = snapshot.dataset.name
+        self._store = store
+        self._reader = ChunkReader(store, snapshot.dataset)
+        self._fault = fault
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        whole = self._reader.payload(self._chunks[chunk])
+        if self._fault == "wrong":
+            changed = bytearray(whole)
+            changed[::_SMALL] = bytes(each ^ 1 for each in changed[::_SMALL])
+            return memoryview(changed)
+        if self._fault == "other":
+            other = self._reader.payload(self._next[chunk])
+            return memoryview((bytes(other) * (1 + len(whole) // len(other)))[: len(whole)])
+        return whole
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        key = chunk_key(self._name, chunk)
+        return memoryview(self._store.get_range(key, 0, self._chunks[chunk].head_bytes))
+
+    def piece(self, piece: Piece) -> memoryview | None:
+        return self.payload(piece.chunk.id)
+
+    def is_coming(self, piece: Piece) -> bool:
+        return False
+
+    def bring(self, piece: Piece) -> None:
+        raise NoRoom("nothing is brought here")
+
+    def status(self) -> NodeStatus:
+        return NodeStatus()
+
+
+class FaultyNetwork(OperatingSystem):
+    """Whoever connects is sent what the fault leaves."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+
+    def listen(self, address: Address) -> Listener:
+        return _Listener(super().listen(address), self._fault)
+
+
+class _Listener:
+    def __init__(self, listener: Listener, fault: str) -> None:
+        self._listener = listener
+        self._fault = fault
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    def accept(self) -> Stream:
+        return _Stream(self._listener.accept(), self._fault)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class _Stream:
+    def __init__(self, stream: Stream, fault: str) -> None:
+        self._stream = stream
+        self._fault = fault
+
+    def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+        data = b"".join(buffers)
+        if len(data) > _SMALL and self._fault == "short":
+            self._stream.send([data[: len(data) // 2]], timeout_s)
+            self._stream.close()
+            raise ConnectionResetError("that was all")
+        if len(data) > _SMALL and self._fault == "drip":
+            for at in range(0, len(data), 16):
+                self._stream.send([data[at : at + 16]], timeout_s)
+                time.sleep(0.2)
+            return
+        self._stream.send([data], timeout_s)
+
+    def receive_into(self, target: memoryview, timeout_s: float, *, at_least: int = 1) -> int:
+        return self._stream.receive_into(target, timeout_s, at_least=at_least)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class NoBoard:
+    """Implements `ViewBoard`: it reads nothing itself."""
+
+    def publish(self, view: View) -> None:
+        pass
+
+    def current(self) -> View | None:
+        return None
+
+
+def main() -> None:
+    order: dict[str, Any] = json.loads(sys.argv[1])
+    secret = TaskSecret.load(os.environ, None)
+    assert secret is not None
+    runtime, task, fault = FaultyNetwork(order["fault"]), order["task"], order["fault"]
+    with Snapshot.open(Path(order["snapshot"])) as snapshot:
+        held = LyingMemory(snapshot, LocalDirectory(Path(order["disk"]) / "store"), fault)
+        listen = Address(order["address"], 0)
+        server = PeerServer(runtime, secret, task, order["address"], listen, held)
+        client = PeerClient(OperatingSystem(), secret, task, order["address"])
+        me = Member(order["address"], server.address, order["weight"])
+        directory = RedisDirectory(order["redis"], task)
+        membership = TaskMembership(OperatingSystem(), directory, client, me, NoBoard())
+        membership.start()
+        print("ready", flush=True)
+        sys.stdin.read()
+        print(json.dumps({"answers": server.statistics().requests}), flush=True)
+        membership.close(2.0)
+        client.close()
+        server.close(2.0)
+
+
+if __name__ == "__main__":
+    main()

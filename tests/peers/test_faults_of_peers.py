@@ -1,0 +1,233 @@
+"""Three nodes with real clients read a dataset from each other's memories while one of them, the network or the directory fails.
+
+However it fails: no reader gets an error or a wrong byte, nobody is kept waiting for long, what is lost leaves the store about once, and when the fault is over the
+node serves again. DIESELFS_LONG_FAULTS=1 tries more ways to fail. The nodes are those of one task, on which all of these tests work in turn; each begins when files come from memories alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.peers.task_nodes import Reader, TaskNodes, eventually, make_dataset
+from tests.services.network_nodes import Node, network_nodes
+from tests.services.redis_processes import RedisProcess
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made by root")
+LONG = bool(os.environ.get("DIESELFS_LONG_FAULTS"))
+
+FILES, SIZE_BYTES, CHUNK_BYTES = 1024, 16 << 10, 128 << 10
+MEMORY_BYTES = FILES * SIZE_BYTES * 65 // 100
+"""Of a node: a third of the dataset and some copies; half of it, when one of three is gone."""
+BOUND_S = 8.0
+"""For a single read. A peer that is silent is given up after 1 s, and each of two may be; the rest is for machines that stall."""
+SERVES_BYTES = 20 * SIZE_BYTES
+FAULTY: Path = Path(__file__).with_name("faulty_node.py")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    nodes: TaskNodes
+    readers: list[Reader]
+    redis: RedisProcess
+
+    @property
+    def lost(self) -> Node:
+        """The node that something happens to, the last."""
+        return self.nodes.network.nodes[-1]
+
+    @property
+    def others(self) -> list[Reader]:
+        return self.readers[:-1]
+
+    def from_store_bytes(self) -> int:
+        return self.nodes.dataset.from_store_bytes()
+
+    def settle(self) -> None:
+        """Until all files are in memories, and are read from there."""
+
+        def is_settled() -> bool:
+            before = self.from_store_bytes()
+            sent = [node.sent_bytes() for node in self.nodes.network.nodes]
+            for seed, reader in enumerate(self.readers):
+                reader.read(seed=seed)
+            return self.from_store_bytes() == before and all(
+                node.sent_bytes() - was >= SERVES_BYTES
+                for node, was in zip(self.nodes.network.nodes, sent, strict=True)
+            )
+
+        eventually(is_settled, "all files in the memories of three nodes")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningTask]:
+    with network_nodes(3) as network, network.redis() as server:
+        dataset = make_dataset(network.folder, FILES, SIZE_BYTES, CHUNK_BYTES)
+        nodes = TaskNodes(network, dataset, server.url)
+        with nodes.clients(MEMORY_BYTES) as readers:
+            yield RunningTask(nodes, readers, server)
+
+
+@pytest.fixture
+def task(running: RunningTask) -> RunningTask:
+    running.settle()
+    return running
+
+
+@contextmanager
+def reading(readers: Sequence[Reader]) -> Iterator[float]:
+    """They read, epoch by epoch, until the end of this, without an error and without waiting; since when."""
+    since = time.monotonic()
+    before = [len(reader.hear()) for reader in readers]
+    for seed, reader in enumerate(readers):
+        reader.tell(read="files", seed=seed, epochs=1_000_000)
+    goes_on(readers)
+    yield since
+    for reader in readers:
+        reader.tell(cancel=True)
+    for reader, said in zip(readers, before, strict=True):
+        assert reader.end_of_read(said)["longest_s"] < BOUND_S
+
+
+def goes_on(readers: Sequence[Reader], files: int = FILES // 2) -> None:
+    """Until each of them has read so many files more."""
+    before = [reader.files() for reader in readers]
+    eventually(
+        lambda: all(
+            reader.files() - was >= files for reader, was in zip(readers, before, strict=True)
+        ),
+        "readers go on",
+    )
+
+
+def serves(node: Node) -> None:
+    """Until it sends files again."""
+    before = node.sent_bytes()
+    eventually(lambda: node.sent_bytes() - before >= SERVES_BYTES, f"{node.name} serves")
+
+
+def send(node: Node, what: signal.Signals) -> None:
+    for pid in node.processes():
+        os.kill(pid, what)
+
+
+Fault = Callable[[Node], None]
+FAULTS: dict[str, tuple[Fault, Fault]] = {
+    "stopped": (lambda node: send(node, signal.SIGSTOP), lambda node: send(node, signal.SIGCONT)),
+    "cut off": (Node.cut_off, Node.heal),
+    "deaf": (Node.deafen, Node.heal),
+    "mute": (Node.mute, Node.heal),
+    "resetting": (Node.reset, Node.heal),
+    "unplugged": (Node.unplug, Node.plug),
+    "losing 2 %": (lambda node: node.lose(2), Node.heal),
+    "slower than a peer may be": (lambda node: node.limit_rate(100_000), Node.unlimit_rate),
+}
+QUICK = ("stopped", "mute")
+
+
+@pytest.mark.parametrize("fault", FAULTS if LONG else QUICK)
+def test_a_node_is_out_of_reach_and_comes_back(task: RunningTask, fault: str) -> None:
+    begin, end = FAULTS[fault]
+    before = task.from_store_bytes()
+    with reading(task.others):
+        begin(task.lost)
+        try:
+            goes_on(task.others, 2 * FILES)
+        finally:
+            end(task.lost)
+        serves(task.lost)
+    assert_lost_once(task, before)
+    task.readers[-1].read(seed=7)
+
+
+def assert_lost_once(task: RunningTask, before: int) -> None:
+    """A share is a third, give or take; two nodes may fetch a chunk each while their views differ."""
+    assert task.from_store_bytes() - before < task.nodes.dataset.bytes * 2 / 3
+
+
+def test_a_master_is_killed_and_its_reader_goes_on(task: RunningTask) -> None:
+    before = task.from_store_bytes()
+    killed = task.nodes.master(task.lost)
+    with reading(task.readers):
+        os.kill(killed, signal.SIGKILL)
+        goes_on(task.readers)
+        assert task.nodes.master(task.lost) != killed
+        serves(task.lost)
+    assert_lost_once(task, before)
+
+
+@pytest.mark.parametrize("fault", ["wrong", "other", "short", "drip"] if LONG else ["wrong"])
+def test_a_peer_that_knows_the_secret_is_faulty(task: RunningTask, fault: str) -> None:
+    order = {
+        "fault": fault,
+        "task": task.nodes.task,
+        "redis": task.nodes.index,
+        "address": task.nodes.network.hub.address,
+        "weight": MEMORY_BYTES >> 20,
+        "disk": str(task.nodes.dataset.disk),
+        "snapshot": str(task.nodes.dataset.snapshot),
+    }
+    before = task.from_store_bytes()
+    process = task.nodes.network.hub.start(
+        [sys.executable, FAULTY, json.dumps(order)],
+        {"DIESELFS_TASK_SECRET": task.nodes.secret},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process, reading(task.readers):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        goes_on(task.readers, 3 * FILES)
+        answers = json.loads(process.communicate("")[0])["answers"]
+        goes_on(task.readers)
+    assert answers > 0, "it was never asked"
+    assert task.from_store_bytes() - before < 2 * task.nodes.dataset.bytes
+
+
+def test_redis_is_away_and_comes_back_empty(task: RunningTask) -> None:
+    before = task.from_store_bytes()
+    with reading(task.readers):
+        task.redis.stop()
+        away_since = time.monotonic()
+        eventually(lambda: time.monotonic() - away_since > 7.0, "the length of a lease")
+        sent = task.lost.sent_bytes()
+        goes_on(task.readers)
+        assert task.lost.sent_bytes() - sent >= SERVES_BYTES
+        task.redis.forget()
+        task.redis.start()
+        goes_on(task.readers)
+        serves(task.lost)
+    assert task.from_store_bytes() == before
+
+
+@pytest.mark.parametrize("difference", ["secret", "task"])
+def test_another_task_gets_nothing(task: RunningTask, difference: str) -> None:
+    """The same dataset and Redis, on a node of the first task."""
+    sent = [node.sent_bytes() for node in task.nodes.network.nodes]
+    stranger = replace(
+        task.nodes,
+        **{difference: "of somebody else, and long enough"[:24].replace(" ", "-").replace(",", "")},
+    )
+    options = {
+        "DIESELFS_MEMORY_FOLDER": str(task.nodes.network.hub.folder / "memory"),
+        "DIESELFS_PEER_NAME": "stranger",
+    }
+    before = task.from_store_bytes()
+    with stranger.clients(MEMORY_BYTES, options, [task.nodes.network.hub]) as [reader]:
+        reader.read(seed=1)
+        assert task.from_store_bytes() - before >= task.nodes.dataset.bytes
+    assert all(
+        node.sent_bytes() - was < SERVES_BYTES
+        for node, was in zip(task.nodes.network.nodes, sent, strict=True)
+    )
