@@ -84,10 +84,8 @@ def decode_lead(header: Received, checksum: int, bulk_bytes: int = 0) -> tuple[b
 
 
 def decode_fields(header: Received, count: int, max_bytes: int = MAX_HEADER_BYTES) -> list[Scalar]:
-    """The `count` fields behind the lead, none of them an array or a map. Raises `BadFrame`."""
+    """The `count` fields behind the lead, none of them an array or a map. Raises `BadFrame`, also if they are longer than `max_bytes`."""
     body = header[LEAD.size :]
-    if len(body) > max_bytes:
-        raise BadFrame("a header is too long")
     unpacker = msgpack.Unpacker(
         max_buffer_size=max_bytes, max_array_len=0, max_map_len=0, max_ext_len=0
     )

@@ -20,7 +20,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.frame_header import LEAD, MAX_CHUNK_HEAD_BYTES
+from dieselfs.peercache.frame_header import LEAD, MAX_CHUNK_HEAD_BYTES, decode_fields
 from dieselfs.peercache.frames import (
     MAX_BULK_BYTES,
     MAX_HEADER_BYTES,
@@ -288,6 +288,8 @@ BAD_RANGES: dict[str, tuple[object, ...]] = {
     "of a chunk that is not named": columns((1,)),
     "over the end": columns((0,), (CHUNK.payload_bytes,), (1,)),
     "sum over 2^32": columns((0,), ((1 << 32) - 1,), ((1 << 32) - 1,)),
+    "sum over 2^32 that looks small": columns((0,), ((1 << 32) - 4,), (8,)),
+    "two of too many bytes": columns((0, 0), (0, 0), (1 << 23, 1), chunks=row(WHOLE)),
     "too many bytes": columns((0, 0, 0), (0, 0, 0), (1 << 22, 1 << 22, 1)),
     "a column as text": (row(), "\0\0", bytes(4), b"\1\0\0\0", True),
     "a column as an array": (row(), [0], bytes(4), b"\1\0\0\0", True),
@@ -396,6 +398,7 @@ def test_what_those_were_made_of_is_in_order() -> None:
     assert decode_request(*said(6, "x" * 64))[1] == Leave("x" * 64)
 
 
+MANY = ["\n".join(["a"] * 1025), "\n".join(["h"] * 1025), "\n" * 1024]
 BAD_ANSWERS: dict[str, tuple[bytes, int]] = {
     "a request": said(4),
     "data with a field": said(16, 1),
@@ -409,7 +412,7 @@ BAD_ANSWERS: dict[str, tuple[bytes, int]] = {
     "texts of no members": said(21, "a", "", "", b"", b""),
     "fewer ids": said(21, "a", "h\nh", "\n", b"\1\0" * 2, b"\1" * 16),
     "fewer weights": said(21, "a\nb", "h\nh", "\n", b"\1\0" * 2, b"\1" * 8),
-    "more members": said(21, *["\n" * 1024] * 3, b"\1\0" * 1025, bytes(8 * 1025)),
+    "more members": said(21, *MANY, b"\1\0" * 1025, bytes(8 * 1025)),
     "half a port": said(21, "a", "h", "", b"\1\0\1", bytes(8)),
     "ports as text": said(21, "a", "h", "", "\1\0", bytes(8)),
     "one without an id": said(21, "a\n", "h\nh", "\n", b"\1\0" * 2, bytes(16)),
@@ -443,6 +446,16 @@ def test_the_longest_list_of_members_fits() -> None:
     assert MAX_HEADER_BYTES < len(frame) - PREFIX_BYTES <= MAX_MEMBERS_HEADER_BYTES
     with pytest.raises(BadFrame):
         encode_answer(1, Members((*longest, NODE)))
+    thousand = [*(text[:-2] for text in MANY[:2]), MANY[2][:-1], b"\1\0" * 1024, bytes(8 * 1024)]
+    _, found = decode_answer(*said(21, *thousand), memoryview(b""))
+    assert found == Members((Member("a", Address("h", 1), 0),) * MAX_MEMBERS)
+
+
+def test_fields_longer_than_their_bound_are_not_looked_at() -> None:
+    header, _ = said(6, "x" * 200)
+    assert decode_fields(header, 1, 202) == ["x" * 200]
+    with pytest.raises(BadFrame, match="BufferFull"):
+        decode_fields(header, 1, 201)
 
 
 def test_what_failed_is_cut_at_a_character() -> None:

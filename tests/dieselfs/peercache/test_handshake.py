@@ -273,6 +273,11 @@ class TestOrder:
         with pytest.raises(BadFrame):
             serving.welcome(made(REFUSED, "secret", 1, 1))
 
+    def test_frames_have_no_number(self) -> None:
+        fields = fields_of(client().hello())
+        with pytest.raises(BadFrame):
+            server().challenge(frame(lead_of(HELLO, len(fields)), 1, fields))  # type: ignore[arg-type]
+
     def test_a_refusal_for_no_reason(self) -> None:
         for fields in (("bad weather", 1, 1), ("x" * 500, 1, 1), (b"secret", 1, 1), ("secret",)):
             with pytest.raises(BadFrame):
