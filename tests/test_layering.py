@@ -24,7 +24,7 @@ OWNERS = {
     "pyfuse3": ["dieselfs/fuse/"],  # everything else works where there is no FUSE
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
     "hiredis": ["metadata/kv/"],
-    "lmdb": ["metadata/kv/lmdb_", "chunkstore/ssd/segment_index"],  # the embedded index alone
+    "lmdb": ["metadata/kv/lmdb_", "chunkstore/ssd/"],  # the embedded index alone
     "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
     "msgpack": [
         "dieselfs/node_memory/messages",  # checks what it reads; sockets see bytes

@@ -151,6 +151,13 @@ class RegionFiles:
     def remove(self, region: int) -> None:
         self._path(region).unlink(missing_ok=True)
 
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened."""
+        try:
+            return _read_geometry(self.folder / "geometry.json") == self.geometry
+        except FileNotFoundError:
+            return False
+
     def present(self) -> list[int]:
         """The regions that have files, in order."""
         return sorted(int(name) for name in os.listdir(self.folder / "regions") if name.isdecimal())
@@ -181,10 +188,14 @@ def _geometry(folder: Path, region_bytes: int, segment_bytes: int) -> Geometry:
             pass
         finally:
             temporary.unlink()
+    return _read_geometry(path)
+
+
+def _read_geometry(path: Path) -> Geometry:
     try:
         return Geometry(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
-        raise OSError(f"{path} is damaged: remove {folder} to begin anew") from error
+        raise OSError(f"{path} is damaged: remove {path.parent} to begin anew") from error
 
 
 class _RegionLocks:

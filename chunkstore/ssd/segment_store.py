@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,10 @@ class SegmentStore:
         now: Callable[[], float] = time.time,
     ) -> None:
         """Opens the folder or makes it; 0.3 s for 100,000 segments if the index must be filled, 1 ms else."""
-        self._files = RegionFiles(folder, budget_bytes, segment_bytes)
+        self._open_files: Callable[[], RegionFiles] = partial(
+            RegionFiles, folder, budget_bytes, segment_bytes
+        )
+        self._files = self._open_files()
         self._geometry = geometry = self._files.geometry
         self._order, self._limits_of, self._now = order, limits_of, now
         self._reinsertion = reinsertion or ReinsertNothing()
@@ -164,6 +168,18 @@ class SegmentStore:
                     self._files.unlock(region.number)
                     freed += self._geometry.region_bytes
         return freed
+
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened."""
+        return self._files.is_there()
+
+    def reopen(self) -> None:
+        """Make the folder anew, or take the one that is in its place now."""
+        with self._writing:
+            self._filling.clear()
+            self._files = self._open_files()
+            self._geometry = self._files.geometry
+            self._prepare()
 
     def touch(self) -> None:
         """Tell the others which regions were read; by itself at most once a second."""

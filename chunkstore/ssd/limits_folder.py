@@ -1,0 +1,92 @@
+"""What users allow datasets on a tier: a small file each, `<tier>/datasets/<dataset id>.json`, which all processes of the node read."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from chunkstore.ssd.eviction import DatasetLimits
+
+_READ_AGAIN_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLimits:
+    """A dataset's name, for people, and its limits."""
+
+    name: str
+    limits: DatasetLimits
+
+
+class LimitsFolder:
+    """Thread-safe. What can't be read is as if it were not there: no limits."""
+
+    def __init__(self, tier: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._folder = tier / "datasets"
+        self._now = now
+        self._read_at = float("-inf")
+        self._known: dict[bytes, NamedLimits] = {}
+
+    def of(self, dataset: bytes) -> DatasetLimits:
+        """What is allowed to a dataset of this id; at most a second old."""
+        if self._now() - self._read_at > _READ_AGAIN_S:
+            self._known, self._read_at = self.read(), self._now()
+        known = self._known.get(dataset)
+        return DatasetLimits() if known is None else known.limits
+
+    def read(self) -> dict[bytes, NamedLimits]:
+        """Of all datasets that were ever named here, by id."""
+        found = {}
+        try:
+            names = os.listdir(self._folder)
+        except OSError:
+            return {}
+        for name in names:
+            try:
+                dataset = bytes.fromhex(Path(name).stem)
+                found[dataset] = _decoded((self._folder / name).read_text())
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def write(self, dataset: bytes, named: NamedLimits) -> None:
+        """Raises `OSError`."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        limits = named.limits
+        temporary = self._folder / f".{secrets.token_hex(8)}"
+        temporary.write_text(
+            json.dumps(
+                {
+                    "name": named.name,
+                    "quota_bytes": limits.quota_bytes,
+                    "ttl_s": limits.ttl_s,
+                    "pinned": limits.pinned,
+                }
+            )
+        )
+        os.rename(temporary, self._folder / f"{dataset.hex()}.json")
+        self._read_at = float("-inf")
+
+    def name(self, dataset: bytes, name: str) -> None:
+        """Note what it is called, if that is not known. Raises `OSError`."""
+        if dataset not in self.read():
+            self.write(dataset, NamedLimits(name, DatasetLimits()))
+
+
+def _decoded(text: str) -> NamedLimits:
+    data = json.loads(text)
+    quota, ttl = data["quota_bytes"], data["ttl_s"]
+    return NamedLimits(
+        str(data["name"]),
+        DatasetLimits(
+            None if quota is None else int(quota),
+            None if ttl is None else float(ttl),
+            bool(data["pinned"]),
+        ),
+    )

@@ -1,0 +1,316 @@
+"""An SSD between readers and a slow store, which can only help: it answers in time, or it is not asked.
+
+Every access runs in a thread that may be lost, under a deadline. What is wrong with the SSD (errors, late answers, a folder that has gone, answers slower
+than the store's) takes it out of service (`health`); a probe in the background brings it back. What is to be written waits in a bounded queue, and is forgotten if it
+has no place there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.call_threads import CallThreads, NoThread
+from chunkstore.ssd.admission import Admission, AdmitAll
+from chunkstore.ssd.health import TierHealth
+from chunkstore.ssd.segment_store import SegmentStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEADLINE_S: Final = 0.25
+"""Of an access, and 20 ms a MiB: 50 MB/s."""
+_DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
+_OPEN_TIMEOUT_S: Final = 30.0
+_WRITE_TIMEOUT_S: Final = 10.0
+QUEUE_BYTES: Final = 64 << 20
+"""Fetched and not written yet."""
+_THREADS: Final = 64
+_WRONG: Final = (OSError, lmdb.Error, NoThread)
+_PROBE_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatistics:
+    """Of one process since it opened the tier, unless said otherwise."""
+
+    hits: int = 0
+    hit_bytes: int = 0
+    misses: int = 0
+    """While in service."""
+    bypassed: int = 0
+    """Reads while it was out of service."""
+    written_bytes: int = 0
+    not_admitted: int = 0
+    """Chunks."""
+    not_written: int = 0
+    """Chunks that had no place in the queue, or on the SSD."""
+    failures: int = 0
+    """Times that it went out of service."""
+    in_service: bool = False
+    """As of now."""
+    reason: str = ""
+    """Of the last failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A run of segments to be written."""
+
+    dataset: bytes
+    chunk: bytes
+    first: int
+    data: memoryview
+    is_end: bool
+
+
+class SsdTier:
+    """Thread-safe; a forked child opens its own. `open_segments` may block and fail; it is called in the background, again after failures."""
+
+    def __init__(
+        self,
+        open_segments: Callable[[], SegmentStore],
+        folder: Path,
+        admission: Admission | None = None,
+    ) -> None:
+        self._open = open_segments
+        self._folder = folder
+        self.admission = admission or AdmitAll()
+        renew_now_and_after_fork(self)
+
+    def renew(self) -> None:
+        self._segments: SegmentStore | None = None
+        self._health = TierHealth(time.monotonic)
+        self._threads = CallThreads("ssd", _THREADS)
+        self._changed = threading.Condition()
+        self._queue: deque[Offer] = deque()
+        self._queued_bytes = 0
+        self._worker: threading.Thread | None = None
+        self._closed = False
+        self._hits = self._hit_bytes = self._misses = self._bypassed = 0
+        self._written_bytes = self._not_admitted = self._not_written = 0
+
+    def start(self) -> None:
+        """Open it now, in the background; else the first access does."""
+        with self._changed:
+            self._start()
+
+    def wait_until_open(self, timeout_s: float) -> bool:
+        self.start()
+        with self._changed:
+            return self._changed.wait_for(lambda: self._segments is not None, timeout_s)
+
+    @property
+    def segments(self) -> SegmentStore | None:
+        """While it is in service. Its calls block and raise what an SSD makes them: see `call`."""
+        return self._segments if self._health.is_up else None
+
+    def read(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
+        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time."""
+        segments = self._segments
+        if segments is None or not self._health.is_up:
+            self._bypassed += 1
+            self._look_after()
+            return None
+        began = time.monotonic()
+        if length is None:
+            found = self.call(lambda: segments.read_whole(chunk), 4 << 20)
+        else:
+            found = self.call(lambda: segments.read(chunk, start, length), length)
+        if found is None:
+            self._misses += 1
+            return None
+        self._hits += 1
+        self._hit_bytes += len(found)
+        if self._health.hit_took(time.monotonic() - began, len(found)):
+            self._out_of_service("it is slower than the store")
+        return found
+
+    def store_took(self, seconds: float, length: int) -> None:
+        """What a read of the store takes, to be compared."""
+        self._health.store_took(seconds, length)
+
+    def admits(self, dataset: bytes, chunk: bytes) -> bool:
+        """Whether a chunk that was missed is to be offered."""
+        if self._segments is None or not self._health.is_up or self._queued_bytes > QUEUE_BYTES:
+            return False
+        admitted = self.admission.admits(dataset, chunk)
+        self._not_admitted += not admitted
+        return admitted
+
+    def offer(self, offer: Offer) -> None:
+        """Have it written in the background, if there is room in the queue."""
+        with self._changed:
+            if self._closed or self._queued_bytes + len(offer.data) > QUEUE_BYTES:
+                self._not_written += 1
+                return
+            self._queue.append(offer)
+            self._queued_bytes += len(offer.data)
+            self._start()
+            self._changed.notify_all()
+
+    def wait_until_written(self, timeout_s: float) -> bool:
+        """Whether all that was offered is written, or was given up."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
+
+    def call(self, access: Callable[[], T], length: int) -> T | None:
+        """The result of an access of so many bytes; None if it fails or is late, which takes the tier out of service."""
+        timeout_s = DEADLINE_S + _DEADLINE_S_PER_BYTE * length
+        try:
+            return self._threads.run(access, timeout_s)
+        except TimeoutError:
+            self._out_of_service(f"it did not answer within {timeout_s:.2f} s")
+        except _WRONG as error:
+            self._out_of_service(f"{type(error).__name__}: {error}")
+        return None
+
+    def statistics(self) -> TierStatistics:
+        return TierStatistics(
+            self._hits,
+            self._hit_bytes,
+            self._misses,
+            self._bypassed,
+            self._written_bytes,
+            self._not_admitted,
+            self._not_written,
+            self._health.failures,
+            self._segments is not None and self._health.is_up,
+            self._health.reason,
+        )
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """What is queued is forgotten."""
+        with self._changed:
+            self._closed = True
+            self._queue.clear()
+            self._queued_bytes = 0
+            self._changed.notify_all()
+            worker = self._worker
+        if worker is not None:
+            worker.join(timeout_s)
+        segments, self._segments = self._segments, None
+        if segments is not None and (worker is None or not worker.is_alive()):
+            try:
+                self._threads.run(segments.close, timeout_s)
+            except (TimeoutError, *_WRONG) as error:
+                log.debug("the tier did not close in order: %s", error)
+
+    # In the background, in one thread.
+
+    def _start(self) -> None:
+        """With the condition held."""
+        if self._worker is None and not self._closed:
+            self._worker = threading.Thread(target=self._work, name="ssd-tier", daemon=True)
+            self._worker.start()
+
+    def _look_after(self) -> None:
+        if self._worker is None:
+            self.start()
+
+    def _work(self) -> None:
+        while not self._closed:
+            if self._segments is None:
+                self._open_now()
+            elif not self._health.is_up and self._health.may_probe():
+                self._probe()
+            offer = self._next()
+            if offer is not None:
+                self._write(offer)
+
+    def _next(self) -> Offer | None:
+        with self._changed:
+            usable = self._segments is not None and self._health.is_up
+            if usable and self._queue:
+                return self._queue[0]
+            if not usable:
+                self._not_written += len(self._queue)
+                self._queue.clear()
+                self._queued_bytes = 0
+                self._changed.notify_all()
+            if not self._closed:
+                self._changed.wait(None if usable else 0.1)
+            return None
+
+    def _write(self, offer: Offer) -> None:
+        segments = self._segments
+        assert segments is not None
+        kept: bool | None = False
+        try:
+            if not segments.holds(offer.chunk, offer.first, 1):
+                kept = self._threads.run(
+                    lambda: segments.append(
+                        offer.dataset, offer.chunk, offer.first, offer.data, offer.is_end
+                    ),
+                    _WRITE_TIMEOUT_S,
+                )
+                self._not_written += not kept
+        except TimeoutError:
+            self._out_of_service(f"a write took longer than {_WRITE_TIMEOUT_S:g} s")
+        except _WRONG as error:
+            self._out_of_service(f"{type(error).__name__}: {error}")
+        with self._changed:
+            if self._queue and self._queue[0] is offer:
+                self._queue.popleft()
+                self._queued_bytes -= len(offer.data)
+            if kept:
+                self._written_bytes += len(offer.data)
+            self._changed.notify_all()
+
+    def _open_now(self) -> None:
+        if not self._health.is_up and not self._health.may_probe():
+            return
+        try:
+            segments = self._threads.run(self._open, _OPEN_TIMEOUT_S)
+        except (TimeoutError, ValueError, *_WRONG) as error:
+            self._out_of_service(f"it can't be opened: {error or type(error).__name__}")
+            return
+        with self._changed:
+            self._segments = segments
+            self._changed.notify_all()
+        self._health.recovered()
+
+    def _probe(self) -> None:
+        """Write, read back, compare; a folder that has gone, or was made anew, is opened again."""
+        try:
+            self._threads.run(self._try_out, _OPEN_TIMEOUT_S)
+        except (TimeoutError, *_WRONG) as error:
+            self._health.failed(f"{type(error).__name__}: {error}")
+            return
+        log.warning("the SSD tier %s is in service again", self._folder)
+        self._health.recovered()
+
+    def _try_out(self) -> None:
+        assert self._segments is not None
+        if not self._segments.is_there():
+            self._segments.reopen()
+        path, data = self._folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, data, 0)
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if os.pread(fd, _PROBE_BYTES, 0) != data:
+                raise OSError("it gives back other bytes than were written")
+        finally:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+
+    def _out_of_service(self, reason: str) -> None:
+        if self._health.failed(reason):
+            log.warning("the SSD tier %s is out of service: %s", self._folder, reason)
+        with self._changed:
+            self._start()
+            self._changed.notify_all()

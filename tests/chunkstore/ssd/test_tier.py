@@ -1,0 +1,306 @@
+"""The tier over a store that counts, on folders that work, fail, hang, fill up, vanish and die."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.errors import Unavailable
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.admission import RejectFirst
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tiered_store import TieredStore
+from chunkstore.stores.memory import MemoryObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectInfo
+from tests.contracts.object_store_contract import ObjectStoreContract, OpenStore
+
+MIB = 1 << 20
+DATASET = DatasetRef("pictures", b"i" * 16)
+PATIENCE_S = 60.0
+
+
+class CountingStore:
+    """In memory; counts the bytes that leave it, by key."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryObjectStore()
+        self.bytes: Counter[str] = Counter()
+        self.reads: Counter[str] = Counter()
+
+    def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        self.inner.create(key, parts)
+
+    def get(self, key: str) -> bytes:
+        return self._counted(key, self.inner.get(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._counted(key, self.inner.get_range(key, offset, length))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix)
+
+    def delete(self, key: str) -> None:
+        self.inner.delete(key)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self.inner.stat(key)
+
+    def _counted(self, key: str, data: bytes) -> bytes:
+        self.bytes[key] += len(data)
+        self.reads[key] += 1
+        return data
+
+
+def key(number: int) -> str:
+    return chunk_key(DATASET.name, ChunkId(number.to_bytes(16, "big")))
+
+
+def content(number: int, size: int = 3 * MIB) -> bytes:
+    return random.Random(number).randbytes(size)
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "ssd"
+
+
+@pytest.fixture
+def tier(folder: Path, tmp_path: Path) -> Iterator[SsdTier]:
+    made = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 60 * MIB), folder)
+    assert made.wait_until_open(PATIENCE_S)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    store = CountingStore()
+    for number in range(8):
+        store.create(key(number), [content(number)])
+    return store
+
+
+class TestTieredStore(ObjectStoreContract):
+    """All that is no chunk passes through, and chunks are as they are in the store."""
+
+    @pytest.fixture
+    def open_store(self, tier: SsdTier) -> OpenStore:
+        inner = MemoryObjectStore()
+        return lambda: TieredStore(inner, DatasetRef("d", b"i" * 16), tier)
+
+
+def test_what_was_read_once_comes_from_the_ssd(tier: SsdTier, store: CountingStore) -> None:
+    tiered = TieredStore(store, DATASET, tier)
+    for turn in range(3):
+        for number in range(8):
+            assert bytes(tiered.get(key(number))) == content(number)
+        assert tier.wait_until_written(PATIENCE_S)
+        assert set(store.reads.values()) == {1}, turn
+    assert bytes(tiered.get_range(key(3), 700_000, 90_000)) == content(3)[700_000:790_000]
+    assert tier.statistics().hits == 17
+    assert tier.statistics().written_bytes == 8 * 3 * MIB
+
+
+def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
+    tier: SsdTier, store: CountingStore
+) -> None:
+    tiered = TieredStore(store, DATASET, tier)
+    data = content(2)
+    assert bytes(tiered.get_range(key(2), 1_000_000, 110_000)) == data[1_000_000:1_110_000]
+    wait_until(lambda: tier.statistics().written_bytes == len(data))
+    assert store.bytes[key(2)] == 110_000 + len(data)
+    for start in range(0, len(data) - 110_000, 110_000):
+        assert bytes(tiered.get_range(key(2), start, 110_000)) == data[start : start + 110_000]
+    assert store.bytes[key(2)] == 110_000 + len(data)
+
+
+def test_a_large_object_is_kept_by_the_pieces_that_are_read(tier: SsdTier) -> None:
+    store = CountingStore()
+    data = random.Random(9).randbytes(MIB) * 40
+    store.create(key(0), [data])
+    tiered = TieredStore(store, DATASET, tier)
+    start, length = 9 * MIB + 12_345, 4 * MIB
+    for _ in range(3):
+        assert bytes(tiered.get_range(key(0), start, length)) == data[start : start + length]
+        assert tier.wait_until_written(PATIENCE_S)
+    assert store.reads[key(0)] == 1
+    assert bytes(tiered.get_range(key(0), 30 * MIB + 1, 1000)) == data[30 * MIB + 1 :][:1000]
+    wait_until(lambda: store.reads[key(0)] == 3)
+    assert store.bytes[key(0)] < 10 * MIB
+
+
+def test_reject_first_writes_nothing_that_is_read_once(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    tier = SsdTier(
+        lambda: SegmentStore(folder, tmp_path / "index", 60 * MIB), folder, RejectFirst()
+    )
+    assert tier.wait_until_open(PATIENCE_S)
+    tiered = TieredStore(store, DATASET, tier)
+    for number in range(8):
+        tiered.get(key(number))
+    assert tier.wait_until_written(PATIENCE_S)
+    assert tier.statistics().written_bytes == 0
+    assert tier.statistics().not_admitted == 8
+    tiered.get(key(0))
+    assert tier.wait_until_written(PATIENCE_S)
+    assert tier.statistics().written_bytes == 3 * MIB
+    tier.close()
+
+
+class Tampered:
+    """Segments whose accesses do what a test says first."""
+
+    def __init__(self, segments: SegmentStore, first: Callable[[str], None]) -> None:
+        self._segments = segments
+        self._first = first
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._segments, name)
+        if name not in ("read", "read_whole", "append"):
+            return found
+
+        def call(*arguments: object, **named: object) -> object:
+            self._first(name)
+            return found(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("fault", ["error", "hang"])
+def test_a_failing_ssd_fails_no_read_and_comes_back(
+    folder: Path, tmp_path: Path, store: CountingStore, fault: str
+) -> None:
+    faulty, released = threading.Event(), threading.Event()
+
+    def first(name: str) -> None:
+        if faulty.is_set():
+            if fault == "error":
+                raise OSError(5, "Input/output error")
+            released.wait(PATIENCE_S)
+
+    tier = SsdTier(
+        lambda: Tampered(SegmentStore(folder, tmp_path / "index", 60 * MIB), first),  # type: ignore[arg-type, return-value]
+        folder,
+    )
+    assert tier.wait_until_open(PATIENCE_S)
+    tiered = TieredStore(store, DATASET, tier)
+    for number in range(8):
+        tiered.get(key(number))
+    assert tier.wait_until_written(PATIENCE_S)
+    faulty.set()
+    slowest = 0.0
+    for turn in range(5):
+        for number in range(8):
+            began = time.monotonic()
+            assert bytes(tiered.get(key(number))) == content(number), turn
+            slowest = max(slowest, time.monotonic() - began)
+    statistics = tier.statistics()
+    assert statistics.failures >= 1
+    assert statistics.bypassed >= 30
+    assert slowest < 20
+    faulty.clear()
+    released.set()
+    wait_until(lambda: tier.statistics().in_service)
+    hits = tier.statistics().hits
+    assert bytes(tiered.get(key(0))) == content(0)
+    assert tier.statistics().hits == hits + 1
+    tier.close()
+
+
+def test_a_folder_that_goes_is_made_anew(folder: Path, tier: SsdTier, store: CountingStore) -> None:
+    tiered = TieredStore(store, DATASET, tier)
+    for number in range(8):
+        tiered.get(key(number))
+    assert tier.wait_until_written(PATIENCE_S)
+    shutil.rmtree(folder)
+    for number in range(8):
+        assert bytes(tiered.get(key(number))) == content(number)
+
+    def is_kept_again() -> bool:
+        before = store.reads[key(0)]
+        assert bytes(tiered.get(key(0))) == content(0)
+        tier.wait_until_written(1)
+        return store.reads[key(0)] == before
+
+    wait_until(is_kept_again)
+    assert folder.is_dir()
+
+
+def test_errors_of_the_store_pass(tier: SsdTier) -> None:
+    class Out(CountingStore):
+        def get(self, key: str) -> bytes:
+            raise Unavailable("out")
+
+        get_range = get  # type: ignore[assignment]
+
+    with pytest.raises(Unavailable):
+        TieredStore(Out(), DATASET, tier).get(key(0))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 of 64 MiB in a file, through a loop device."""
+    image, mountpoint = tmp_path / "disk.img", tmp_path / "disk"
+    mountpoint.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", "-F", image], check=True)
+    subprocess.run(["mount", "-o", "loop", image, mountpoint], check=True)
+    try:
+        yield mountpoint
+    finally:
+        subprocess.run(["umount", "-l", mountpoint], check=True)
+
+
+def test_a_full_disk_fails_no_read(small_disk: Path, tmp_path: Path, store: CountingStore) -> None:
+    folder = small_disk / "ssd"
+    tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 1 << 30), folder)
+    assert tier.wait_until_open(PATIENCE_S)
+    (small_disk / "others").write_bytes(bytes(40 * MIB))
+    tiered = TieredStore(store, DATASET, tier)
+    for _ in range(3):
+        for number in range(8):
+            assert bytes(tiered.get(key(number))) == content(number)
+            tier.wait_until_written(PATIENCE_S)
+    assert "No space left" in tier.statistics().reason
+    tier.close()
+
+
+def test_a_disk_that_dies_fails_no_read(
+    small_disk: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    folder = small_disk / "ssd"
+    tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 50 * MIB), folder)
+    assert tier.wait_until_open(PATIENCE_S)
+    tiered = TieredStore(store, DATASET, tier)
+    for number in range(8):
+        tiered.get(key(number))
+    assert tier.wait_until_written(PATIENCE_S)
+    os.sync()
+    os.truncate(tmp_path / "disk.img", 4096)
+    Path("/proc/sys/vm/drop_caches").write_text("1")
+    for _ in range(3):
+        for number in range(8):
+            assert bytes(tiered.get(key(number))) == content(number)
+    assert tier.statistics().failures >= 1
+    tier.close()
