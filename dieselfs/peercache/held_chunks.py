@@ -47,13 +47,13 @@ class HeldChunks(Protocol):
         ...
 
     def is_coming(self, piece: Piece) -> bool:
-        """Whether it is being fetched just now: who waits for `bring` costs the store nothing."""
+        """Whether it is being read from the store just now: who waits for `bring` costs the store nothing, and waits for no other node."""
         ...
 
     def bring(self, piece: Piece) -> None:
         """Return when it is held, fetched once however many ask. Blocks. Raises `NoRoom`, `MasterGone` or what `ChunkSource` does.
 
-        What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
+        `NoRoom` too if a reader of this node is getting it from another one: that one may be waiting for us. What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
         """
         ...
 

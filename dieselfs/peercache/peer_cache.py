@@ -27,6 +27,7 @@ from dieselfs.peercache.runtime import Runtime
 from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.shares import Shares
 from dieselfs.peercache.task_statistics import MemberState, MemberStatistics, TaskStatistics
+from dieselfs.peercache.view_file import ViewFile
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ LOOK_S: Final = 0.2
 """How often the view is looked at: pieces are of the share, or not any more, so much later."""
 STEADY_S: Final = 2.0
 """A share that has changed is fetched if it stays so for so long: who was only silent for a moment takes it back."""
+FIRST_LOOK_S: Final = 1.0
+"""A node that joins a task begins to read when it knows whom it may ask; mostly after some milliseconds."""
 SETTLED_S: Final = 30.0
 """The filling waits so long for nodes that are said to come."""
 
@@ -69,6 +72,7 @@ class PeerCache:
         self._ending = False
         self._end_by = 0.0
         self._begin()
+        self._wait_for_first_look()
         self._thread = runtime.start(self._run, "peer-cache")
 
     @classmethod
@@ -163,6 +167,17 @@ class PeerCache:
         self._give_up_waiting_at = self._runtime.now() + SETTLED_S
         me = self._part.me
         log.info("%s takes part in task %s at %s", me.id, self._settings.task, me.address)
+
+    def _wait_for_first_look(self) -> None:
+        """Until the directory has answered, and each peer has answered a ping or has not; or for `FIRST_LOOK_S`."""
+        deadline, board = self._runtime.now() + FIRST_LOOK_S, ViewFile(self._folder.path)
+        while self._part is not None and self._runtime.now() < deadline:
+            published, view = board.current(), self._part.membership.view
+            others = {member.id for member in view.members} - {view.me.id}
+            if published is not None and others <= view.answered.keys() | view.silent:
+                self._look(self._part)
+                return
+            self._runtime.sleep(FIRST_LOOK_S / 100)
 
     def _look(self, part: Participation) -> None:
         view = part.membership.view

@@ -25,6 +25,7 @@ from dieselfs.client import Client
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache import node_share, peer_cache
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.settings import PeerSettings
@@ -120,7 +121,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"there was never {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 class PeerNode:
@@ -183,6 +184,7 @@ def _serve(
     settings: PeerSettings,
     options: dict[str, Any],
 ) -> None:
+    peer_cache.STEADY_S, node_share.COUNTED_EVERY_S = 0.2, 0.1  # type: ignore[misc]
     with Snapshot.open(dataset.snapshot) as snapshot:
         store = LoggedStore(dataset.store, dataset.log)
         folder = TaskFolder.at(settings.task, root)

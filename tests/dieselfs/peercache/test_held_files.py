@@ -67,7 +67,6 @@ def test_what_is_held_is_mapped_when_it_is_asked_for(held: HeldFiles, master: Ma
     assert payload == content_of(piece)
     assert head == head_of(piece.chunk)
     assert held.payload(piece.chunk.id) is payload, "the same map"
-    assert held.head(piece.chunk.id) is head
     assert held.piece(piece) is payload
 
 
