@@ -7,6 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from typing import TypeVar
 
 from chunkstore.chunk_format import BLOCK_BYTES, DatasetRef
@@ -17,6 +19,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectInfo
 from tests.chunkstore.packed import Packed
+from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -128,8 +131,29 @@ class SimulatedStore:
         scheduler.sleep(seconds * 10 if draw() < 0.05 else seconds, f"the store ({why})")
 
 
-class OneByOne:
-    """Takes the place of the `CallThreads` of a reader, which would be real threads."""
+class SimulatedCallThreads:
+    """Takes the place of the `CallThreads` of a reader, which are real threads."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        self._runtime = runtime
 
     def run_all(self, calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-        return [call() for call in calls]
+        """As the original, all at once: the readers here have few."""
+        results: list[tuple[T | None, Exception | None]] = [(None, None)] * len(calls)
+
+        def run(number: int) -> None:
+            try:
+                results[number] = calls[number](), None
+            except Exception as error:
+                results[number] = None, error
+
+        if len(calls) == 1:
+            run(0)
+        else:
+            threads = [self._runtime.start(partial(run, at), "read") for at in range(len(calls))]
+            for thread in threads:
+                assert thread.join(inf)
+        for _, error in results:
+            if error is not None:
+                raise error
+        return [result for result, _ in results]  # type: ignore[misc]

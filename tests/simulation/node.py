@@ -31,7 +31,7 @@ from dieselfs.peercache.peer_connection import Pending
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.secret import TaskSecret
-from tests.simulation.dataset import DATASET, OneByOne
+from tests.simulation.dataset import DATASET, SimulatedCallThreads
 from tests.simulation.faulty_peer import Conscience, FaultyHeld, FaultyRuntime
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.runtime import SimulatedRuntime
@@ -101,8 +101,16 @@ class WatchedBreakers(Breakers):
 class WatchedClient(PeerClient):
     """Says what it asks, and what comes of it."""
 
-    def __init__(self, runtime: SimulatedRuntime, name: str, breakers: WatchedBreakers) -> None:
+    def __init__(
+        self,
+        runtime: SimulatedRuntime,
+        name: str,
+        breakers: WatchedBreakers,
+        *,
+        some_work_for_ever: bool,
+    ) -> None:
         super().__init__(runtime, SECRET, TASK, name)
+        self._some_work_for_ever = some_work_for_ever
         self._scheduler, self._breakers = runtime.scheduler, breakers
 
     def ask(self, member: Member, request: Request) -> Answer:
@@ -113,14 +121,14 @@ class WatchedClient(PeerClient):
                 raise SimulationFailed(
                     f"breaker: {member.id} is asked {rested_s:.3f} s after it has failed"
                 )
-        if not scheduler.tracing:
-            return super().ask(member, request)
-        what = _what(request)
+        what = _what(request) if scheduler.tracing else ""
         scheduler.trace(f"asks {member.id} {what}")
         try:
             answer = super().ask(member, request)
         except PeerFailed as error:
             scheduler.trace(f"failed: {member.id} {what}: {error}")
+            if "has worked for" in str(error) and not self._some_work_for_ever:
+                raise SimulationFailed(f"in vain: {error}, or was not heard") from error
             raise
         scheduler.trace(f"has from {member.id} {what}: {type(answer).__name__}")
         return answer
@@ -148,9 +156,14 @@ class Reader:
     def __init__(self, runtime: SimulatedRuntime, world: World, board: Board, name: str) -> None:
         self.name = name
         self.breakers = WatchedBreakers(world.scheduler)
-        self.client = WatchedClient(runtime, name, self.breakers)
+        self.client = WatchedClient(
+            runtime,
+            name,
+            self.breakers,
+            some_work_for_ever=world.scenario.some_work_for_ever,
+        )
         reader = ChunkReader(world.store, DATASET)
-        reader._threads = OneByOne()  # type: ignore[assignment]
+        reader._threads = SimulatedCallThreads(runtime)  # type: ignore[assignment]
         self.source = PeerSource(reader, TaskFolder(Path("/nonexistent")))
         self.source.attach(runtime, self.client, board, self.breakers)
 

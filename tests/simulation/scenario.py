@@ -69,6 +69,14 @@ class Scenario:
         """Whether each node has room for the whole dataset."""
         return all(node.budget_bytes > 1 << 22 for node in self.nodes)
 
+    @property
+    def some_work_for_ever(self) -> bool:
+        """Or for longer than anybody waits."""
+        return any(
+            fault.vice == "works for ever" or fault.kind in ("slow store", "slow host", "pause")
+            for fault in self.faults
+        )
+
     def lines(self) -> list[str]:
         """For people."""
         about = (
@@ -102,7 +110,7 @@ def scenario_of(seed: int) -> Scenario:
         preempt=draw.choice([0.0, 0.05, 0.3]),
         window=draw.choice(WINDOWS[dataset.has_large_file :]),
         cutting=draw.choice([0.0, 0.3, 0.8]),
-        store_latency_s=draw.choice([0.002, 0.02, 0.1]),
+        store_latency_s=draw.choice([0.002, 0.02, 0.1, 0.5]),
         reads=draw.randint(5, 25),
         pause_s=draw.choice([0.0, 0.02, 0.2]) if kind != "faults" else draw.choice([0.1, 0.5, 0.5]),
         settles=kind != "faults" or draw.random() < 0.8,

@@ -12,6 +12,7 @@ import random
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from greenlet import getcurrent, greenlet
@@ -150,7 +151,7 @@ class Scheduler:
         return self.now
 
     def join(self, task: Task, timeout_s: float) -> bool:
-        deadline = self.now + timeout_s
+        deadline = None if timeout_s == inf else self.now + timeout_s
         while not task.ended:
             assert self.current is not None
             task.joiners.append(self.current)
