@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -144,8 +145,10 @@ class TaskPeers:
         if secret is None:
             return None  # it is on its way, or gone
         name = f"{view.me.id}/{os.getpid()}"
-        self._opened = PeerClient(runtime, secret, self._folder.path.name, name)
-        return self._opened
+        client = PeerClient(runtime, secret, self._folder.path.name, name)
+        weakref.finalize(self, client.close)
+        self._opened = client
+        return client
 
     def _let_go(self) -> None:
         with self._opening:

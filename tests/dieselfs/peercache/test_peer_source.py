@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_format import BLOCK_BYTES
-from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_id import ChunkId, ChunkIdGenerator
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES, ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.chunk_writer import ChunkWriter
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
@@ -52,7 +53,11 @@ class Content:
     @classmethod
     def of(cls, files: dict[bytes, bytes], target_bytes: int) -> Content:
         packed = Packed()
-        writer = packed.writer(target_bytes=target_bytes, open_chunks=1)
+        ids = ChunkIdGenerator(lambda: 1000, bytes(6))
+        ids._process = b"one"  # whose chunk is whose is the same in every run
+        writer = ChunkWriter(
+            DATASET, ids, packed.chunks.append, target_bytes=target_bytes, open_chunks=1
+        )
         for path, data in files.items():
             writer.add_file(path, data, 0o644, 0)
         writer.flush()
@@ -403,7 +408,7 @@ def test_many_files_are_one_message_a_peer(node: Node) -> None:
 
 def test_large_batches_are_several_messages(large: Content, small: Content, tmp_path: Path) -> None:
     node = Node(small, tmp_path, my_weight=0)
-    paths = list(small.files) * 4
+    paths = list(small.files) * 8
     contents = node.source.read_many([small.extents[path] for path in paths])
     assert contents == [small.files[path] for path in paths]
     requests = [request for peer in node.peers.peers.values() for request in peer.asked]
