@@ -43,6 +43,9 @@ class RejectFirst:
         self._limit = remembered
         self._missed: OrderedDict[bytes, None] = OrderedDict()
 
+    def __reduce__(self) -> tuple[type[RejectFirst], tuple[int]]:
+        return type(self), (self._limit,)
+
     def admits(self, dataset: bytes, chunk: bytes) -> bool:
         # One dictionary operation each: threads may come between, and a miss be forgotten.
         if chunk in self._missed:

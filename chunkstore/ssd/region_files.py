@@ -1,6 +1,7 @@
 """The regions of a tier as files of a folder, and the locks of those that are being filled.
 
     <folder>/geometry.json    sizes, fixed when the folder was made, and the tier's random id
+    <folder>/budget           bytes that all files together may take
     <folder>/lock             byte n is locked by the process that fills region n
     <folder>/regions/<n>      table (twice), then data; all blocks reserved when it is made
 
@@ -82,18 +83,44 @@ class RegionFiles:
     """Thread-safe, as long as each region is written by one thread at a time. A forked child opens its own."""
 
     def __init__(
-        self, folder: Path, budget_bytes: int, segment_bytes: int = DEFAULT_SEGMENT_BYTES
+        self,
+        folder: Path,
+        budget_bytes: int | None,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
     ) -> None:
-        """Opens the folder, or makes it. The sizes of one that exists stay as they are. `ValueError` for sizes that make no sense."""
+        """Opens the folder, or makes it. The budget is the folder's: None takes what was said last. The other sizes of one that exists stay as they are.
+
+        `ValueError` for sizes that make no sense.
+        """
         if segment_bytes % (BLOCKS * PAGE_BYTES) or not (1 << 15) <= segment_bytes <= (4 << 20):
             raise ValueError("a segment has 32 KiB to 4 MiB, in multiples of 32 KiB")
         self.folder = folder
         (folder / "regions").mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.geometry = _geometry(
-            folder, region_bytes_for(budget_bytes, segment_bytes), segment_bytes
-        )
-        self.count = self.geometry.regions_within(budget_bytes)
+        if budget_bytes is not None:
+            _replace(folder / "budget", str(budget_bytes))
+        budget_bytes = self._budget_bytes()
+        wanted = region_bytes_for(budget_bytes, segment_bytes)
+        self.geometry = _geometry(folder, wanted, segment_bytes)
+        if not self.count:
+            raise ValueError(
+                f"a tier of {budget_bytes} bytes is too small: give it 64 MiB at least"
+            )
         self._locks = _locks_of(folder)
+
+    @property
+    def count(self) -> int:
+        """How many regions there may be. Another process may have said so since: 5 µs."""
+        return self.geometry.regions_within(self._budget_bytes())
+
+    def _budget_bytes(self) -> int:
+        try:
+            return int((self.folder / "budget").read_text())
+        except FileNotFoundError:
+            raise ValueError(f"{self.folder} is a new tier: say how large it may be") from None
+        except ValueError as error:
+            raise OSError(
+                f"{self.folder}/budget is damaged: say again how large it may be"
+            ) from error
 
     def lock(self, region: int) -> bool:
         """Take it, to fill it; False if anybody has it, this process included."""
@@ -173,6 +200,13 @@ class RegionFiles:
             yield fd
         finally:
             os.close(fd)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Others see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary.write_text(text)
+    os.rename(temporary, path)
 
 
 def _geometry(folder: Path, region_bytes: int, segment_bytes: int) -> Geometry:

@@ -56,7 +56,7 @@ class SegmentStore:
         self,
         folder: Path,
         index_folder: Path,
-        budget_bytes: int,
+        budget_bytes: int | None,
         *,
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
         order: Order = "lru",
@@ -64,7 +64,7 @@ class SegmentStore:
         limits_of: LimitsOf = lambda dataset: DatasetLimits(),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the folder or makes it; 0.3 s for 100,000 segments if the index must be filled, 1 ms else."""
+        """Opens the folder or makes it; the budget is the folder's, see `RegionFiles`. 0.3 s for 100,000 segments if the index must be filled, 1 ms else."""
         self._open_files: Callable[[], RegionFiles] = partial(
             RegionFiles, folder, budget_bytes, segment_bytes
         )
@@ -276,9 +276,11 @@ class SegmentStore:
         for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
             self._end_region(idle)  # so that it may leave, too
 
+        count = self._files.count
+
         def choose(regions: Sequence[Region]) -> Region | None:
             return next_region(
-                regions,
+                [region for region in regions if region.number < count],
                 dataset,
                 self._limits_of,
                 self._geometry.region_bytes,
@@ -346,12 +348,13 @@ class SegmentStore:
             if not self._index.is_view_of(tables):
                 self._index.fill(tables, self._described())
             known = {region.number for region in self._index.regions()}
+            count = self._files.count
             for number in sorted(known | set(self._files.present())):
-                if number >= self._files.count and self._files.lock(number):
+                if number >= count and self._files.lock(number):
                     self._index.release(number, remove=True)
                     self._files.remove(number)
                     self._files.unlock(number)
-            for number in range(self._files.count):
+            for number in range(count):
                 if number not in known:
                     self._index.put_region(Region(number))
         finally:

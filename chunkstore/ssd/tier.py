@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import lmdb
 
@@ -77,7 +77,10 @@ class Offer:
 
 
 class SsdTier:
-    """Thread-safe; a forked child opens its own. `open_segments` may block and fail; it is called in the background, again after failures."""
+    """Thread-safe; a forked child opens its own. Pickles if its parts do.
+
+    `open_segments` may block and fail; it is called in the background, again after failures.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,9 @@ class SsdTier:
         self._folder = folder
         self.admission = admission or AdmitAll()
         renew_now_and_after_fork(self)
+
+    def __reduce__(self) -> tuple[type[SsdTier], tuple[Any, ...]]:
+        return type(self), (self._open, self._folder, self.admission)
 
     def renew(self) -> None:
         self._segments: SegmentStore | None = None

@@ -43,6 +43,9 @@ class TieredStore:
         self._prefix = chunk_key(dataset.name, ChunkId(bytes(16)))[: -len(str(ChunkId(bytes(16))))]
         renew_now_and_after_fork(self)
 
+    def __reduce__(self) -> tuple[type[TieredStore], tuple[ObjectStore, DatasetRef, SsdTier]]:
+        return type(self), (self.store, self._dataset, self._tier)
+
     def renew(self) -> None:
         self._threads = CallThreads("ssd-warm", _AT_ONCE)
         self._warming: set[tuple[bytes, int]] = set()
