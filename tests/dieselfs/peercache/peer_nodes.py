@@ -9,7 +9,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,11 +25,13 @@ from dieselfs.client import Client
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.peercache import node_share, peer_cache
+from dieselfs.peercache import frame_stream, node_share, peer_cache, peer_connection
 from dieselfs.peercache.peer_source import PeerSource
+from dieselfs.peercache.placement import reachable
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.task_statistics import TaskStatistics
+from dieselfs.peercache.view_file import ViewFile
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 
@@ -130,6 +132,7 @@ class PeerNode:
     def __init__(
         self, root: Path, dataset: SmallDataset, settings: PeerSettings, **options: object
     ) -> None:
+        self._view = ViewFile(TaskFolder.at(settings.task, root).path)
         self._told, theirs = SPAWN.Pipe()
         self.process = SPAWN.Process(
             target=_serve, args=(theirs, root, dataset, settings, options), daemon=True
@@ -153,17 +156,22 @@ class PeerNode:
         assert isinstance(found, TaskStatistics)
         return found
 
+    def sees(self, count: int) -> bool:
+        """Whether its processes may ask so many, itself included."""
+        view = self._view.current()
+        return view is not None and len(reachable(view)) == count
+
     def kill(self) -> None:
         self.process.kill()
         self.process.join(DEADLINE_S)
 
-    def end(self) -> None:
+    def begin_to_end(self) -> None:
         if self.process.is_alive():
-            try:
+            with suppress(BrokenPipeError):
                 self.tell("end")
-            except BrokenPipeError:
-                pass
-            self.process.join(DEADLINE_S)
+
+    def end(self) -> None:
+        self.process.join(DEADLINE_S)
         self._told.close()
         self.process.close()
 
@@ -173,6 +181,8 @@ def ending(nodes: Sequence[PeerNode]) -> Iterator[None]:
     try:
         yield
     finally:
+        for node in nodes:
+            node.begin_to_end()
         for node in nodes:
             node.end()
 
@@ -184,7 +194,7 @@ def _serve(
     settings: PeerSettings,
     options: dict[str, Any],
 ) -> None:
-    peer_cache.STEADY_S, node_share.COUNTED_EVERY_S = 0.2, 0.1  # type: ignore[misc]
+    _be_quick_and_patient()
     with Snapshot.open(dataset.snapshot) as snapshot:
         store = LoggedStore(dataset.store, dataset.log)
         folder = TaskFolder.at(settings.task, root)
@@ -199,6 +209,16 @@ def _serve(
                         told.send(_read_all(memory, snapshot, settings.member or str(root)))
                     case _:
                         return
+
+
+def _be_quick_and_patient() -> None:
+    """What a node waits for on purpose is short, and what it bears of others long: a machine that stalls is no peer that is silent."""
+    peer_cache.STEADY_S = 0.2  # type: ignore[misc]
+    node_share.COUNTED_EVERY_S = 0.1  # type: ignore[misc]
+    frame_stream.FRAME_S = DEADLINE_S  # type: ignore[misc]
+    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
+        assert hasattr(peer_connection, name)
+        setattr(peer_connection, name, DEADLINE_S)
 
 
 def _read_all(memory: NodeMemory, snapshot: Snapshot, seed: str) -> int:

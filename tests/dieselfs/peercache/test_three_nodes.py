@@ -60,12 +60,8 @@ def by_redis(url: str, policy: CachePolicy) -> Settings:
     )
 
 
-def all_up(nodes: Sequence[PeerNode]) -> bool:
-    found = [node.statistics() for node in nodes]
-    return all(
-        [member.state in ("me", "up") for member in each.members].count(True) == len(nodes)
-        for each in found
-    )
+def see_each_other(nodes: Sequence[PeerNode]) -> bool:
+    return all(node.sees(len(nodes)) for node in nodes)
 
 
 def held_shares(nodes: Sequence[PeerNode]) -> int:
@@ -102,7 +98,7 @@ def test_each_chunk_leaves_the_store_once_and_a_lost_share_once_more(
         assert Counter(dataset.reads().values()) == {1: dataset.chunks - lost, 2: lost}
 
         nodes[2] = PeerNode(roots[2], dataset, settings(2))  # adopts what it had
-        wait_until(lambda: all_up(nodes), "a third node again")
+        wait_until(lambda: see_each_other(nodes), "a third node again")
         wait_until(lambda: held_shares(nodes) == dataset.chunks, "its share where it was")
         assert read_by_all(nodes) == [0, 0, 0]
         assert sum(dataset.reads().values()) == dataset.chunks + lost, "nothing more was read"
@@ -117,7 +113,7 @@ def test_on_first_use_each_chunk_leaves_the_store_once(
     settings = by_redis(redis_url, "on-demand")
     nodes = [PeerNode(roots[number], dataset, settings(number)) for number in range(3)]
     with ending(nodes):
-        wait_until(lambda: all_up(nodes), "three nodes that see each other")
+        wait_until(lambda: see_each_other(nodes), "three nodes that see each other")
         assert read_by_all(nodes) == [0, 0, 0]
         assert sorted(dataset.reads().values()) == [1] * dataset.chunks
 
