@@ -20,6 +20,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.held_chunks import NodeStatus
@@ -310,3 +311,31 @@ def test_it_finds_its_peers_after_pickling(task: Task, tmp_path: Path) -> None:
         if task.ranked(chunk)[0] != "a":
             assert source.payload(chunk) == task.object(chunk)[chunk.head_bytes :]
     assert source.statistics().chunks_from_store == 0
+
+
+def test_a_node_without_room_reads_ranges_from_the_owners(task: Task) -> None:
+    """Its master has room for one chunk; files in parts as the kernel asks for them, and many at once."""
+    reader = task.node("a")
+    others = [chunk for chunk in task.chunks if task.ranked(chunk)[0] != "a"]
+    for chunk in others:
+        task.node(task.ranked(chunk)[0]).memory.bring(Piece(chunk))
+    ids = {chunk.id for chunk in others}
+    paths = [path for path, file in task.extents.items() if file.chunk.id in ids]
+    with NodeMemory.open(reader.folder, reader.source, budget_bytes=1, lead=True) as memory:
+        reader.show([node.member for node in task.nodes])  # a leader begins without
+        task.store.whole.clear()
+        for path in paths:
+            file, data = task.extents[path], task.files[path]
+            parts = [
+                memory.read(file, at, min(1024, len(data) - at)) for at in range(0, len(data), 1024)
+            ]
+            assert b"".join(parts) == data
+        assert memory.read_many([task.extents[path] for path in paths]) == [
+            task.files[path] for path in paths
+        ]
+        assert (task.store.whole.total(), task.store.ranges.total()) == (0, 0)
+        asked = sum(node.server.statistics().requests for node in task.nodes)
+        assert asked < 2 * len(paths), "a file's parts are asked for together"
+        node = memory.statistics().node
+        assert node is not None
+        assert node.not_kept < len(paths) / 2, "the master is not asked each time"
