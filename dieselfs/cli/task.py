@@ -6,10 +6,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
@@ -21,11 +21,15 @@ from dieselfs.cli.verbs import SuggestingGroup
 from dieselfs.errors import DieselFSError
 
 if TYPE_CHECKING:
+    from dieselfs.fuse.mount_table import MountInfo
     from dieselfs.node_memory.running_tasks import RunningTask
 
+_TIMEOUT_S: Final = 2.0
 _HEADINGS: Final = ("TASK", "DATASET", "LEADER", "PROCESSES", "MEMORY", "PEERS", "ONESHOT")
 _DEFAULT_TASK: Final = re.compile(r"(.+)-[0-9a-f]{16}")
 """`dieselfs.node_memory.task_folder.default_task`."""
+Shown: TypeAlias = tuple[list[dict[str, Any]], list[str]]
+"""The records of --json, and the lines for people."""
 _refresh_option = click.option(
     "--refresh", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Look again, until Ctrl-C."
 )
@@ -44,9 +48,12 @@ def ls(invocation: Invocation, refresh: float | None) -> None:
 
     output = invocation.output
 
-    def look() -> Look:
-        datasets = _datasets_by_folder()
-        found = [(task, _dataset_of(task, datasets)) for task in running_tasks()]
+    def look() -> Shown:
+        mounts = _mounts_by_folder()
+        found = [
+            (task, _dataset_of(task, mounts.get(os.fspath(task.folder), [])))
+            for task in running_tasks()
+        ]
         rows = [task_row(*pair, output.size) for pair in found]
         return [_record(*pair) for pair in found], aligned(_HEADINGS, rows)
 
@@ -66,7 +73,7 @@ def show(invocation: Invocation, name: str, refresh: float | None) -> None:
 
     output = invocation.output
 
-    def look() -> Look:
+    def look() -> Shown:
         root = memory_root()
         if name.startswith(".") or name not in os.listdir(root):
             raise DieselFSError(f"no task {name} on this node", "`dlcmd task ls` lists them")
@@ -75,8 +82,10 @@ def show(invocation: Invocation, name: str, refresh: float | None) -> None:
             raise DieselFSError(
                 f"task {name} has no master that answers", "the next process that reads begins one"
             )
-        dataset = _dataset_of(found, _datasets_by_folder())
-        return [_record(found, dataset)], task_lines(found, dataset, output)
+        mounts = _mounts_by_folder().get(os.fspath(found.folder), [])
+        dataset, hits = _dataset_of(found, mounts), _memory_hits(mounts)
+        record = {**_record(found, dataset), "memory_hits_of_mounts": hits}
+        return [record], task_lines(found, dataset, hits, output)
 
     _show(output, look, refresh)
 
@@ -101,11 +110,8 @@ task.add_command(ls)
 task.add_command(show)
 task.add_command(secret)
 
-Look = tuple[list[dict[str, Any]], list[str]]
-"""The records of --json, and the lines for people."""
 
-
-def _show(output: Output, look: Callable[[], Look], refresh_s: float | None) -> None:
+def _show(output: Output, look: Callable[[], Shown], refresh_s: float | None) -> None:
     if refresh_s is None:
         _print(output, look())
         return
@@ -120,13 +126,13 @@ def _show(output: Output, look: Callable[[], Look], refresh_s: float | None) -> 
         return
 
 
-def _looks(look: Callable[[], Look], refresh_s: float) -> Iterator[Look]:
+def _looks(look: Callable[[], Shown], refresh_s: float) -> Iterator[Shown]:
     while True:
         yield look()
         time.sleep(refresh_s)
 
 
-def _print(output: Output, found: Look) -> None:
+def _print(output: Output, found: Shown) -> None:
     records, lines = found
     if output.json:
         for record in records:
@@ -136,7 +142,7 @@ def _print(output: Output, found: Look) -> None:
             output.line(line)
 
 
-def _draw(output: Output, looks: Iterator[Look]) -> None:
+def _draw(output: Output, looks: Iterator[Shown]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -163,20 +169,34 @@ def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
     }
 
 
-def _datasets_by_folder() -> dict[str, str]:
-    """The datasets that this machine's mounts show, by the folder of their task."""
+def _mounts_by_folder() -> dict[str, list[MountInfo]]:
+    """This machine's mounts by the folder of their task, as they say it."""
     from dieselfs.fuse.mount_table import mounts
 
-    return {
-        str(info.details.get("node_memory")): info.dataset
-        for info in mounts()
-        if info.details and info.dataset
-    }
+    found: dict[str, list[MountInfo]] = {}
+    for info in mounts():
+        if info.details is not None:
+            found.setdefault(str(info.details.get("node_memory")), []).append(info)
+    return found
 
 
-def _dataset_of(task: RunningTask, by_folder: dict[str, str]) -> str | None:
-    """As a mount says it, or as the task's name does; None if neither."""
-    if (found := by_folder.get(os.fspath(task.folder))) is not None:
-        return found
+def _dataset_of(task: RunningTask, mounts: Sequence[MountInfo]) -> str | None:
+    """As its mounts say it, or as its name does; None if neither."""
+    for info in mounts:
+        if info.dataset is not None:
+            return info.dataset
     match = _DEFAULT_TASK.fullmatch(task.name)
     return match[1] if match else None
+
+
+def _memory_hits(mounts: Sequence[MountInfo]) -> int:
+    """Reads that these mounts have answered from the node's memory. What the kernel answers from its page cache, nobody counts."""
+    from dieselfs.cli.stats import Look
+    from dieselfs.fuse.mount_table import ask_statistics, entry_at
+
+    hits = 0
+    for info in mounts:
+        entry = entry_at(info.mountpoint)
+        _, document = (None, None) if entry is None else ask_statistics(entry, _TIMEOUT_S)
+        hits += int(Look(document or {}).number("hits", "node_memory"))
+    return hits

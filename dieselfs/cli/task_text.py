@@ -35,8 +35,10 @@ def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str])
     ]
 
 
-def task_lines(task: RunningTask, dataset: str | None, output: Output) -> list[str]:
-    """Of `dlcmd task show`."""
+def task_lines(
+    task: RunningTask, dataset: str | None, memory_hits: int, output: Output
+) -> list[str]:
+    """Of `dlcmd task show`. `memory_hits`: reads that mounts have answered from this node's memory."""
     from dieselfs.peercache.task_figures import task_figures
 
     assert task.memory is not None
@@ -50,11 +52,10 @@ def task_lines(task: RunningTask, dataset: str | None, output: Output) -> list[s
         return [*lines, "peers:        none: this task was begun without --peers"]
     figures = task_figures(task.peers)
     rows = [_member_row(member, size) for member in task.peers.members]
-    return [*lines, *_peer_lines(task, figures, output), "", *aligned(_MEMBERS, rows)]
+    return [*lines, *_peer_lines(memory_hits, figures, output), "", *aligned(_MEMBERS, rows)]
 
 
-def _peer_lines(task: RunningTask, figures: TaskFigures, output: Output) -> list[str]:
-    assert task.memory is not None
+def _peer_lines(memory_hits: int, figures: TaskFigures, output: Output) -> list[str]:
     size, sources, filling = output.size, figures.sources, figures.filling
     trouble = f"; this node takes no part: {figures.trouble}" if figures.trouble else ""
     open_ = f", {figures.members_open} not asked" if figures.members_open else ""
@@ -64,7 +65,7 @@ def _peer_lines(task: RunningTask, figures: TaskFigures, output: Output) -> list
         f"peers:        {figures.members_up} of {counted(figures.members, 'member')} up{open_}, {counted(figures.connections, 'connection')}{trouble}",
         f"policy:       {figures.policy}{progress}{rate}",
         f"task holds:   {size(figures.share_held_bytes)} of {size(figures.share_bytes)} that are somebody's share ({_percent(figures.share_held_bytes, figures.share_bytes)}), {size(figures.held_bytes)} of {size(figures.budget_bytes)} in all",
-        f"found in:     own memory {task.memory.hits:,}, peers {sources.from_peers:,}, second's memory {sources.from_second:,}, store {sources.from_store:,}",
+        f"found in:     own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, second's memory {sources.from_second:,}, store {sources.from_store:,}",
         f"from store:   {size(figures.from_store_bytes)} by the task, {_ratio(figures.task_store_bytes_per_byte)} per byte served; {_ratio(figures.node_store_bytes_per_byte)} by this node",
     ]
 
