@@ -1,7 +1,8 @@
 """What one process knows of its node's memory being full: files of other nodes' chunks are then read from their owners, past the master.
 
 To ask the master for each such file would cost more than the file. So when it had no room for a chunk of another node, nobody asks it for another one for a
-second; then one reader does. Meanwhile the folder is looked into for each chunk ten times a second: what has come in is found.
+second; then one reader does. What comes into the folder meanwhile is found: the folder's time is looked at ten times a second, and when that has changed, the
+folder is looked into once for each chunk that is read (some 5 µs: a failed open, and the news of what was evicted).
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from typing import Final
 
 FULL_S: Final = 1.0
 LOOK_S: Final = 0.1
-"""A look takes some 5 µs: a failed open, and the news."""
+_TICK_NS: Final = 50_000_000
+"""A folder's time is that of the kernel's last tick: another change within the same does not show."""
 
 
 class FullMemory:
     """Thread-safe: what two threads do to it at a time costs a look or a question more."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, folder_changed_ns: Callable[[], int], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`folder_changed_ns`: when a file last came into the folder, or left it (CLOCK_REALTIME). May raise `OSError`."""
+        self._folder_changed_ns = folder_changed_ns
         self._now = now
         self._until = 0.0
-        self._absent: dict[bytes, float] = {}
-        """Until when each chunk, by its id, is known not to be in the folder, and to be another node's."""
+        self._absent: set[bytes] = set()
+        """The chunks, by their ids, that are known not to be in the folder, and to be other nodes'."""
+        self._look_at = 0.0
+        self._seen_ns = 0
 
     def had_no_room(self) -> None:
         """For a chunk of another node."""
@@ -37,20 +45,36 @@ class FullMemory:
         return self._until > 0.0 and self._now() < self._until
 
     def may_ask(self) -> bool:
-        """Whether the master is to be asked for a chunk of another node; when the time is over, one is told so, and others wait for what he finds out."""
+        """Whether the master is to be asked for a chunk of another node. When the time is over one is told so, and the others wait for what it finds out."""
         if self._until == 0.0:
             return True
         now = self._now()
         if now < self._until:
             return False
         self._until = now + FULL_S
-        self._absent = {}
+        self._absent = set()  # a view may have changed, too
         return True
 
     def is_absent(self, chunk: bytes) -> bool:
-        """Whether that was noted a moment ago. 0.1 µs."""
-        until = self._absent.get(chunk)
-        return until is not None and self._now() < min(until, self._until)
+        """Whether that was noted, and memory is still full. 0.1 µs, and a `stat` every 0.1 s."""
+        if chunk not in self._absent:
+            return False
+        now = self._now()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look()
+        return now < self._until and chunk in self._absent
 
     def note_absent(self, chunk: bytes) -> None:
-        self._absent[chunk] = self._now() + LOOK_S
+        """After it was looked for."""
+        self._absent.add(chunk)
+
+    def _look(self) -> None:
+        try:
+            changed_ns = self._folder_changed_ns()
+        except OSError:
+            return  # it is gone, and nothing comes into it
+        if changed_ns != self._seen_ns:
+            self._absent = set()
+        if time.time_ns() - changed_ns > _TICK_NS:
+            self._seen_ns = changed_ns

@@ -110,7 +110,7 @@ class NodeMemory:
         self._source = source
         self._shared = source if isinstance(source, SharedSource) else None
         self._many = source if isinstance(source, ManyFilesSource) else None
-        self._full = FullMemory()
+        self._full = FullMemory(self._folder_changed_ns)
         self._pieces = MappedPieces()
         self._whole = self._pieces.whole
         self._membership = Membership(settings, source, lead, self._joined)
@@ -493,6 +493,9 @@ class NodeMemory:
         except MasterGone as error:
             log.debug("not said to a master: %s", error)
 
+    def _folder_changed_ns(self) -> int:
+        return os.stat(self._membership.folder.chunks).st_mtime_ns
+
     def _watch(self, watcher: _Watcher) -> None:
         watched = None
         while not watcher.ended.is_set():
@@ -532,7 +535,7 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._wishes = _Wishes()  # the parent sees to them
         self._watcher = None
-        self._full = FullMemory()
+        self._full = FullMemory(self._folder_changed_ns)
         self._hits = self._misses = self._fallbacks = 0
         self._membership.renew()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -20,7 +21,7 @@ from tests.dieselfs.node_memory.logged_source import (
     content,
     extent,
 )
-from tests.dieselfs.node_memory.processes import opened
+from tests.dieselfs.node_memory.processes import opened, wait_for
 
 
 class Clock:
@@ -31,9 +32,21 @@ class Clock:
         return self.now
 
 
+class Folder:
+    """Says when it has changed."""
+
+    def __init__(self) -> None:
+        self.changed_ns = 1000
+        self.looks = 0
+
+    def __call__(self) -> int:
+        self.looks += 1
+        return self.changed_ns
+
+
 def test_when_it_is_asked_again() -> None:
     clock = Clock()
-    full = FullMemory(clock)
+    full = FullMemory(Folder(), clock)
     assert not full.is_full()
     assert full.may_ask()
     assert full.may_ask(), "nothing is known"
@@ -50,18 +63,51 @@ def test_when_it_is_asked_again() -> None:
 
 
 def test_when_the_folder_is_looked_into_again() -> None:
-    clock = Clock()
-    full = FullMemory(clock)
+    clock, folder = Clock(), Folder()
+    full = FullMemory(folder, clock)
     full.had_no_room()
-    assert not full.is_absent(b"a")
     full.note_absent(b"a")
-    assert full.is_absent(b"a")
-    assert not full.is_absent(b"b")
+    full.is_absent(b"a")  # the first look
+    full.note_absent(b"a")
+    for _ in range(5):
+        assert full.is_absent(b"a")
+        assert not full.is_absent(b"b")
+    assert folder.looks == 1
+    clock.now += LOOK_S
+    assert full.is_absent(b"a"), "nothing has come in"
+    assert folder.looks == 2
+    folder.changed_ns += 1
+    assert full.is_absent(b"a"), "looked a moment ago"
     clock.now += LOOK_S
     assert not full.is_absent(b"a")
     full.note_absent(b"a")
+    assert full.is_absent(b"a")
     full.had_room()
     assert not full.is_absent(b"a")
+
+
+def test_a_folder_that_has_just_changed_is_looked_into_again() -> None:
+    """Its time does not tell two changes in a tick apart."""
+    clock, folder = Clock(), Folder()
+    full = FullMemory(folder, clock)
+    full.had_no_room()
+    for _ in range(3):
+        folder.changed_ns = time.time_ns() + 10**12  # in the future: younger than any tick
+        full.note_absent(b"a")
+        clock.now += LOOK_S
+        assert not full.is_absent(b"a")
+
+
+def test_a_folder_that_has_gone() -> None:
+    clock = Clock()
+
+    def gone() -> int:
+        raise FileNotFoundError
+
+    full = FullMemory(gone, clock)
+    full.had_no_room()
+    full.note_absent(b"a")
+    assert full.is_absent(b"a")
 
 
 class Shared(LoggedSource):
@@ -99,7 +145,7 @@ def shared(source: LoggedSource) -> Shared:
 def memory(folder: TaskFolder, shared: Shared) -> Iterator[NodeMemory]:
     """Has room for a chunk and a half."""
     with opened(folder, shared, lead=True, budget_bytes=CHUNK_BYTES * 3 // 2) as memory:
-        memory._full = FullMemory(Clock())
+        memory._full = FullMemory(memory._folder_changed_ns, Clock())
         yield memory
 
 
@@ -146,7 +192,15 @@ def test_what_came_into_the_folder_is_found_soon(
     memory.map(Piece(chunk(1)))
     file = extent(chunk(2))
     memory.read(file, 0, 10)
-    memory.read(file, 0, 10)
+
+    def is_seen() -> bool:
+        """Whether the folder's time is taken for known."""
+        clock_of(memory).now += LOOK_S
+        memory._full.had_no_room()
+        memory.read(file, 0, 10)
+        return memory._full._seen_ns == memory._folder_changed_ns()
+
+    wait_for(is_seen, "a folder that has not changed for a tick")
     assert memory.is_past(chunk(2))
     (folder.chunks / str(chunk(2).id)).write_bytes(content(chunk(2)))
     before = shared.ranges
@@ -157,7 +211,9 @@ def test_what_came_into_the_folder_is_found_soon(
     assert memory.read(file, 0, 10) == content(chunk(2))[:10]
     assert not memory.is_past(chunk(2))
     assert shared.ranges == before + 1
-    assert memory.peek(file, 0, 10) == content(chunk(2))[:10]
+    found = memory.peek(file, 0, 10)
+    assert found is not None
+    assert found == content(chunk(2))[:10]
 
 
 def test_when_there_is_room_again_others_chunks_are_kept(
