@@ -15,6 +15,7 @@
     ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
     ├── NoRoom                node memory can't keep it: read past it
     ├── PeerFailed            a peer did not answer, or not soundly: ask another source
+    │   ├── PeerBusy          it works at it, and has not done it in time: ask the store, and the peer again for other things
     │   └── PeerRefused       it does not prove that it knows the secret, or speaks another protocol: tell the user, too
     ├── DirectoryUnavailable  the members of a task can't be asked for: go on with those known
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
@@ -90,6 +91,10 @@ class NoRoom(DieselFSError):
 
 class PeerFailed(DieselFSError):
     """A peer did not answer in time, or broke off, or sent what is not what was asked for."""
+
+
+class PeerBusy(PeerFailed):
+    """A peer says that it works at a request, and has done so for too long. It may be sound: its store is slow, as ours will be."""
 
 
 class PeerRefused(PeerFailed):

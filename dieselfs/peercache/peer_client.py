@@ -67,8 +67,8 @@ class PeerClient:
     def ask(self, member: Member, request: Request) -> Answer:
         """Its answer, never `Working`; `Data.bulk` has exactly the number of bytes asked for, and is the caller's.
 
-        Raises `PeerFailed` within about a second of silence, after 15 s of nothing but work, or at bulk that comes slower than 8 MB/s;
-        `PeerRefused`.
+        Raises `PeerFailed` within about a second of silence, or at bulk that comes slower than 8 MB/s; `PeerBusy` after 15 s of nothing but
+        work; `PeerRefused`.
         """
         return self.begin(member, request).result()
 

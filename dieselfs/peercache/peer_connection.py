@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from dieselfs.errors import PeerFailed, PeerRefused
+from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 from dieselfs.peercache.frame_stream import FrameReceiver, receive_greeting
 from dieselfs.peercache.frames import BadFrame, answer_number, decode_answer, encode_request
 from dieselfs.peercache.handshake import NONCE_BYTES, ClientHandshake
@@ -72,11 +72,13 @@ class Pending:
     deadline: float
     outcome: Answer | str | None = None
     """A string: why there is no answer."""
+    given_up: bool = False
+    """The peer has worked at it for too long."""
     arrived: Condition | None = None
     """Of who sleeps until there is an outcome, or nobody reads any more."""
 
     def result(self) -> Answer:
-        """Wait for its answer; once, by one thread, and not in a forked child. Raises `PeerFailed`."""
+        """Wait for its answer; once, by one thread, and not in a forked child. Raises `PeerFailed`, `PeerBusy`."""
         return self._connection.result(self)
 
 
@@ -145,7 +147,7 @@ class PeerConnection:
             self._read_until(pending)
         outcome = pending.outcome
         if isinstance(outcome, str):
-            raise PeerFailed(outcome)
+            raise (PeerBusy if pending.given_up else PeerFailed)(outcome)
         assert outcome is not None
         return outcome
 
@@ -237,6 +239,7 @@ class PeerConnection:
                 pending.arrived.notify_all()
 
     def _give_up(self, pending: Pending) -> None:
+        pending.given_up = True
         pending.outcome = f"{self._peer} has worked for {PATIENCE_S:.0f} s without an answer"
         self._given_up += 1
         if self._given_up > _MAX_GIVEN_UP and self._ended is None:

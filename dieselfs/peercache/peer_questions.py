@@ -14,9 +14,9 @@ import xxhash
 
 from chunkstore.chunk_source import ChunkRef, FileExtents
 from chunkstore.errors import Corrupt
-from dieselfs.errors import PeerFailed, PeerRefused
+from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 from dieselfs.peercache.members import Member, MemberId
-from dieselfs.peercache.messages import Data, NotHeld, Request
+from dieselfs.peercache.messages import Answer, Data, Failed, NotHeld, Request
 from dieselfs.peercache.range_batches import RangeBatch, batches, by_chunk
 from dieselfs.peercache.routing import OWNERS_ASKED, Role, owner_of
 from dieselfs.peercache.task_peers import Peers, PendingAnswer
@@ -29,6 +29,7 @@ REASONS: Final = ("silent", "refused", "not held", "failed", "corrupt")
 
 NOT_HELD_S: Final = 1.0
 """Ranges of a chunk that its owner could not keep are read from the store for at most so long."""
+_SAME_FOR_ALL: Final = "give all nodes of the task the same secret, task name and release"
 _UNDER_WAY: Final = 16
 """Messages whose answers are awaited at a time: 128 MiB at most."""
 
@@ -58,10 +59,13 @@ class PeerQuestions:
         """
         for step in peers.steps(chunk.id, role):
             self.held_questions += not step.may_fetch
+            answer: Answer
             try:
                 answer = peers.client.ask(step.peer, request(step.may_fetch))
                 if isinstance(answer, Data):
                     return verified(answer.bulk)
+            except PeerBusy as error:
+                answer = Failed(str(error))
             except (PeerFailed, Corrupt) as error:
                 self._failed(peers, step.peer, error)
                 continue
@@ -146,6 +150,10 @@ class PeerQuestions:
                     if isinstance(answer, Data):
                         _take(files, batch, answer.bulk, found)
                         continue
+                except PeerBusy:
+                    for chunk in batch.request.chunks:
+                        self._declined(peers, chunk, not_held=False)
+                    continue
                 except (PeerFailed, Corrupt) as error:
                     if peer.id in up:
                         up.discard(peer.id)
@@ -184,15 +192,19 @@ class PeerQuestions:
             if peer.id not in self._refused:
                 self._refused.add(peer.id)
                 log.warning(
-                    "peer %s at %s refuses this node, so that its chunks are read from the store: %s; give all nodes of the task the same secret, task name and release",
-                    peer.id, peer.address, error,
-                )  # fmt: skip
+                    "%s refuses this node, which reads its chunks from the store: %s; %s",
+                    *(_named(peer), error, error.hint or _SAME_FOR_ALL),
+                )
         elif isinstance(error, PeerFailed):
             self.fallbacks["silent"] += 1
-            log.info("peer %s at %s: %s", peer.id, peer.address, error)
+            log.info("%s has failed: %s", _named(peer), error)
         else:
             self.fallbacks["corrupt"] += 1
-            log.error("peer %s at %s sent what it should not: %s", peer.id, peer.address, error)
+            log.error("%s sent what it should not: %s", _named(peer), error)
+
+
+def _named(peer: Member) -> str:
+    return f"peer {peer.id} at {peer.address}"
 
 
 def _take(

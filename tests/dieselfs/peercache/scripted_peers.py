@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.errors import PeerFailed, PeerRefused
+from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.members import Member, View
 from dieselfs.peercache.messages import (
@@ -59,6 +59,10 @@ def refuses(answer: Answer) -> Answer:
     raise PeerRefused("it knows another secret")
 
 
+def busy(answer: Answer) -> Answer:
+    raise PeerBusy("it has worked for 15 s")
+
+
 def fails(answer: Answer) -> Answer:
     return Failed("the store does not answer")
 
@@ -67,7 +71,7 @@ def holds_nothing(answer: Answer) -> Answer:
     return NotHeld()
 
 
-FAULTS = [other_bytes, no_bytes, silent, refuses, fails, holds_nothing]
+FAULTS = [other_bytes, no_bytes, silent, refuses, busy, fails, holds_nothing]
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from tests.dieselfs.peercache.scripted_peers import (
     FAULTS,
     Peer,
     ScriptedPeers,
+    busy,
     fails,
     holds_nothing,
     no_bytes,
@@ -290,7 +291,7 @@ def test_no_fault_of_a_peer_is_seen(
         node.peers.now += 3
         node.peers.see()
     assert node.reasons(), "they were noticed"
-    if fault not in (fails, holds_nothing):
+    if fault not in (busy, fails, holds_nothing):
         assert set(node.source.statistics().breakers) == (set("abc") if everybody else {"a"})
     else:
         assert node.source.statistics().breakers == {}
@@ -470,6 +471,22 @@ def test_one_wrong_file_in_a_batch_is_read_elsewhere(node: Node) -> None:
         if isinstance(request, ReadRanges)
     )
     assert again <= len(paths) + 1, "only the one that was wrong"
+
+
+def test_a_peer_that_works_for_too_long_is_not_blamed(node: Node) -> None:
+    """Its store is slow: another would fetch the same from it again."""
+    node.peers.peers["a"].fault = busy
+    first, other = node.owned_by("a")[:2]
+    assert node.is_right(first, node.source.whole(first))
+    assert node.peers.begun == ["a"]
+    assert node.source.statistics().breakers == {}
+    extents = node.content.extents
+    paths = [path for path in node.elsewhere() if extents[path].chunk in (first, other)]
+    wanted = [node.content.files[path] for path in paths]
+    for _ in range(2):
+        assert node.source.read_many([extents[path] for path in paths]) == wanted
+    assert node.peers.begun == ["a", "a"], "nor is it asked for the same in a moment"
+    assert node.reasons() == {"failed": 2}
 
 
 def test_who_refuses_is_named_once_with_what_to_do(
