@@ -1,0 +1,436 @@
+"""The answering side, asked over real sockets."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Corrupt, NotFound, Unavailable
+from dieselfs.errors import LocalFileError, MasterGone, NoRoom, PeerFailed
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache import peer_server, served_connection
+from dieselfs.peercache.frames import encode_request
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.messages import (
+    Answer,
+    Data,
+    Failed,
+    Join,
+    Leave,
+    Members,
+    NotHeld,
+    Ping,
+    Pong,
+    ReadChunk,
+    ReadFile,
+    ReadPiece,
+    ReadRanges,
+    Request,
+)
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_connection import _shake_hands
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.runtime import Address, Listener, Stream
+from tests.dieselfs.peercache.plain_chunks import (
+    PlainChunks,
+    chunk,
+    content,
+    head,
+    large_piece,
+)
+from tests.dieselfs.peercache.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
+
+RUNTIME = OperatingSystem()
+HELD, MISSING = chunk(1), chunk(2)
+LARGE = chunk(3, 5 << 20)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def ranges(*rows: tuple[ChunkRef, int, int], may_fetch: bool = True) -> ReadRanges:
+    chunks = tuple(dict.fromkeys(ref for ref, _, _ in rows))
+    return ReadRanges(
+        chunks,
+        np.array([chunks.index(ref) for ref, _, _ in rows], np.uint16),
+        np.array([start for _, start, _ in rows], np.uint32),
+        np.array([length for _, _, length in rows], np.uint32),
+        may_fetch,
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    yield
+    wait_for(
+        lambda: (
+            (threads, descriptors) == (threading.active_count(), len(os.listdir("/proc/self/fd")))
+        ),
+        f"{threading.enumerate()}",
+    )
+
+
+@pytest.fixture
+def held() -> PlainChunks:
+    return PlainChunks([HELD])
+
+
+@pytest.fixture
+def server(held: PlainChunks) -> Iterator[PeerServer]:
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+    yield server
+    assert server.close(SOON_S)
+
+
+@pytest.fixture
+def ask(server: PeerServer) -> Iterator[Callable[[Request], Answer]]:
+    client = PeerClient(RUNTIME, SECRET, TASK, "test")
+    yield lambda request: client.ask(Member("peer", server.address, 1), request)
+    client.close()
+
+
+Ask = Callable[[Request], Answer]
+
+
+def greeted(server: PeerServer) -> Stream:
+    """A connection that has proved to be of the task, and is no client."""
+    stream = RUNTIME.connect(server.address, SOON_S)
+    _shake_hands(RUNTIME, stream, SECRET, TASK, "raw", Member("peer", server.address, 1))
+    return stream
+
+
+def test_what_is_held_is_answered(ask: Ask, held: PlainChunks) -> None:
+    whole, piece = content(HELD), large_piece(9)
+    held.keep(piece)
+    assert ask(ReadFile(HELD, 77, 5000, False)) == Data(memoryview(whole)[77:5077])
+    assert ask(ReadChunk(HELD, False)) == Data(memoryview(head(HELD) + whole))
+    assert ask(ReadPiece(piece, False)) == Data(memoryview(content(piece.chunk))[:5000])
+    read = ranges((HELD, 9, 100), (HELD, 0, 200_000), (HELD, 5, 0), may_fetch=False)
+    assert ask(read) == Data(memoryview(whole[9:109] + whole[:200_000]))
+    assert held.brought == []
+
+
+def test_what_is_missing_is_brought_once_for_all(ask: Ask, held: PlainChunks) -> None:
+    one, other = chunk(5), chunk(6)
+    together = threading.Barrier(2)
+
+    def fetch(piece: Piece) -> None:
+        together.wait(SOON_S)  # the two are fetched side by side
+        held.keep(piece)
+
+    held.fetch = fetch
+    read = ranges((one, 0, 10), (HELD, 3, 10), (other, 1, 10), (one, 50, 10))
+    expected = content(one)[:10] + content(HELD)[3:13] + content(other)[1:11] + content(one)[50:60]
+    assert ask(read) == Data(memoryview(expected))
+    assert sorted(held.brought) == [Piece(one).name, Piece(other).name]
+
+
+def test_many_ask_for_what_is_brought_by_one_thread(server: PeerServer, held: PlainChunks) -> None:
+    asked, may_end = 100, threading.Event()
+
+    def fetch(piece: Piece) -> None:
+        assert may_end.wait(SOON_S)
+        held.keep(piece)
+
+    held.fetch = fetch
+    clients = [PeerClient(RUNTIME, SECRET, TASK, f"test {number}") for number in range(4)]
+    member = Member("peer", server.address, 1)
+    pending = [
+        clients[number % 4].begin(member, ReadFile(MISSING, number, 10, True))
+        for number in range(asked)
+    ]
+    # What is held is answered meanwhile, on the same connections.
+    for client in clients:
+        assert client.ask(member, ReadFile(HELD, 0, 10, True)) == Data(
+            memoryview(content(HELD))[:10]
+        )
+    may_end.set()
+    for number, one in enumerate(pending):
+        assert one.result() == Data(memoryview(content(MISSING))[number : number + 10])
+    assert held.brought == [Piece(MISSING).name]
+    for client in clients:
+        client.close()
+
+
+def test_a_slow_fetch_is_said_to_be_worked_at(ask: Ask, held: PlainChunks) -> None:
+    def fetch(piece: Piece) -> None:
+        time.sleep(1.6)  # longer than a client bears silence
+        held.keep(piece)
+
+    held.fetch = fetch
+    assert ask(ReadFile(MISSING, 0, 10, True)) == Data(memoryview(content(MISSING))[:10])
+
+
+def test_what_may_not_be_fetched(ask: Ask, held: PlainChunks) -> None:
+    assert ask(ReadFile(MISSING, 0, 10, False)) == NotHeld()
+    assert ask(ReadChunk(MISSING, False)) == NotHeld()
+    assert ask(ReadPiece(large_piece(8), False)) == NotHeld()
+    assert ask(ranges((HELD, 0, 1), (MISSING, 0, 1), may_fetch=False)) == NotHeld()
+    assert held.brought == []
+    held.coming.add(Piece(MISSING).name)  # waiting for it costs nothing
+    assert ask(ReadFile(MISSING, 0, 10, False)) == Data(memoryview(content(MISSING))[:10])
+
+
+def test_a_chunk_whose_head_was_not_kept(ask: Ask, held: PlainChunks) -> None:
+    held.heads.clear()
+    assert ask(ReadChunk(HELD, True)) == NotHeld()
+    assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NoRoom("full"), NotHeld()),
+        (MasterGone("gone"), NotHeld()),
+        (Corrupt("damaged"), Failed("damaged")),
+        (NotFound("no such chunk"), Failed("no such chunk")),
+        (Unavailable("no answer"), Failed("no answer")),
+        (LocalFileError("no space"), Failed("no space")),
+        (None, NotHeld()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_can_not_be_brought(
+    ask: Ask, held: PlainChunks, error: Exception | None, expected: Answer
+) -> None:
+    def fetch(piece: Piece) -> None:
+        if error is not None and piece.chunk == MISSING:
+            raise error
+        if piece.chunk != MISSING:
+            held.keep(piece)
+        # Else it is gone as soon as it has come.
+
+    held.fetch = fetch
+    assert ask(ReadFile(MISSING, 0, 10, True)) == expected
+    assert ask(ranges((chunk(7), 0, 10), (MISSING, 0, 10))) == expected
+    assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
+
+
+def test_what_was_not_expected_is_logged_once(
+    ask: Ask, held: PlainChunks, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Surprise(Exception):
+        pass
+
+    def fetch(piece: Piece) -> None:
+        raise Surprise
+
+    held.fetch = fetch
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert ask(ReadFile(MISSING, 0, 10, True)) == Failed("unexpected: Surprise")
+        held.payloads = None  # type: ignore[assignment]
+        for _ in range(3):
+            assert isinstance(ask(ReadChunk(HELD, True)), Failed)
+    assert len(caplog.records) == 2
+
+
+def test_what_is_held_is_shorter_than_believed(ask: Ask) -> None:
+    longer = chunk(1, HELD.payload_bytes + 10)
+    for request in (
+        ReadFile(longer, HELD.payload_bytes - 5, 15, True),
+        ReadChunk(longer, True),
+        ranges((longer, HELD.payload_bytes - 5, 15)),
+    ):
+        assert isinstance(ask(request), Failed)
+
+
+def test_more_work_than_there_may_be(monkeypatch: pytest.MonkeyPatch, held: PlainChunks) -> None:
+    monkeypatch.setattr(peer_server, "MAX_PIECES", 2)
+    may_end = threading.Event()
+
+    def fetch(piece: Piece) -> None:
+        assert may_end.wait(SOON_S)
+        held.keep(piece)
+
+    held.fetch = fetch
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+    client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
+    pending = [client.begin(member, ReadFile(chunk(number), 0, 9, True)) for number in (11, 12)]
+    assert client.ask(member, ReadFile(chunk(13), 0, 9, True)) == NotHeld()
+    may_end.set()
+    assert all(isinstance(one.result(), Data) for one in pending)
+    assert isinstance(client.ask(member, ReadFile(chunk(13), 0, 9, True)), Data)
+    client.close()
+    assert server.close(SOON_S)
+
+
+def test_pongs_tell_what_was_sent(ask: Ask, held: PlainChunks) -> None:
+    held.state = NodeStatus(budget_bytes=7, held_bytes=5)
+    ask(ReadFile(HELD, 0, 1000, True))
+    ask(ReadFile(MISSING, 0, 24, False))
+    assert ask(Ping()) == Pong(
+        NodeStatus(budget_bytes=7, held_bytes=5, served_bytes=1000, served_requests=1)
+    )
+
+
+class List:
+    """Implements `Roll`."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+
+    def join(self, member: Member) -> Sequence[Member]:
+        self.members[member.id] = member
+        return list(self.members.values())
+
+    def leave(self, member: str) -> None:
+        self.members.pop(member, None)
+
+
+def test_the_list_of_members(ask: Ask, held: PlainChunks) -> None:
+    one, other = (Member(id, Address("10.0.0.1", 1000), 5, "host") for id in ("one", "other"))
+    assert isinstance(ask(Join(one)), Failed)  # it is not kept here
+    keeper = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held, List())
+    client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", keeper.address, 1)
+    assert client.ask(member, Join(one)) == Members((one,))
+    assert client.ask(member, Join(other)) == Members((one, other))
+    assert isinstance(client.ask(member, Leave("one")), Members)
+    assert client.ask(member, Join(other)) == Members((other,))
+    client.close()
+    assert keeper.close(SOON_S)
+
+
+def test_garbage_ends_its_own_connection(ask: Ask, server: PeerServer) -> None:
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n" * 10, bytes(64), encode_request(1, Ping())[:-1]):
+        stream = RUNTIME.connect(server.address, SOON_S)
+        stream.send((garbage,), SOON_S)
+        stream.close()
+        stream = greeted(server)
+        stream.send((garbage,), SOON_S)
+        stream.close()
+        assert isinstance(ask(Ping()), Pong)
+    wait_for(lambda: server.statistics().connections == 1, "those connections end")
+
+
+def test_a_stranger_who_says_nothing_is_let_go(
+    server: PeerServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_server, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(peer_server, "MAX_STRANGERS", 3)
+    strangers = [RUNTIME.connect(server.address, SOON_S) for _ in range(6)]
+    buffer = memoryview(bytearray(1))
+    for stranger in strangers:
+        assert stranger.receive_into(buffer, SOON_S) == 0
+        stranger.close()
+    assert server.statistics().refused >= 1
+    assert isinstance(ask(Ping()), Pong)
+
+
+def test_a_client_that_takes_nothing_holds_up_nobody(
+    server: PeerServer, ask: Ask, held: PlainChunks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_connection, "TAKE_S", 0.5)
+    monkeypatch.setattr(peer_server, "MAX_WORKERS", 2)
+    held.keep(Piece(LARGE))
+    greedy = greeted(server)
+    for number in range(20):
+        greedy.send((encode_request(number, ReadFile(LARGE, 0, 5 << 20, True)),), SOON_S)
+    for number in range(20, 30):
+        greedy.send((encode_request(number, ReadFile(chunk(number), 0, 1000, True)),), SOON_S)
+    for number in range(40, 44):
+        assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
+        assert isinstance(ask(ReadFile(chunk(number), 0, 10, True)), Data)
+    wait_for(lambda: server.statistics().connections == 1, "the greedy client is let go")
+    greedy.close()
+
+
+def test_connections_that_can_not_be_accepted(held: PlainChunks) -> None:
+    class Scarce(OperatingSystem):
+        """Has no descriptor left, for a while."""
+
+        def listen(self, address: Address) -> Listener:
+            listener = super().listen(address)
+            accept, failures = listener.accept, [OSError(errno.EMFILE, "too many")] * 3
+
+            def scarce() -> Stream:
+                if failures:
+                    raise failures.pop()
+                return accept()
+
+            listener.accept = scarce  # type: ignore[method-assign]
+            return listener
+
+    server = PeerServer(Scarce(), SECRET, TASK, "peer", LOOPBACK, held)
+    client = PeerClient(RUNTIME, SECRET, TASK, "test")
+    assert isinstance(client.ask(Member("peer", server.address, 1), Ping()), Pong)
+    client.close()
+    assert server.close(SOON_S)
+
+
+def test_the_end_does_not_wait_for_a_fetch_that_hangs(held: PlainChunks) -> None:
+    hangs, may_end = threading.Event(), threading.Event()
+
+    def fetch(piece: Piece) -> None:
+        hangs.set()
+        assert may_end.wait(SOON_S)
+
+    held.fetch = fetch
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+    client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
+    pending = client.begin(member, ReadFile(MISSING, 0, 10, True))
+    assert hangs.wait(SOON_S)
+    assert not server.close(0.1)
+    with pytest.raises(PeerFailed):
+        pending.result()
+    may_end.set()
+    assert server.close(SOON_S)
+    client.close()
+
+
+def test_threads_ask_for_what_is_held_and_what_is_not(
+    server: PeerServer, held: PlainChunks
+) -> None:
+    chunks = [chunk(number) for number in range(100, 110)]
+
+    def fetch(piece: Piece) -> None:
+        time.sleep(0.002)
+        held.keep(piece)
+
+    held.fetch = fetch
+    client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
+    wrong: list[object] = []
+
+    def read(seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        for _ in range(40):
+            ref, start = chunks[chance.integers(10)], int(chance.integers(100_000))
+            length = int(chance.choice([50, 4096, 100_000]))
+            whole = memoryview(content(ref))
+            if chance.random() < 0.5:
+                request: Request = ReadFile(ref, start, length, True)
+                expected = whole[start : start + length]
+            else:
+                request = ranges((ref, start, length), (HELD, 1, 1000))
+                expected = memoryview(bytes(whole[start : start + length]) + content(HELD)[1:1001])
+            if chance.random() < 0.1:
+                held.payloads.pop(ref.id, None)
+            answer = client.ask(member, request)
+            # What goes while it is being asked for may be gone.
+            if answer not in (Data(expected), NotHeld()):
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert client.statistics().connected == 1
+    assert client.statistics().answers > 200
+    client.close()
