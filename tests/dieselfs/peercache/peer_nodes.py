@@ -25,7 +25,13 @@ from dieselfs.client import Client
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.peercache import frame_stream, node_share, peer_cache, peer_connection
+from dieselfs.peercache import (
+    frame_stream,
+    membership,
+    node_share,
+    peer_cache,
+    peer_connection,
+)
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import reachable
 from dieselfs.peercache.runtime import Address
@@ -215,6 +221,7 @@ def _be_quick_and_patient() -> None:
     """What a node waits for on purpose is short, and what it bears of others long: a machine that stalls is no peer that is silent."""
     peer_cache.STEADY_S = 0.2  # type: ignore[misc]
     node_share.COUNTED_EVERY_S = 0.1  # type: ignore[misc]
+    membership.PING_EVERY_S = membership.HEARTBEAT_S = 0.1  # type: ignore[misc]
     frame_stream.FRAME_S = DEADLINE_S  # type: ignore[misc]
     for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
         assert hasattr(peer_connection, name)

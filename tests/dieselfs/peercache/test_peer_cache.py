@@ -24,7 +24,13 @@ from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.peercache import peer_cache
+from dieselfs.peercache import (
+    frame_stream,
+    membership,
+    node_share,
+    peer_cache,
+    peer_connection,
+)
 from dieselfs.peercache.peer_cache import PeerCache
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.secret import TaskSecret
@@ -108,12 +114,19 @@ class Nodes:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> SmallDataset:
-    return make_dataset(tmp_path, files=200)
+    return make_dataset(tmp_path)
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, dataset: SmallDataset) -> Iterator[Nodes]:
-    """No thread is left."""
+def nodes(
+    tmp_path: Path, dataset: SmallDataset, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Nodes]:
+    """No thread is left. A machine that stalls is no peer that is silent."""
+    monkeypatch.setattr(membership, "PING_EVERY_S", 0.1)
+    monkeypatch.setattr(node_share, "COUNTED_EVERY_S", 0.1)
+    monkeypatch.setattr(frame_stream, "FRAME_S", DEADLINE_S)
+    for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
+        monkeypatch.setattr(peer_connection, name, DEADLINE_S)
     threads = set(threading.enumerate())
     made = Nodes(tmp_path, dataset)
     yield made
@@ -230,7 +243,8 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(
     for node in (one, other):
         wait_until(lambda node=node: sorted(node.states()) == ["me", "up"], "a peer")
     other.store.gate.clear()
-    owned = next(piece for piece in pieces_of(one) if one.source.owner_is_elsewhere(piece.chunk.id))
+    wait_until(lambda: owned_elsewhere(one), "a share of the other's")
+    owned = owned_elsewhere(one)[0]
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(one.master.fetch, owned)
         wait_until(lambda: other.store.waiting, "a question to the store")
@@ -241,6 +255,11 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(
         read.result(DEADLINE_S)  # from the store itself
         other.store.gate.set()
     assert one.master.holds(owned)
+
+
+def owned_elsewhere(node: Node) -> list[Piece]:
+    """As its readers see it."""
+    return [piece for piece in pieces_of(node) if node.source.owner_is_elsewhere(piece.chunk.id)]
 
 
 def test_a_share_is_fetched_at_once_where_nobody_else_is_expected(nodes: Nodes) -> None:
@@ -288,6 +307,7 @@ def test_a_tasks_processes_are_told_of_its_peers(
             alone = NodeMemory.open(folder, source)
             assert alone.task_statistics() is not None
             alone.close()
+    wait_until(lambda: not folder.path.exists(), "the end of who led")
 
 
 def test_who_leads_without_peers_leaves_none_of_their_files(
