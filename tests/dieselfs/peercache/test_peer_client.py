@@ -207,6 +207,14 @@ sys.stdin.read()
 """
 
 
+def is_stopped(pid: int) -> bool:
+    """All its threads: a signal takes a moment."""
+    states = [
+        task.read_text().rpartition(")")[2] for task in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return all(state.split()[0] == "T" for state in states)
+
+
 def test_a_stopped_process_costs_a_second_once(client: PeerClient) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPABLE],
@@ -219,6 +227,9 @@ def test_a_stopped_process_costs_a_second_once(client: PeerClient) -> None:
         peer = Member("peer", Address("127.0.0.1", int(process.stdout.readline())), 1)
         assert isinstance(client.ask(peer, Ping()), Pong)
         os.kill(process.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + SOON_S
+        while not is_stopped(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
         begin = time.monotonic()
         with pytest.raises(PeerFailed):
             client.ask(peer, READ)
