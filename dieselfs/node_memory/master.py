@@ -190,6 +190,9 @@ class Master:
             self._ledger.unmap(by, name)
             self._changed.notify_all()
 
+    def owns(self, name: str) -> bool:
+        return self._owns(name)
+
     def discard(self, name: str) -> None:
         with self._changed:
             if self._ledger.evict(name):
@@ -476,7 +479,8 @@ class _Member:
         self._master.unmapped(name, by=self)
 
     def discard(self, name: str) -> None:
-        self._master.discard(name)
+        if not self._master.owns(name):  # other nodes ask for what this one owns
+            self._master.discard(name)
 
     def expect(self, names: Sequence[str]) -> None:
         self._master.expect(names, by=self)

@@ -69,7 +69,7 @@ class MasterPort(Protocol):
         ...
 
     def discard(self, name: str) -> None:
-        """Evict the piece, if it is there."""
+        """Evict the piece, if it is there. One of this node's share of its task stays: other nodes ask for it."""
         ...
 
     def expect(self, names: Sequence[str]) -> None:

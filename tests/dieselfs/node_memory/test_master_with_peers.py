@@ -209,3 +209,16 @@ def test_a_failure_as_owner_is_that_of_all_who_wait(
         for each in asked:
             assert isinstance(each.exception(DEADLINE_S), Unavailable)
     assert not heads_in(folder)
+
+
+def test_a_member_that_is_done_with_a_chunk_does_not_speak_for_other_nodes(
+    folder: TaskFolder, master: Master
+) -> None:
+    own, copy = piece_of(1), piece_of(11)
+    for piece in (own, copy):
+        master.fetch(piece)
+    member = master.member()
+    for piece in (own, copy):
+        member.discard(piece.name)
+    member.close()
+    assert {path.name for path in folder.chunks.iterdir()} == {own.name}
