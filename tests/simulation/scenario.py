@@ -62,6 +62,8 @@ class Scenario:
     """Between them, on average."""
     settles: bool
     """Readers begin when all nodes know each other."""
+    in_step: bool
+    """All readers of the task read the same at the same time, as in training."""
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -81,7 +83,7 @@ class Scenario:
         """For people."""
         about = (
             f"seed {self.seed}: {self.kind}, {len(self.nodes)} nodes, dataset {self.dataset}, {self.directory}, {self.policy}, preempt {self.preempt},"
-            f" window {self.window}, cutting {self.cutting}, store {self.store_latency_s * 1e3:.0f} ms, {self.reads} reads each"
+            f" window {self.window}, cutting {self.cutting}, store {self.store_latency_s * 1e3:.0f} ms, {self.reads} reads each{' in step' if self.in_step else ''}"
         )
         return [
             about,
@@ -114,6 +116,7 @@ def scenario_of(seed: int) -> Scenario:
         reads=draw.randint(5, 25),
         pause_s=draw.choice([0.0, 0.02, 0.2]) if kind != "faults" else draw.choice([0.1, 0.5, 0.5]),
         settles=kind != "faults" or draw.random() < 0.8,
+        in_step=draw.random() < 0.3,
     )
     if kind == "faults":
         faults = [_fault(draw, count) for _ in range(draw.randint(1, 4))]

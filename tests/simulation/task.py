@@ -122,11 +122,11 @@ class World:
             for fault in scenario.faults
         ]  # type: ignore[misc]
         self._wait_for_readers(readers)
+        for fault in faults:
+            assert fault.join(120.0)
         if scenario.kind == "kill":
             self._check_refetched()
         else:
-            for fault in faults:
-                assert fault.join(120.0)
             self._wait_for_readers(self._restarted)
             if faults:
                 self._wait_for_readers(
@@ -183,14 +183,21 @@ class World:
         self, node: SimulatedNode, process: Reader, draw: random.Random
     ) -> Callable[[], None]:
         def run() -> None:
-            for _ in range(self.scenario.reads):
-                begun = self.scheduler.now
-                self._read(node, process, draw)
+            scenario, scheduler = self.scenario, self.scheduler
+            step_s = max(scenario.pause_s, 0.05)
+            for _ in range(scenario.reads):
+                if scenario.in_step:
+                    step = int(scheduler.now / step_s) + 1
+                    scheduler.sleep(step * step_s - scheduler.now, "the next step")
+                    choice = random.Random(f"{self.seed} {step}")
+                else:
+                    if scenario.pause_s:
+                        scheduler.sleep(draw.expovariate(1 / scenario.pause_s), "its next read")
+                    choice = draw
+                begun = scheduler.now
+                self._read(node, process, choice)
                 self._check_time(node, begun)
                 self.reads += 1
-                pause_s = self.scenario.pause_s
-                if pause_s:
-                    self.scheduler.sleep(draw.expovariate(1 / pause_s), "its next read")
 
         return run
 
@@ -239,6 +246,11 @@ class World:
         itself. A node that does not run, or runs slowly, takes so much longer.
         """
         faults = self.scenario.faults
+        if self.scenario.kind == "calm":
+            # Nobody is silent: the store, for an owner and perhaps for oneself, and the network.
+            return 30 * self.scenario.store_latency_s + (
+                2.0 if self.dataset.has_large_file else 0.5
+            )
         slow = SLOW_STORE_S if any(fault.kind == "slow store" for fault in faults) else 0.0
         store_s = 15 * max(self.scenario.store_latency_s, slow) + 0.1
         works = any(
