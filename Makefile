@@ -5,7 +5,7 @@ PYTHON_IN_VENV = .venv/bin/python
 PYTEST_ARGS ?= -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup torch check format test soak fuzz simulate simulate-proof faults faults-proof demo bench clean
+.PHONY: help setup torch check format test test-ceph soak fuzz simulate simulate-proof faults faults-proof demo bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,6 +30,10 @@ test: check  ## the checks and all tests; PYTEST_ARGS="-n 0 -k mount" to choose
 	@$(PYTHON_IN_VENV) -m pytest $(PYTEST_ARGS) || { \
 	  echo "make test: what failed beside others is run once more, alone; mend it even if it passes"; \
 	  $(PYTHON_IN_VENV) -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+
+test-ceph: torch  ## the stores against a real Ceph: librados and its S3 gateway (installs it)
+	@scripts/ceph.sh install
+	@DIESELFS_CEPH=1 $(PYTHON_IN_VENV) -m pytest -n 0 tests/ceph
 
 soak: torch  ## half an hour of training while its store and other mounts come and go; SOAK_ARGS="--minutes 1"
 	@$(PYTHON_IN_VENV) -m tests.faults.soak $(SOAK_ARGS)

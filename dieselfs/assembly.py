@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.kv.memory import MemoryStore
 
-_STORE_FORMS: Final = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or memory://NAME"
+_STORE_FORMS: Final = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, rados://POOL/NAMESPACE or memory://NAME"
 _INDEX_FORMS: Final = "lmdb:///FOLDER, redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or memory://NAME"
 
 # A memory:// place lives as long as the process; all who name it share it.
@@ -134,6 +134,13 @@ def _cloud_store(url: str) -> ObjectStore:
     return ForkedStore(CloudStore(url))
 
 
+def _rados_store(url: str) -> ObjectStore:
+    from chunkstore.stores.forked_store import ForkedStore
+    from chunkstore.stores.rados import RadosStore
+
+    return ForkedStore(RadosStore(url))
+
+
 def _memory_store(url: str) -> ObjectStore:
     from chunkstore.stores.memory import MemoryObjectStore
 
@@ -179,6 +186,7 @@ def _check_servers(url: str) -> None:
 _STORES: Final[Mapping[str, Callable[[str], ObjectStore]]] = {
     "file": _local_directory,
     **dict.fromkeys(("s3", "gs", "az"), _cloud_store),
+    "rados": _rados_store,
     "memory": _memory_store,
 }
 _INDEXES: Final[Mapping[str, Callable[[str], KeyValueStore]]] = {

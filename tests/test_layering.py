@@ -26,6 +26,7 @@ OWNERS = {
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_", "chunkstore/ssd/"],  # the embedded index alone
     "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
+    "rados": ["chunkstore/stores/rados"],  # an extra
     "msgpack": [
         "dieselfs/node_memory/messages",  # checks what it reads; sockets see bytes
         "dieselfs/peercache/frame_header",  # what is said between nodes
