@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.errors import NoRoom, PeerFailed
+from dieselfs.errors import MasterGone, NoRoom, PeerFailed
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import FIRST_HOLD_S, Breakers
 from dieselfs.peercache.members import Member, MemberId, View
@@ -155,6 +155,8 @@ class Reader:
 
     def __init__(self, runtime: SimulatedRuntime, world: World, board: Board, name: str) -> None:
         self.name = name
+        self.has_left = False
+        """Its node has, in good order."""
         self.breakers = WatchedBreakers(world.scheduler)
         self.client = WatchedClient(
             runtime,
@@ -238,6 +240,8 @@ class SimulatedNode:
     def close(self) -> None:
         """In a thread of its own host."""
         self.alive = False
+        for process in self.processes:
+            process.has_left = True
         self.memory.close()
         self.membership.close(5.0)
         for process in self.processes:
@@ -275,3 +279,5 @@ class SimulatedNode:
                     self.memory.fetch(chunk, as_owner=True)
                 except NoRoom:
                     pass
+                except MasterGone:
+                    return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from dieselfs.peercache.settings import CachePolicy
 from tests.simulation.dataset import SmallDataset, small_dataset
@@ -17,8 +17,11 @@ Kind: TypeAlias = Literal["calm", "faults", "kill"]
 FaultKind: TypeAlias = Literal[
     "cut",
     "cut one way",
+    "isolated",
     "reset",
     "kill",
+    "power off",
+    "leave",
     "pause",
     "drip",
     "refuse",
@@ -140,22 +143,9 @@ def _node(draw: random.Random, dataset: SmallDataset, ample: bool) -> NodePlan:
 
 
 def _fault(draw: random.Random, nodes: int) -> Fault:
-    kind: FaultKind = draw.choices(
-        [
-            "cut",
-            "cut one way",
-            "reset",
-            "kill",
-            "pause",
-            "drip",
-            "refuse",
-            "slow host",
-            "slow store",
-            "vice",
-            "directory",
-        ],
-        [3, 3, 2, 3, 3, 2, 1, 2, 1, 5, 2],
-    )[0]
+    kind: FaultKind = draw.choices(get_args(FaultKind), [3, 3, 2, 2, 3, 1, 2, 3, 2, 1, 2, 1, 5, 2])[
+        0
+    ]
     node, other = draw.sample(range(nodes), 2)
     lasts_s = draw.choice([draw.uniform(0.05, 1.0), draw.uniform(1.0, 8.0)])
     vice = draw.choice(VICES) if kind == "vice" else None

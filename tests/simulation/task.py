@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from chunkstore.chunk_format import BLOCK_BYTES
-from dieselfs.errors import PeerFailed
+from dieselfs.errors import MasterGone, PeerFailed
 from dieselfs.peercache.members import View
 from dieselfs.peercache.messages import Ping
 from dieselfs.peercache.peer_client import PeerClient
@@ -195,7 +195,12 @@ class World:
                         scheduler.sleep(draw.expovariate(1 / scenario.pause_s), "its next read")
                     choice = draw
                 begun = scheduler.now
-                self._read(node, process, choice)
+                try:
+                    self._read(node, process, choice)
+                except MasterGone:
+                    assert process.has_left, "its node is there"
+                if process.has_left:
+                    return
                 self._check_time(node, begun)
                 self.reads += 1
 
@@ -294,6 +299,21 @@ class World:
                 def undo() -> None:
                     network.cut(node.ip, other.ip, is_cut=False)
                     network.cut(other.ip, node.ip, is_cut=False)
+            case "isolated":
+                self._isolate(node, is_cut=True)
+                undo = lambda: self._isolate(node, is_cut=False)  # noqa: E731
+            case "power off":
+                if node.alive:
+                    self._isolate(node, is_cut=True)
+                    node.kill()
+
+                    def undo() -> None:
+                        self._isolate(node, is_cut=False)
+                        self._restart(node)
+            case "leave":
+                if node.alive:
+                    self._leave(node)
+                    undo = lambda: self._restart(node)  # noqa: E731
             case "cut one way":
                 network.cut(node.ip, other.ip)
                 undo = lambda: network.cut(node.ip, other.ip, is_cut=False)  # noqa: E731
@@ -308,7 +328,7 @@ class World:
             case "kill":
                 if node.alive:
                     node.kill()
-                    undo = self._restart(node)
+                    undo = lambda: self._restart(node)  # noqa: E731
             case "pause":
                 host = node.host
                 scheduler.pause(host)
@@ -331,12 +351,29 @@ class World:
             scheduler.trace(f"{fault.kind} {fault.vice or ''} {node.id} {other.id} ends")
             undo()
 
-    def _restart(self, node: SimulatedNode) -> Callable[[], None]:
-        def start() -> None:
-            node.start()
-            self._restarted += self._begin_reading(node)
+    def _isolate(self, node: SimulatedNode, *, is_cut: bool) -> None:
+        for other in self.nodes:
+            if other is not node:
+                self.network.cut(node.ip, other.ip, is_cut=is_cut)
+                self.network.cut(other.ip, node.ip, is_cut=is_cut)
 
-        return start
+    def _leave(self, node: SimulatedNode) -> None:
+        """In good order, while it is read from and reads itself."""
+        host = node.host
+        self.scheduler.resume(host)
+        closing = self.scheduler.spawn(node.close, "close", host)
+        if not self.scheduler.join(closing, 60.0):
+            raise SimulationFailed(f"nothing left: {node.id} does not close")
+        deadline = self.scheduler.now + self.read_bound_s(node)
+        while host.tasks:
+            if self.scheduler.now > deadline:
+                names = ", ".join(f"{task} waits for {task.waits_for}" for task in host.tasks)
+                raise SimulationFailed(f"nothing left: {names}")
+            self.scheduler.sleep(0.1, "the end of its threads")
+
+    def _restart(self, node: SimulatedNode) -> None:
+        node.start()
+        self._restarted += self._begin_reading(node)
 
     # What must hold.
 
