@@ -17,6 +17,7 @@ import pytest
 
 from dieselfs.cli.stats import Look, rows
 from tests.dieselfs.cli.conftest import Dlcmd
+from tests.mount.mounting import eventually
 
 CHECKOUT = Path(__file__).parents[3]
 needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
@@ -33,6 +34,11 @@ def daemon_of(dlcmd: Dlcmd, mount: Path) -> int:
     [found] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mount)]
     pid: int = found["pid"]
     return pid
+
+
+def states_of_threads(pid: int) -> list[str]:
+    files = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [file.read_text().rpartition(")")[2].split()[0] for file in files]
 
 
 def test_rates_are_since_the_last_look() -> None:
@@ -169,6 +175,8 @@ def test_a_mount_that_hangs_or_has_died_is_an_error_in_time(
     monkeypatch.setattr("dieselfs.cli.stats._TIMEOUT_S", 0.5)
     daemon = daemon_of(dlcmd, mounted)
     os.kill(daemon, signal.SIGSTOP)
+    # A thread that has not stopped yet would take the request, and nobody could be killed who waits for it.
+    eventually(lambda: set(states_of_threads(daemon)) == {"T"}, "all of the daemon has stopped")
     began = time.monotonic()
     result = dlcmd("stats", mounted)
     assert (result.code, "does not answer" in result.err, "--lazy" in result.err) == (1, True, True)
