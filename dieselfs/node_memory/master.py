@@ -125,9 +125,9 @@ class Master:
 
         `as_owner`: for the task, not for a reader of this node. Raises `OnItsWay` too.
         """
-        patient = ahead or as_owner
-        patient_until = time.monotonic() + (PATIENCE_S if patient else READER_PATIENCE_S)
-        counted = patient
+        # A peer's reader has another place to ask. Those who unmap may do nothing at all for minutes: 0.5 s for each chunk made 30 s of a second.
+        patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
+        counted = ahead or as_owner
         while True:
             with self._lock:
                 self._check_open()
