@@ -1,6 +1,6 @@
 """Three nodes with real clients read a dataset from each other's memories while one of them, the network or the directory fails.
 
-However it fails: no reader gets an error or a wrong byte, nobody is kept waiting for long, what is lost leaves the store about once, and when the fault is over the
+However it fails: no reader gets an error or a wrong byte, nobody is kept waiting for long, what is lost is soon in memory again, and when the fault is over the
 node serves again. DIESELFS_LONG_FAULTS=1 tries more ways to fail. The nodes are those of one task, on which all of these tests work in turn; each begins when files come from memories alone.
 """
 
@@ -138,32 +138,45 @@ QUICK = ("stopped", "mute")
 @pytest.mark.parametrize("fault", FAULTS if LONG else QUICK)
 def test_a_node_is_out_of_reach_and_comes_back(task: RunningTask, fault: str) -> None:
     begin, end = FAULTS[fault]
-    before = task.from_store_bytes()
     with reading(task.others):
         begin(task.lost)
         try:
             goes_on(task.others, 2 * FILES)
+            without_store(task, task.others)
         finally:
             end(task.lost)
+        before = task.from_store_bytes()
         serves(task.lost)
-    assert_lost_once(task, before)
+        goes_on(task.others, FILES)
+    assert_from_each_other(task, before)
     task.readers[-1].read(seed=7)
 
 
-def assert_lost_once(task: RunningTask, before: int) -> None:
-    """A share is a third, give or take; two nodes may fetch a chunk each while their views differ."""
-    assert task.from_store_bytes() - before < task.nodes.dataset.bytes * 2 / 3
+def without_store(task: RunningTask, readers: Sequence[Reader]) -> None:
+    """Until what was lost is in the others' memories: they read all files without the store."""
+
+    def is_there() -> bool:
+        before = task.from_store_bytes()
+        goes_on(readers, FILES)
+        return task.from_store_bytes() == before
+
+    eventually(is_there, "all files in the memories of those who are left")
+
+
+def assert_from_each_other(task: RunningTask, before: int) -> None:
+    """A node that returns has its share from who had it: what leaves the store is a few chunks, while views differ."""
+    assert task.from_store_bytes() - before < task.nodes.dataset.bytes / 3
 
 
 def test_a_master_is_killed_and_its_reader_goes_on(task: RunningTask) -> None:
-    before = task.from_store_bytes()
+    """The next one adopts what is in the folder."""
     killed = task.nodes.master(task.lost)
     with reading(task.readers):
         os.kill(killed, signal.SIGKILL)
         goes_on(task.readers)
         assert task.nodes.master(task.lost) != killed
         serves(task.lost)
-    assert_lost_once(task, before)
+        without_store(task, task.readers)
 
 
 @pytest.mark.parametrize("fault", ["wrong", "other", "short", "drip"] if LONG else ["wrong"])
@@ -208,10 +221,10 @@ def test_redis_is_away_and_comes_back_empty(task: RunningTask) -> None:
         task.redis.start()
         goes_on(task.readers)
         serves(task.lost)
-    assert task.from_store_bytes() == before
+    assert_from_each_other(task, before)
 
 
-@pytest.mark.parametrize("difference", ["secret", "task"])
+@pytest.mark.parametrize("difference", ["secret", "task"] if LONG else ["secret"])
 def test_another_task_gets_nothing(task: RunningTask, difference: str) -> None:
     """The same dataset and Redis, on a node of the first task."""
     sent = [node.sent_bytes() for node in task.nodes.network.nodes]
