@@ -63,17 +63,18 @@ class Buffers:
         whole = memoryview(os.urandom(CHUNK_BYTES) * CHUNKS)
         self._head = memoryview(bytes(HEAD_BYTES))
         self._payloads = {
-            ref.id: whole[number * CHUNK_BYTES :][:CHUNK_BYTES] for number, ref in enumerate(REFS)
+            ref.id.value: whole[number * CHUNK_BYTES :][:CHUNK_BYTES]
+            for number, ref in enumerate(REFS)
         }
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
-        return self._payloads.get(chunk)
+        return self._payloads.get(chunk.value)
 
     def head(self, chunk: ChunkId) -> memoryview | None:
-        return self._head if chunk in self._payloads else None
+        return self._head if chunk.value in self._payloads else None
 
     def piece(self, piece: Piece) -> memoryview | None:
-        return self._payloads.get(piece.chunk.id)
+        return self._payloads.get(piece.chunk.id.value)
 
     def is_coming(self, piece: Piece) -> bool:
         return False

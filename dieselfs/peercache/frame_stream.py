@@ -22,9 +22,9 @@ FRAME_S: Final = 1.0
 """What has begun to come is there within it: a header, and bulk, at `BYTES_PER_S` on top."""
 
 _BUFFER_BYTES: Final = 64 << 10
-_LARGE_BYTES: Final = 24 << 10
+LARGE_BYTES: Final = 24 << 10
 """A bulk from here on is received in a call of its own: that costs 1 µs, to copy it 0.1 µs a KiB."""
-_DATA_FRAME_BYTES: Final = len(encode_answer(0, Data(memoryview(b"")), _LARGE_BYTES))
+_DATA_FRAME_BYTES: Final = len(encode_answer(0, Data(memoryview(b"")), LARGE_BYTES))
 
 
 class FrameReceiver:
@@ -44,8 +44,8 @@ class FrameReceiver:
         """
         start, end = self._start, self._end
         if start == end:
-            ahead = _BUFFER_BYTES if bulk_bytes < _LARGE_BYTES else _DATA_FRAME_BYTES
-            start, end = 0, self._stream.receive_into(self._buffer[:ahead], timeout_s)
+            target = self._buffer if bulk_bytes < LARGE_BYTES else self._buffer[:_DATA_FRAME_BYTES]
+            start, end = 0, self._stream.receive_into(target, timeout_s)
             if not end:
                 raise _ended()
         if end - start < PREFIX_BYTES:
@@ -57,6 +57,23 @@ class FrameReceiver:
             start, end = self._more(start, end, PREFIX_BYTES + header_bytes)
         self._start, self._end = start + PREFIX_BYTES + header_bytes, end
         return self._buffer[start + PREFIX_BYTES : self._start], checksum, bulk_bytes
+
+    def expected(self, frame: bytes, bulk_bytes: int, timeout_s: float) -> memoryview | None:
+        """The bulk behind `frame`, in memory of its own, if these are what comes next; else None: take whatever comes by `header`. Raises as that does.
+
+        To compare a frame with the one that is hoped for is all the checking that it needs, and takes a tenth of the time.
+        """
+        start, end = self._start, self._end
+        if start == end:
+            start, end = 0, self._stream.receive_into(self._buffer, timeout_s)
+            if not end:
+                raise _ended()
+            self._start, self._end = start, end
+        begin = start + len(frame)
+        if end - begin < bulk_bytes or self._buffer[start:begin] != frame:
+            return None
+        self._start = begin + bulk_bytes
+        return memoryview(bytes(self._buffer[begin : self._start]))
 
     def bulk(self, count: int) -> memoryview:
         """The bulk that follows the last header, in memory of its own. `OSError` if it does not come at `BYTES_PER_S`."""

@@ -18,8 +18,14 @@ from typing import Final
 import numpy as np
 
 from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
-from dieselfs.peercache.frame_stream import FrameReceiver, receive_greeting
-from dieselfs.peercache.frames import BadFrame, answer_number, decode_answer, encode_request
+from dieselfs.peercache.frame_stream import LARGE_BYTES, FrameReceiver, receive_greeting
+from dieselfs.peercache.frames import (
+    BadFrame,
+    answer_number,
+    decode_answer,
+    encode_answer,
+    encode_request,
+)
 from dieselfs.peercache.handshake import NONCE_BYTES, ClientHandshake
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.messages import (
@@ -49,6 +55,7 @@ HANDSHAKE_S: Final = 1.0
 _MAX_GIVEN_UP: Final = 64
 """Answers that are still to come, and that nobody wants: a connection with more is of no use."""
 
+_DATA: Final = Data(memoryview(b""))
 _READ: Final = frozenset((Data, NotHeld, Failed, Working))
 _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
     ReadFile: _READ,
@@ -93,10 +100,12 @@ class PeerConnection:
         self._peer = peer
         self._numbers = count(1)
         self._sending = runtime.lock()
+        self._reading = runtime.lock()
+        """Held by the one who reads. Nobody waits for it: see `_sleep`."""
         self._lock = runtime.lock()
         """Of what follows; but entries of `_waiting` are made without it, by who asks, before it looks whether the connection has ended."""
-        self._reading = False
-        self._ended: str | None = None
+        self.ended: str | None = None
+        """Why, since it has."""
         self._waiting: dict[int, Pending] = {}
         self._sleeping: dict[Pending, Condition] = {}
         self._given_up = 0
@@ -104,10 +113,6 @@ class PeerConnection:
         """With data."""
         self.received_bytes = 0
         """Bulk alone."""
-
-    @property
-    def has_ended(self) -> bool:
-        return self._ended is not None
 
     def begin(self, request: Request) -> Pending:
         """Send it. A failure shows in the result."""
@@ -128,22 +133,26 @@ class PeerConnection:
         except BaseException as error:  # interrupted: a part of the frame may be sent
             self._end(error)
             raise
-        if self._ended is not None:
-            self.close(self._ended)
+        if self.ended is not None:
+            self.close(self.ended)
         return pending
+
+    def ask(self, request: Request) -> Answer:
+        """`begin`, and its result. A file is asked for in a shorter way while nobody else waits for anything: 7 µs of Python instead of 12."""
+        if (
+            type(request) is ReadFile
+            and request.length < LARGE_BYTES
+            and not self._waiting
+            and self._reading.acquire(blocking=False)
+        ):
+            return self._ask_alone(request)
+        return self.result(self.begin(request))
 
     def result(self, pending: Pending) -> Answer:
         """See `Pending.result`."""
-        reads = False
-        with self._lock:
-            while pending.outcome is None:
-                if not self._reading:
-                    self._reading = reads = True
-                    break
-                self._sleep(pending)
-            if not self._reading:
-                self._wake_next()
-        if reads:
+        if pending.outcome is None and (
+            self._reading.acquire(blocking=False) or self._sleep(pending)
+        ):
             self._read_until(pending)
         outcome = pending.outcome
         if isinstance(outcome, str):
@@ -154,15 +163,41 @@ class PeerConnection:
     def close(self, why: str) -> None:
         """All that wait get `PeerFailed`, and all that ask from now on. From any thread."""
         with self._lock:
-            if self._ended is None:
-                self._ended = why
+            if self.ended is None:
+                self.ended = why
             for pending in list(self._waiting.values()):
-                self._settle(pending, self._ended)
+                self._settle(pending, self.ended)
             self._waiting.clear()
         self._stream.close()
 
+    def _ask_alone(self, request: ReadFile) -> Answer:
+        """By who may read. Its question is entered among those that wait only if something else than its answer comes first."""
+        number, length = next(self._numbers), request.length
+        bulk = None
+        try:
+            with self._sending:
+                self._stream.send((encode_request(number, request),), SILENCE_S)
+            hoped_for = encode_answer(number, _DATA, length)
+            bulk = self._frames.expected(hoped_for, length, SILENCE_S)
+        except BaseException as error:
+            # If it was interrupted, a part of a frame may have been sent, or received.
+            self._end(error)
+            self._stop_reading()
+            if isinstance(error, OSError):
+                raise PeerFailed(self.ended or "") from error
+            raise
+        if bulk is not None:
+            self.answers += 1
+            self.received_bytes += length
+            self._stop_reading()
+            return Data(bulk)
+        pending = Pending(self, ReadFile, length, self._runtime.now() + PATIENCE_S)
+        self._waiting[number] = pending
+        self._read_until(pending)
+        return self.result(pending)
+
     def _read_until(self, pending: Pending) -> None:
-        """Give everyone what comes, until there is something for this one. The one thread that reads."""
+        """Give everyone what comes, until there is something for this one. By who may read, who may not any more afterwards."""
         try:
             while pending.outcome is None:
                 self._receive(pending)
@@ -175,9 +210,36 @@ class PeerConnection:
             self._end(error)
             raise
         finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """One of those who sleep shall go on. Who falls asleep enters itself first and tries to read then, so that one of the two sees the other."""
+        self._reading.release()
+        if self._sleeping:
             with self._lock:
-                self._reading = False
                 self._wake_next()
+
+    def _sleep(self, pending: Pending) -> bool:
+        """Until there is an outcome; or True: this thread may read now."""
+        with self._lock:
+            arrived = pending.arrived = self._runtime.condition(self._lock)
+            self._sleeping[pending] = arrived
+            try:
+                while pending.outcome is None:
+                    if self._reading.acquire(blocking=False):
+                        return True
+                    remaining_s = pending.deadline - self._runtime.now()
+                    if remaining_s <= 0:
+                        self._give_up(pending)
+                    else:
+                        arrived.wait(remaining_s)
+            finally:
+                del self._sleeping[pending]
+                # It may have been woken to read, and doesn't: it has its own answer.
+                if self._sleeping and self._reading.acquire(blocking=False):
+                    self._reading.release()
+                    self._wake_next()
+        return False
 
     def _receive(self, mine: Pending) -> None:
         """Take in one frame."""
@@ -201,7 +263,7 @@ class PeerConnection:
             self.received_bytes += bulk_bytes
         elif kind is Working:
             return
-        del self._waiting[number]
+        self._waiting.pop(number, None)  # all are gone if it was closed meanwhile
         if pending is mine:
             pending.outcome = answer
             return
@@ -213,21 +275,8 @@ class PeerConnection:
 
     # The rest is called with the lock held.
 
-    def _sleep(self, pending: Pending) -> None:
-        remaining_s = pending.deadline - self._runtime.now()
-        if remaining_s <= 0:
-            self._give_up(pending)
-            return
-        if pending.arrived is None:
-            pending.arrived = self._runtime.condition(self._lock)
-        self._sleeping[pending] = pending.arrived
-        try:
-            pending.arrived.wait(remaining_s)
-        finally:
-            del self._sleeping[pending]
-
     def _wake_next(self) -> None:
-        """Nobody reads: one of those who wait shall. Who is woken and does not, since its own answer is there, wakes the next."""
+        """Nobody reads: one of those who sleep shall."""
         for condition in self._sleeping.values():
             condition.notify_all()
             return
@@ -242,8 +291,8 @@ class PeerConnection:
         pending.given_up = True
         pending.outcome = f"{self._peer} has worked for {PATIENCE_S:.0f} s without an answer"
         self._given_up += 1
-        if self._given_up > _MAX_GIVEN_UP and self._ended is None:
-            self._ended = f"{self._peer} owes too many answers"
+        if self._given_up > _MAX_GIVEN_UP and self.ended is None:
+            self.ended = f"{self._peer} owes too many answers"
 
     def _end(self, error: BaseException) -> None:
         """Not with the lock held."""

@@ -104,7 +104,10 @@ class ServedConnection:
                     part = payload[request.start : request.start + request.length]
                     if len(part) == request.length:
                         frame = encode_answer(number, _DATA, request.length)
-                        self._send(frame, (part,), request.length)
+                        with self._sending:
+                            self._put(frame, (part,), request.length)
+                        if self._left:
+                            self._send_left()
                         continue
             self._answer(number, request)
 

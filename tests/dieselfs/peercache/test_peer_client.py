@@ -112,7 +112,7 @@ def test_a_member_is_followed_to_its_new_address(client: PeerClient, peer: Membe
     elsewhere = serve()
     try:
         assert client.ask(Member("peer", elsewhere.address, 1), READ) == EXPECTED
-        assert elsewhere.statistics().requests == 1
+        assert elsewhere.statistics().connections == 1
         assert client.connections() == 1
     finally:
         assert elsewhere.close(SOON_S)
