@@ -1,4 +1,4 @@
-"""Breaks the peer cache in known ways, one at a time: `python -m tests.simulation.proof [-k NAME] [--seeds 300]`. Ends with 1 if the seeds miss one.
+"""Breaks the peer cache in known ways, one at a time: `python -m tests.simulation.proof [-k NAME] [--seeds 2000]`. Ends with 1 if the seeds miss one.
 
 A simulation that finds nothing proves nothing, unless it finds what was put there.
 """
@@ -25,7 +25,7 @@ from dieselfs.peercache.slow_answers import SlowAnswers
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.run import Failure, run_seed
 
-MAX_SEEDS = 300
+MAX_SEEDS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class Break:
     name: str
     wrong: object
     """A function of the same signature, or a value."""
+
+    def __str__(self) -> str:
+        return self.what
 
     def apply(self, stack: ExitStack) -> None:
         stack.enter_context(patch.object(self.target, self.name, self.wrong))
@@ -171,7 +174,7 @@ def found_by(broken: Break, seeds: int) -> Failure | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only those whose name has this in it")
-    parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="at most so many each (300)")
+    parser.add_argument("--seeds", type=int, default=MAX_SEEDS, help="at most so many each (2000)")
     parser.add_argument("--show", action="store_true", help="how each was found")
     chosen = parser.parse_args()
     missed = 0
