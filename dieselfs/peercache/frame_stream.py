@@ -51,7 +51,7 @@ class FrameReceiver:
         if end - start < PREFIX_BYTES:
             start, end = self._more(start, end, PREFIX_BYTES)
         header_bytes, bulk_bytes, checksum = decode_prefix(
-            self._buffer[start:end], of_request=self._of_requests
+            self._buffer[start:end] if start else self._buffer, of_request=self._of_requests
         )
         if end - start < PREFIX_BYTES + header_bytes:
             start, end = self._more(start, end, PREFIX_BYTES + header_bytes)

@@ -29,8 +29,10 @@ _VANISHED_S: Final = 30
 """A peer that acknowledges nothing for so long is gone: reading ends, and so does a send that could wait longer."""
 
 _POLL_S: Final = 50e-6
-_TRIAL: Final = 128
-"""Every so many waits the slower way of the two is tried again."""
+_SAMPLE: Final = 16
+"""Every so many waits one is timed …"""
+_TRIAL: Final = 32 * _SAMPLE
+"""… and every so many the slower way of the two is tried again."""
 _SHORT_S: Final = 1e-3
 """A wait that takes longer says nothing of how it was waited."""
 _WEIGHT: Final = 1 / 8
@@ -94,7 +96,9 @@ class SocketStream:
         self._receive_timeout_s = self._send_timeout_s = 0.0
         self._polls = polls
         self._waits = 0
-        self._asleep_s = self._polling_s = 0.0
+        self._looks = False
+        """Rather than to sleep at once."""
+        self._asleep_s = self._looking_s = 0.0
         """What short round trips took lately, this way and that: also the sending depends on where the other side was put to sleep."""
         self._sent_at = 0.0
         # The descriptor is given back when nobody is inside a call that uses it: its number may be another's a moment later. Each of
@@ -111,7 +115,7 @@ class SocketStream:
                 raise OSError("this connection was closed")
             if not timeout_s <= self._send_timeout_s <= timeout_s + _TICK_S:
                 self._send_timeout_s = self._set_timeout(socket.SO_SNDTIMEO, timeout_s)
-            if self._polls:
+            if self._polls and not (self._waits + 1) % _SAMPLE:
                 self._sent_at = time.monotonic()
             if len(buffers) == 1:
                 count = len(buffers[0])
@@ -176,18 +180,18 @@ class SocketStream:
     def _receive_soon(self, target: memoryview) -> int:
         """What comes next, waited for in the way that is faster by now."""
         self._waits += 1
-        polls = self._polling_s < self._asleep_s
-        if self._waits % _TRIAL == 0:
-            polls = not polls
-        count = self._poll(target) if polls else -1
+        looks = self._looks if self._waits % _TRIAL else not self._looks
+        count = self._poll(target) if looks else -1
         if count < 0:
             count = self._socket.recv_into(target)
-        took_s = time.monotonic() - self._sent_at
-        if took_s < _SHORT_S:
-            if polls:
-                self._polling_s += (took_s - self._polling_s) * _WEIGHT
-            else:
-                self._asleep_s += (took_s - self._asleep_s) * _WEIGHT
+        if not self._waits % _SAMPLE:
+            took_s = time.monotonic() - self._sent_at
+            if took_s < _SHORT_S:
+                if looks:
+                    self._looking_s += (took_s - self._looking_s) * _WEIGHT
+                else:
+                    self._asleep_s += (took_s - self._asleep_s) * _WEIGHT
+                self._looks = self._looking_s < self._asleep_s
         return count
 
     def _poll(self, target: memoryview) -> int:
