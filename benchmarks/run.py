@@ -15,6 +15,12 @@ from pathlib import Path
 QUICK = {
     "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
+    "bench_object_store": ["--quick"],
+    "bench_node_loss": ["--quick"],
+    "bench_peer_faults": ["--quick"],
+    "bench_peer_fill": ["--quick"],
+    "bench_peer_scale": ["--quick"],
+    "bench_peers": ["--quick"],
     "bench_plan": [
         *("--files", "40960", "--large-files", "400", "--rounds", "1"),
         *("--share", "0.4", "--group", "2"),

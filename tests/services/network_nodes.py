@@ -35,6 +35,8 @@ MARK: Final = "DIESELFS_TEST_NETWORK"
 END_S: Final = 10.0
 _PREFIX: Final = "dieselfs-nodes-"
 _DEVICE: Final = "eth0"
+_ESTABLISHED, _LISTEN = "01", "0A"
+"""In /proc/net/tcp."""
 _OWN: Final = (
     ("DIESELFS_MEMORY_FOLDER", "memory"),
     ("HOME", "home"),
@@ -168,14 +170,12 @@ class Node:
     def received_bytes(self) -> int:
         return self._counted(0)
 
-    def established(self, port: int) -> int:
-        """TCP connections to a port of this node."""
+    def established(self) -> int:
+        """TCP connections to servers of this node."""
         lines = Path(f"/proc/{self.holder}/net/tcp").read_text().splitlines()[1:]
-        fields = [line.split() for line in lines]
-        return sum(
-            int(local.rpartition(":")[2], 16) == port and state == "01"
-            for _, local, _, state, *_ in fields
-        )
+        found = [(line.split()[1].rpartition(":")[2], line.split()[3]) for line in lines]
+        listening = {port for port, state in found if state == _LISTEN}
+        return sum(port in listening and state == _ESTABLISHED for port, state in found)
 
     def _counted(self, column: int) -> int:
         lines = Path(f"/proc/{self.holder}/net/dev").read_text().splitlines()
