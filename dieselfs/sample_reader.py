@@ -139,12 +139,9 @@ class SampleReader:
                 raise IndexError
             return self._slices(numbers, start, end)
         except _NotMapped:
-            past = self._map_missing(numbers)
-        except IndexError:
-            past = set()  # damaged: `read` says which file
-        if not past:
+            return self._read_by_chunks(wanted, numbers)
+        except IndexError:  # damaged: `read` says which file
             return [self.read(inode) for inode in wanted.tolist()]
-        return self._read_past(wanted, numbers, past)
 
     def prefetch(self, chunks: Sequence[int]) -> None:
         """Have node memory fetch these chunks in the background, in order. Large ones come in pieces, when they are read."""
@@ -201,42 +198,50 @@ class SampleReader:
             self._maps[number] = _NOT_MAPPED
         return slices
 
-    def _map_missing(self, numbers: Iterable[int]) -> set[int]:
-        """Have the chunks of these numbers fetched at the same time, and map them; those for which there is no room."""
-        missing = []
-        past = set()
-        for number in dict.fromkeys(numbers):
-            chunk = self._snapshot.chunk(number)
-            if self._maps[number] is _NOT_MAPPED and chunk.payload_bytes and is_whole(chunk):
+    def _read_by_chunks(self, inodes: npt.NDArray[np.int64], numbers: Sequence[int]) -> list[bytes]:
+        """Files of which some lie in chunks that are not mapped: each chunk is mapped and read, and then all files together for which there is no room."""
+        positions: dict[int, list[int]] = {}
+        for at, number in enumerate(numbers):
+            positions.setdefault(number, []).append(at)
+        past = self._fetch_missing(positions)
+        contents = [b""] * len(numbers)
+        for number, of_chunk in positions.items():
+            if number not in past and self._can_map(number):
+                for at in of_chunk:
+                    contents[at] = self.read(int(inodes[at]))
+            else:
+                past.add(number)
+        if past:
+            filled = (self._snapshot.columns.length[inodes] > 0).tolist()
+            left = [at for number in past for at in positions[number] if filled[at]]
+            found = self._memory.read_past(self._extents(inodes[left]))
+            for at, content in zip(left, found, strict=True):
+                contents[at] = content
+        return contents
+
+    def _fetch_missing(self, numbers: Iterable[int]) -> set[int]:
+        """Have those of these chunks that are not mapped fetched at the same time; those for which it is known that there is no room."""
+        missing, past = [], set()
+        for number in numbers:
+            if self._maps[number] is _NOT_MAPPED:
+                chunk = self._snapshot.chunk(number)
                 if self._memory.is_past(chunk):
                     past.add(number)
                 else:
                     missing.append(number)
         if len(missing) > 1:
             self.prefetch(missing)
-        for number in missing:
+        return past
+
+    def _can_map(self, number: int) -> bool:
+        """Map it, if it is not; False if there is no room. True of what is never mapped: it is read file by file."""
+        chunk = self._snapshot.chunk(number)
+        if self._maps[number] is _NOT_MAPPED and chunk.payload_bytes and is_whole(chunk):
             try:
                 self._map(number)
             except NoRoom:
-                past.add(number)
-        return past
-
-    def _read_past(
-        self, inodes: npt.NDArray[np.int64], numbers: Sequence[int], past: set[int]
-    ) -> list[bytes]:
-        """Files of which some lie in the chunks `past`, for which there is no room; those together."""
-        contents = [b""] * len(numbers)
-        filled = (self._snapshot.columns.length[inodes] > 0).tolist()
-        positions = [at for at, number in enumerate(numbers) if number in past and filled[at]]
-        for at, content in zip(
-            positions, self._memory.read_past(self._extents(inodes[positions])), strict=True
-        ):
-            contents[at] = content
-        if len(positions) < sum(filled):
-            for at, number in enumerate(numbers):
-                if number not in past:
-                    contents[at] = self.read(int(inodes[at]))
-        return contents
+                return False
+        return True
 
     def _extents(self, inodes: npt.NDArray[np.int64]) -> FileExtents:
         """Of files whose bounds have been checked."""

@@ -126,7 +126,7 @@ class PeerSource:
             return memoryview(b"")
         if peers is None:
             return self._read_from_store(file, start, length)
-        piece = _as_piece(file, start, length)
+        piece = None if is_whole(file.chunk) else _as_piece(file, start, length)
         if piece is None:
             found = self._part_from_peers(peers, file, start, length)
             return self._read_from_store(file, start, length) if found is None else found
@@ -221,11 +221,11 @@ class PeerSource:
         """Of a file that is not kept: all of it, or the pieces that the part touches."""
         if self._questions.is_not_held(peers, file.chunk):
             return None
-        unit = PIECE_BYTES if _has_pieces(file) else file.length
-        if start == 0 and length == file.length <= unit:
+        if length == file.length <= PIECE_BYTES:
             found = self._unit_from_peers(peers, file, 0, length, "reader")
             self._peer_files += found is not None
             return found
+        unit = min(PIECE_BYTES, file.length)
         recent = self._recent
         if recent is None:
             recent = self._recent = RecentRanges(peers.runtime)
@@ -310,14 +310,7 @@ class PeerSource:
                     del self._from_store[name]
 
 
-def _has_pieces(file: FileExtent) -> bool:
-    """Whether it is fetched by pieces rather than whole."""
-    return file.length > PIECE_BYTES or not is_whole(file.chunk)
-
-
 def _as_piece(file: FileExtent, start: int, length: int) -> Piece | None:
-    """The piece that is kept as one, if a range is just that."""
-    if is_whole(file.chunk):
-        return None
+    """The piece of a large chunk that is kept as one, if a range is just that."""
     piece = Piece(file.chunk, file, start // PIECE_BYTES)
     return piece if start % PIECE_BYTES == 0 and length == piece.length else None

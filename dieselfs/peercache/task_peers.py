@@ -23,7 +23,7 @@ from dieselfs.peercache.members import Member, MemberId, View, ViewBoard
 from dieselfs.peercache.messages import Answer, Request
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.placement import Placement
+from dieselfs.peercache.placement import Placement, reachable
 from dieselfs.peercache.routing import Role, Step, owner_of, steps
 from dieselfs.peercache.runtime import Runtime
 from dieselfs.peercache.view_file import ViewFile
@@ -120,10 +120,11 @@ class TaskPeers:
     def _adopted(self, view: View) -> Peers | None:
         with self._opening:
             before = self._peers
-            placement = Placement.of(view)
+            if before is not None and before.placement.members == reachable(view):
+                placement = before.placement  # with its rankings
+            else:
+                placement = Placement.of(view)
             if before is not None:
-                if placement.members == before.placement.members:
-                    placement = before.placement  # with its rankings
                 peers = Peers(view, placement, before.client, before.breakers, before.runtime)
             else:
                 runtime = self._runtime or OperatingSystem()
