@@ -309,7 +309,7 @@ def connect(
     except OSError as error:
         raise PeerFailed(f"{peer}: {error}") from error
     try:
-        _shake_hands(runtime, stream, secret, task, name, member)
+        shake_hands(runtime, stream, secret, task, name, member)
     except (OSError, BadFrame) as error:
         stream.close()
         raise PeerFailed(f"{peer}: no handshake: {error}") from error
@@ -322,9 +322,10 @@ def connect(
     return PeerConnection(runtime, stream, peer)
 
 
-def _shake_hands(
+def shake_hands(
     runtime: Runtime, stream: Stream, secret: TaskSecret, task: str, name: str, member: Member
 ) -> None:
+    """Prove that this side knows the secret, and that the other is the member. Raises `PeerRefused`, `BadFrame`, `OSError`."""
     deadline = runtime.now() + HANDSHAKE_S
     handshake = ClientHandshake(secret, task, name, member.id, runtime.random_bytes(NONCE_BYTES))
     stream.send((handshake.hello(),), HANDSHAKE_S)

@@ -38,7 +38,7 @@ from dieselfs.peercache.messages import (
 )
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_connection import _shake_hands
+from dieselfs.peercache.peer_connection import shake_hands
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.runtime import Address, Listener, Stream
 from tests.dieselfs.peercache.plain_chunks import (
@@ -110,7 +110,7 @@ Ask = Callable[[Request], Answer]
 def greeted(server: PeerServer) -> Stream:
     """A connection that has proved to be of the task, and is no client."""
     stream = RUNTIME.connect(server.address, SOON_S)
-    _shake_hands(RUNTIME, stream, SECRET, TASK, "raw", Member("peer", server.address, 1))
+    shake_hands(RUNTIME, stream, SECRET, TASK, "raw", Member("peer", server.address, 1))
     return stream
 
 
