@@ -259,3 +259,19 @@ def test_it_pickles(packed: Packed) -> None:
 
 class _NoSource:
     """What is in the folder already needs none."""
+
+
+def test_a_batch_maps_each_chunk_once_where_each_evicts_the_one_before(packed: Packed) -> None:
+    map_piece = packed.memory.map
+
+    def map_and_evict(piece: Piece) -> memoryview:
+        if packed.memory.mapped:
+            packed.memory.evict(packed.memory.mapped[-1])
+        return map_piece(piece)
+
+    packed.memory.map = map_and_evict  # type: ignore[method-assign]
+    inodes = [packed.inode(path) for path in packed.files]
+    random.Random(5).shuffle(inodes)
+    paths = {packed.inode(path): data for path, data in packed.files.items()}
+    assert packed.reader.read_many(inodes) == [paths[inode] for inode in inodes]
+    assert len(packed.memory.mapped) == packed.snapshot.chunk_count
