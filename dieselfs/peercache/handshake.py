@@ -15,7 +15,7 @@ What goes in and out are whole frames, prefix and all; who reads them asks `foll
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dieselfs.errors import PeerRefused
@@ -103,14 +103,23 @@ class ClientHandshake:
 class ServerHandshake:
     """One connection's, its methods called once each and in order. Both raise `PeerRefused`, or `BadFrame` for what is no frame."""
 
-    def __init__(self, secret: TaskSecret, task: str, me: MemberId, nonce: bytes) -> None:
-        """`nonce`: 32 fresh random bytes."""
+    def __init__(
+        self,
+        secret: TaskSecret,
+        task: str,
+        me: MemberId,
+        nonce: bytes,
+        serves: Callable[[str], bool] = lambda task: False,
+    ) -> None:
+        """`nonce`: 32 fresh random bytes. `serves`: of what else than `task` a client may ask; it is asked by strangers, too."""
         self.client: str = ""
         """Who it says it is: printable, at most 255 bytes. True once `welcome` has returned."""
+        self.task: str = task
+        """What it asks for. True once `welcome` has returned."""
         self.refusal: bytes = b""
         """A frame to send before closing, once `PeerRefused` was raised; empty if nothing is to be said."""
         self._secret = secret
-        self._task = _name(task)
+        self._task, self._serves = _name(task), serves
         self._me = check_member_id(me)
         self._nonce = _nonce(nonce)
         self._transcript = b""
@@ -126,11 +135,11 @@ class ServerHandshake:
             raise self._refuse(_VERSION, oldest, newest)
         task, client, peer = _name(fields[2]), _name(fields[3]), check_member_id(fields[4])
         _nonce(fields[5])
-        if task != self._task:
+        if task != self._task and not self._serves(task):
             raise self._refuse(_TASK)
         if peer != self._me:
             raise self._refuse(_MEMBER)
-        self.client = client
+        self.client, self.task = client, task
         challenge = frame(_CHALLENGE, 0, (version, self._me, self._nonce))
         self._transcript = bytes(hello) + challenge
         return challenge
@@ -155,11 +164,12 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
         case "secret":
             return PeerRefused(
                 "the two sides do not know the same secret",
-                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file)",
+                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), and all who use a ring its own (DIESELFS_RING_SECRET, --ring-secret-file)",
             )
         case "task":
             return PeerRefused(
-                "the two sides are of different tasks", "give all nodes the same --task NAME"
+                "the two sides are of different tasks, or of different rings",
+                "give all nodes the same --task NAME, and all who use a ring the ring's name",
             )
         case "version":
             return PeerRefused(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
 from dieselfs.node_memory.piece import Piece
 
 
@@ -58,3 +59,16 @@ class HeldChunks(Protocol):
         ...
 
     def status(self) -> NodeStatus: ...
+
+
+@runtime_checkable
+class HeldRanges(HeldChunks, Protocol):
+    """One that also holds ranges of chunks of which it does not hold the rest."""
+
+    def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
+        """A range of a chunk's payload, if it is held by itself. Never blocks."""
+        ...
+
+    def unit(self, chunk: ChunkRef, start: int, length: int) -> Piece:
+        """What is to be brought for a range: the whole chunk, or the range as if it were a file. Never blocks."""
+        ...

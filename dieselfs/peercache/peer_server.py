@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from dieselfs.errors import PeerRefused
 from dieselfs.peercache.frame_stream import receive_greeting
@@ -53,6 +53,18 @@ class PeerServerStatistics:
     """Bulk alone."""
 
 
+class ServedTasks(Protocol):
+    """What a server serves besides its own task, by what a client's hello names. Thread-safe."""
+
+    def serves(self, task: str) -> bool:
+        """Asked by strangers: keeps nothing."""
+        ...
+
+    def held(self, task: str) -> HeldChunks:
+        """Of one that it serves, for who has proved to know the secret."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class _Client:
     """One that is connected."""
@@ -76,13 +88,18 @@ class PeerServer:
         listen: Address,
         held: HeldChunks,
         roll: Roll | None = None,
+        tasks: ServedTasks | None = None,
     ) -> None:
-        """`OSError` if it can't listen there. Pongs tell `held.status()`, with what this server has sent in `served_bytes` and `served_requests`."""
+        """`OSError` if it can't listen there. Pongs tell `held.status()`, with what this server has sent in `served_bytes` and `served_requests`.
+
+        Clients prove that they know the secret, whichever task they ask for.
+        """
         self._runtime = runtime
         self._secret = secret
         self._task = task
         self._me = me
-        self._slow = SlowAnswers(runtime, held, MAX_WORKERS, MAX_PIECES)
+        self._tasks = tasks
+        self._slow = SlowAnswers(runtime, MAX_WORKERS, MAX_PIECES)
         self._service = Service(held, self._slow, roll, self._status)
         self._lock = runtime.lock()
         """Of what follows."""
@@ -161,8 +178,8 @@ class PeerServer:
     def _serve(self, client: _Client) -> None:
         """A thread."""
         try:
-            name = self._greet(client.stream)
-            connection = ServedConnection(self._runtime, client.stream, name, self._service)
+            name, service = self._greet(client.stream)
+            connection = ServedConnection(self._runtime, client.stream, name, service)
             with self._lock:
                 client.connection = connection
                 self._accepted += 1
@@ -183,11 +200,13 @@ class PeerServer:
                     self._answers += client.connection.answers
                     self._sent_bytes += client.connection.sent_bytes
 
-    def _greet(self, stream: Stream) -> str:
-        """The client's name, once it has proved to be of the task."""
+    def _greet(self, stream: Stream) -> tuple[str, Service]:
+        """The client's name, and what it asks for, once it has proved that it may."""
         deadline = self._runtime.now() + HANDSHAKE_S
         nonce = self._runtime.random_bytes(NONCE_BYTES)
-        handshake = ServerHandshake(self._secret, self._task, self._me, nonce)
+        tasks = self._tasks
+        others = (lambda task: False) if tasks is None else tasks.serves
+        handshake = ServerHandshake(self._secret, self._task, self._me, nonce, others)
         try:
             challenge = handshake.challenge(receive_greeting(self._runtime, stream, deadline))
             stream.send((challenge,), HANDSHAKE_S)
@@ -197,7 +216,9 @@ class PeerServer:
             if handshake.refusal:
                 stream.send((handshake.refusal,), HANDSHAKE_S)
             raise
-        return handshake.client
+        if tasks is None or handshake.task == self._task:
+            return handshake.client, self._service
+        return handshake.client, replace(self._service, held=tasks.held(handshake.task))
 
     def _status(self) -> NodeStatus:
         sent = self.statistics()

@@ -1,6 +1,6 @@
-"""The secret that the nodes of a task prove to each other.
+"""The secret that the nodes of a task prove to each other, or those of a ring and who reads through it.
 
-It comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis.
+A task's comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis. A ring's: `DIESELFS_RING_SECRET`, likewise.
 Its bytes are those of the text, without white space around it: hexadecimal digits are not read as a number, so that any text will do.
 """
 
@@ -18,6 +18,7 @@ from typing import Final
 from dieselfs.errors import Conflict, LocalFileError, UsageError
 
 VARIABLE: Final = "DIESELFS_TASK_SECRET"
+RING_VARIABLE: Final = "DIESELFS_RING_SECRET"
 FILE_VARIABLE: Final = "DIESELFS_TASK_SECRET_FILE"
 MIN_BYTES: Final = 16
 MAX_BYTES: Final = 4096
@@ -36,15 +37,17 @@ class TaskSecret:
         return hmac.digest(self.value, role + b"\0" + transcript, "sha256")
 
     @classmethod
-    def load(cls, environment: Mapping[str, str], file: Path | None) -> TaskSecret | None:
-        """The secret of `file`, or else of `DIESELFS_TASK_SECRET`, or else of the file that `DIESELFS_TASK_SECRET_FILE` names; None if there is none of these.
+    def load(
+        cls, environment: Mapping[str, str], file: Path | None, variable: str = VARIABLE
+    ) -> TaskSecret | None:
+        """The secret of `file`, or else of `variable`, or else of the file that the variable of this name and `_FILE` names; None if there is none of these.
 
         Raises `UsageError` if what is named is no secret, or not kept secret.
         """
-        if file is None and environment.get(VARIABLE):
-            return _checked(os.fsencode(environment[VARIABLE]), VARIABLE)
-        if file is None and environment.get(FILE_VARIABLE):
-            file = Path(environment[FILE_VARIABLE])
+        if file is None and environment.get(variable):
+            return _checked(os.fsencode(environment[variable]), variable)
+        if file is None and environment.get(f"{variable}_FILE"):
+            file = Path(environment[f"{variable}_FILE"])
         return None if file is None else read_secret_file(file)
 
 
@@ -61,7 +64,7 @@ def read_secret_file(path: Path) -> TaskSecret:
             os.close(descriptor)
     except OSError as error:
         what = "is a link" if path.is_symlink() else error.strerror
-        raise UsageError(f"the task's secret {path}: {what}", _MAKE_ONE) from error
+        raise UsageError(f"the secret {path}: {what}", _MAKE_ONE) from error
 
 
 def make_secret_file(path: Path) -> None:
@@ -83,25 +86,21 @@ def make_secret_file(path: Path) -> None:
 
 def _check_file(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"the task's secret {path} is no regular file", _MAKE_ONE)
+        raise UsageError(f"the secret {path} is no regular file", _MAKE_ONE)
     if found.st_uid != os.geteuid():
         raise UsageError(
-            f"the task's secret {path} belongs to another user",
+            f"the secret {path} belongs to another user",
             "copy it to a file of your own with mode 0600",
         )
     if found.st_mode & 0o077:
-        raise UsageError(
-            f"others may read or change the task's secret {path}", f"chmod 600 {path}"
-        )
+        raise UsageError(f"others may read or change the secret {path}", f"chmod 600 {path}")
 
 
 def _checked(text: bytes, source: str) -> TaskSecret:
     """Never says what it is."""
     if len(text) > MAX_BYTES:
-        raise UsageError(f"the task's secret in {source} is longer than {MAX_BYTES} bytes")
+        raise UsageError(f"the secret in {source} is longer than {MAX_BYTES} bytes")
     value = text.strip()
     if len(value) < MIN_BYTES:
-        raise UsageError(
-            f"the task's secret in {source} is shorter than {MIN_BYTES} bytes", _MAKE_ONE
-        )
+        raise UsageError(f"the secret in {source} is shorter than {MIN_BYTES} bytes", _MAKE_ONE)
     return TaskSecret(value)

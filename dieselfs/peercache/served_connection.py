@@ -77,7 +77,7 @@ class ServedConnection:
         self._stream = stream
         self._client = client
         self._service = service
-        self._held = service.held
+        self.held = service.held
         self._sending = runtime.lock()
         self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
         """Answers of threads that did not wait for the lock. Whoever has let go of it looks here."""
@@ -91,7 +91,7 @@ class ServedConnection:
     def serve(self) -> None:
         """Until the connection ends: returns by an `OSError`, or `BadFrame`."""
         frames = FrameReceiver(self._stream, of_requests=True)
-        payload_of = self._held.payload
+        payload_of = self.held.payload
         while True:
             try:
                 header, checksum, _ = frames.header(_IDLE_S)
@@ -119,7 +119,7 @@ class ServedConnection:
         answer: Answer = failure or NotHeld()
         if failure is None:
             try:
-                found = held_ranges(self._held, request)
+                found = held_ranges(self.held, request)
                 if found is not None:
                     answer, parts = _DATA, found
             except Exception as error:
@@ -144,7 +144,7 @@ class ServedConnection:
         parts: Sequence[memoryview] = ()
         try:
             if isinstance(request, Read):
-                found = held_ranges(self._held, request)
+                found = held_ranges(self.held, request)
                 if found is None:
                     if self._begin_slow(number, request):
                         return
@@ -162,11 +162,11 @@ class ServedConnection:
 
     def _begin_slow(self, number: int, read: Read) -> bool:
         """False if nobody will bring what is missing."""
-        pieces = missing_pieces(self._held, read)
+        pieces = missing_pieces(self.held, read)
         if not pieces or len(self._slow) >= _MAX_SLOW:
             return False
         # What is being fetched just now is worth the wait also for who must not let it be fetched.
-        if not (read.may_fetch or all(map(self._held.is_coming, pieces))):
+        if not (read.may_fetch or all(map(self.held.is_coming, pieces))):
             return False
         self._slow.add(number)
         if self._service.slow.begin(self, number, read, pieces):

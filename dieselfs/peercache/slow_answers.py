@@ -29,6 +29,11 @@ WORKING_S: Final = 0.3
 class Asker(Protocol):
     """A connection. Neither call raises."""
 
+    @property
+    def held(self) -> HeldChunks:
+        """What it is served from."""
+        ...
+
     def finish(self, number: int, request: Request, failure: Answer | None) -> None:
         """All pieces were brought, or there is nothing to wait for. May block for as long as the asker takes to take its answer."""
         ...
@@ -48,18 +53,15 @@ class _Waiting:
 class SlowAnswers:
     """Thread-safe. Threads begin when there is something to do."""
 
-    def __init__(
-        self, runtime: Runtime, held: HeldChunks, max_workers: int, max_pieces: int
-    ) -> None:
+    def __init__(self, runtime: Runtime, max_workers: int, max_pieces: int) -> None:
         self._runtime = runtime
-        self._held = held
         self._max_workers = max_workers
         self._max_pieces = max_pieces
         lock = runtime.lock()
         self._lock = lock
         self._queued = runtime.condition(lock)
         self._waits = runtime.condition(lock)
-        self._queue: deque[Piece] = deque()
+        self._queue: deque[tuple[Piece, HeldChunks]] = deque()
         self._wanted: dict[str, list[_Waiting]] = {}
         """By the name of the piece, queued or being brought."""
         self._waiting: dict[_Waiting, None] = {}  # in order, for replay
@@ -81,7 +83,7 @@ class SlowAnswers:
             waiting = _Waiting(asker, number, request, len(pieces))
             for piece in pieces:
                 self._wanted.setdefault(piece.name, []).append(waiting)
-            self._queue.extend(new)
+            self._queue.extend((piece, asker.held) for piece in new)
             if not self._waiting:
                 self._waits.notify_all()
             self._waiting[waiting] = None
@@ -119,9 +121,9 @@ class SlowAnswers:
                     if self._closed:
                         return
                     self._queued.wait()
-                piece = self._queue.popleft()
+                piece, held = self._queue.popleft()
                 self._idle -= 1
-            failure = self._bring(piece)
+            failure = self._bring(piece, held)
             with self._lock:
                 ended = []
                 for waiting in self._wanted.pop(piece.name):
@@ -135,10 +137,10 @@ class SlowAnswers:
             with self._lock:
                 self._idle += 1
 
-    def _bring(self, piece: Piece) -> Answer | None:
+    def _bring(self, piece: Piece, held: HeldChunks) -> Answer | None:
         """None: it was held a moment ago."""
         try:
-            self._held.bring(piece)
+            held.bring(piece)
         except (NoRoom, MasterGone):
             return NotHeld()
         except (ChunkStoreError, LocalFileError) as error:

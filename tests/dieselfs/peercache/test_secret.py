@@ -115,7 +115,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         for name in ("pipe", "socket", ".", "missing", "missing/file"):
-            with pytest.raises(UsageError, match="the task's secret"):
+            with pytest.raises(UsageError, match="the secret"):
                 read_secret_file(tmp_path / name)
 
 
