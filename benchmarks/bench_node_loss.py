@@ -7,7 +7,7 @@ epoch, for libmemcached goes on asking the server that is gone; by peers in whol
 Expectation: 5% of 2,400 files are 120 reads of 9 ms, 1.1 s, for memcached, whose whole epoch takes 0.15 s: nine tenths of its speed, the paper's figure. For
 peers 5% of 66 chunks are 3 reads of 36 ms.
 
-    python -m benchmarks.bench_node_loss [--nodes 20] [--rounds 3] [--quick] >> benchmarks/results/node_loss.jsonl
+    python -m benchmarks.bench_node_loss [--nodes 20] [--rounds 2] [--quick] >> benchmarks/results/node_loss.jsonl
     python -m benchmarks.plot_node_loss
 """
 
@@ -44,6 +44,9 @@ CHUNK_BYTES = 4 << 20
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
 LOST = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 SETTLED_S = 60.0
+
+Rates = dict[int, list[float]]
+"""Files a second of each round, by the number of nodes lost."""
 
 
 class Holder:
@@ -176,25 +179,28 @@ class Peers:
                 raise RuntimeError(f"files still come from the store after {SETTLED_S} s")
 
 
+def losses(nodes: int) -> list[int]:
+    return sorted({round(share * nodes) for share in LOST})
+
+
 def of_peers(
     task: OnLoopback, budget_bytes: int, paths: list[str], nodes: int, rounds: int
-) -> dict[float, list[float]]:
-    """Files a second, by the share that was lost."""
-    rates: dict[float, list[float]] = {share: [] for share in LOST}
+) -> Rates:
+    rates: Rates = {count: [] for count in losses(nodes)}
     peers = Peers(task, budget_bytes, paths, nodes)
     with peers.running():
         for number in range(rounds):
-            for share in LOST:
+            for count in rates:
                 peers.settle()
-                lost = list(range(round(share * nodes)))
+                lost = list(range(count))
                 peers.kill(lost)
-                rates[share].append(len(paths) / peers.epoch(1 + number))
+                rates[count].append(len(paths) / peers.epoch(1 + number))
                 peers.start(lost)
     return rates
 
 
-def of_memcached(dataset: PeerDataset, nodes: int, rounds: int) -> dict[float, list[float]]:
-    rates: dict[float, list[float]] = {share: [] for share in LOST}
+def of_memcached(dataset: PeerDataset, nodes: int, rounds: int) -> Rates:
+    rates: Rates = {count: [] for count in losses(nodes)}
     memory_mib = 3 * dataset.bytes // nodes // (1 << 20) + 64
     with memcached_servers(nodes, memory_mib, threads=1) as servers:
         client = memcached_client([server.port for server in servers])
@@ -202,10 +208,10 @@ def of_memcached(dataset: PeerDataset, nodes: int, rounds: int) -> dict[float, l
             client.set(path, bytes(data))
         with contender(MemcachedEpoch, [server.port for server in servers], dataset) as reader:
             reader.run(0)
-            for share in LOST:
-                _stop(servers[: round(share * nodes)])
+            for count in rates:
+                _stop(servers[:count])
                 for number in range(rounds):
-                    rates[share].append(dataset.files / reader.run(1 + number))
+                    rates[count].append(dataset.files / reader.run(1 + number))
     return rates
 
 
@@ -220,7 +226,7 @@ def main() -> None:
     )
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--files", type=int, default=2_400)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="small: that it works")
     options = parser.parse_args()
     if options.quick:
@@ -232,14 +238,14 @@ def main() -> None:
         with on_loopback(dataset) as task:
             rates = {"peers": of_peers(task, dataset.bytes, paths, options.nodes, options.rounds)}
         rates["memcached"] = of_memcached(dataset, options.nodes, options.rounds)
-    for share in LOST:
-        found = {name: statistics.median(of[share]) for name, of in rates.items()}
+    for count in losses(options.nodes):
+        found = {name: statistics.median(of[count]) for name, of in rates.items()}
         report(
             "rate against the share of the cache that was lost",
-            lost=round(share * options.nodes) / options.nodes,
+            lost=count / options.nodes,
             files_per_s=found,
             of_whole={
-                name: rate / statistics.median(rates[name][0.0]) for name, rate in found.items()
+                name: rate / statistics.median(rates[name][0]) for name, rate in found.items()
             },
             nodes=options.nodes,
             files=options.files,
