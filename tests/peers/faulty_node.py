@@ -52,8 +52,11 @@ class LyingMemory:
         self._store = store
         self._reader = ChunkReader(store, snapshot.dataset)
         self._fault = fault
+        self.asked = 0
+        """How often for a payload."""
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
+        self.asked += 1
         whole = self._reader.payload(self._chunks[chunk])
         if self._fault == "wrong":
             changed = bytearray(whole)
@@ -141,6 +144,9 @@ class NoBoard:
     def current(self) -> View | None:
         return None
 
+    def withdraw(self) -> None:
+        pass
+
 
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
@@ -150,15 +156,17 @@ def main() -> None:
     with Snapshot.open(Path(order["snapshot"])) as snapshot:
         held = LyingMemory(snapshot, LocalDirectory(Path(order["disk"]) / "store"), fault)
         listen = Address(order["address"], 0)
-        server = PeerServer(runtime, secret, task, order["address"], listen, held)
-        client = PeerClient(OperatingSystem(), secret, task, order["address"])
-        me = Member(order["address"], server.address, order["weight"])
+        # A name for each fault: a breaker that has opened for one stays open for up to a minute.
+        id = f"faulty-{fault}"
+        server = PeerServer(runtime, secret, task, id, listen, held)
+        client = PeerClient(OperatingSystem(), secret, task, id)
+        me = Member(id, server.address, order["weight"])
         directory = RedisDirectory(order["redis"], task)
         membership = TaskMembership(OperatingSystem(), directory, client, me, NoBoard())
         membership.start()
         print("ready", flush=True)
         sys.stdin.read()
-        print(json.dumps({"answers": server.statistics().requests}), flush=True)
+        print(json.dumps({"asked": held.asked}), flush=True)
         membership.close(2.0)
         client.close()
         server.close(2.0)
