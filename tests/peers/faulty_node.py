@@ -1,6 +1,6 @@
 """A peer that knows the secret, says that it holds everything, and serves something else: `python faulty_node.py ORDER`.
 
-ORDER is a JSON object: `fault` (below), `task`, `redis`, `address`, `weight`, `disk`, `snapshot`. It says "ready" when it has joined, and leaves at the end of stdin.
+ORDER is a JSON object: `fault` (below), `task`, `redis`, `address`, `weight`, `disk`, `snapshot`. It says "asked" when it is first asked for data, and leaves at the end of stdin.
 
     wrong   a bit of each block is another
     other   the bytes of another chunk
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,11 +53,12 @@ class LyingMemory:
         self._store = store
         self._reader = ChunkReader(store, snapshot.dataset)
         self._fault = fault
-        self.asked = 0
-        """How often for a payload."""
+        self._was_asked = threading.Event()
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
-        self.asked += 1
+        if not self._was_asked.is_set():
+            self._was_asked.set()
+            print("asked", flush=True)
         whole = self._reader.payload(self._chunks[chunk])
         if self._fault == "wrong":
             changed = bytearray(whole)
@@ -164,9 +166,7 @@ def main() -> None:
         directory = RedisDirectory(order["redis"], task)
         membership = TaskMembership(OperatingSystem(), directory, client, me, NoBoard())
         membership.start()
-        print("ready", flush=True)
         sys.stdin.read()
-        print(json.dumps({"asked": held.asked}), flush=True)
         membership.close(2.0)
         client.close()
         server.close(2.0)
