@@ -89,6 +89,7 @@ class PeerServer:
         held: HeldChunks,
         roll: Roll | None = None,
         tasks: ServedTasks | None = None,
+        max_workers: int = MAX_WORKERS,
     ) -> None:
         """`OSError` if it can't listen there. Pongs tell `held.status()`, with what this server has sent in `served_bytes` and `served_requests`.
 
@@ -99,7 +100,7 @@ class PeerServer:
         self._task = task
         self._me = me
         self._tasks = tasks
-        self._slow = SlowAnswers(runtime, MAX_WORKERS, MAX_PIECES)
+        self._slow = SlowAnswers(runtime, max_workers, MAX_PIECES)
         self._service = Service(held, self._slow, roll, self._status)
         self._lock = runtime.lock()
         """Of what follows."""

@@ -1,5 +1,7 @@
 """The chunks of a task as one process of a node reads them: from the peer whose share they are, or else from the store.
 
+The same for a client of a ring, whose nodes are its peers: so one stands behind the other, and what the task's peers don't have is asked of the ring.
+
 What comes from a peer passes the same checks as what comes from the store. Whole chunks come with their heads; a file comes whole, or, if it has more than
 4 MiB, by pieces of so much that are verified by its blocks' hashes, which are in the chunk's head: that is read from the store, once a process.
 Which peer is asked is in `routing`, what an answer means in `peer_questions` (docs/decisions/0011-peer-cache.md).
@@ -15,9 +17,13 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import ChunkReader, Expected, verified_file, verify_blocks
+from chunkstore.chunk_reader import Expected, verified_file, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece, is_whole
@@ -29,7 +35,8 @@ from dieselfs.peercache.peer_questions import PeerQuestions
 from dieselfs.peercache.recent_ranges import RecentRanges
 from dieselfs.peercache.routing import Role
 from dieselfs.peercache.runtime import Runtime
-from dieselfs.peercache.task_peers import Asker, Peers, TaskPeers
+from dieselfs.peercache.task_peers import Asker, KnownPeers, Peers, TaskPeers
+from dieselfs.peercache.verified_source import VerifiedSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +62,15 @@ class PeerSourceStatistics:
 
 
 class PeerSource:
-    """Implements `ChunkSource` and `ManyFilesSource`. Thread-safe; lives on in a forked child; pickles to its reader and its folder.
+    """Implements `VerifiedSource`. Thread-safe; lives on in a forked child; pickles to what it was made of.
 
-    Without a view in the folder it is the reader itself.
+    Without anybody to ask, such as without a view in the folder, it is the reader itself.
     """
 
-    def __init__(self, reader: ChunkReader, folder: TaskFolder) -> None:
-        self._reader, self._folder = reader, folder
-        self._peers = TaskPeers(folder)
+    def __init__(self, reader: VerifiedSource, peers: TaskFolder | KnownPeers) -> None:
+        """`peers`: a task's are found in its folder."""
+        self._reader, self._found_by = reader, peers
+        self._peers = TaskPeers(peers) if isinstance(peers, TaskFolder) else peers
         self._current = self._peers.current
         self._questions: PeerQuestions
         self._recent: RecentRanges | None
@@ -71,7 +79,7 @@ class PeerSource:
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PeerSource, (self._reader, self._folder)
+        return PeerSource, (self._reader, self._found_by)
 
     def renew(self) -> None:
         """In a forked child."""
@@ -84,12 +92,22 @@ class PeerSource:
         self._store_files = self._store_chunks = self._store_bytes = 0
 
     @property
+    def dataset(self) -> DatasetRef:
+        return self._reader.dataset
+
+    @property
     def expected(self) -> Expected | None:
-        """By which whole chunks are verified."""
         return self._reader.expected
+
+    def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
+        return self._reader.verified(data, chunk)
+
+    def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
+        return self._reader.block_hashes(file)
 
     def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
         """Use these instead of what the folder says: of the leader, which has them, and of a simulation. They stay the caller's."""
+        assert isinstance(self._peers, TaskPeers)
         self._peers.attach(runtime, client, board, breakers)
         self._recent = None
 

@@ -1,4 +1,4 @@
-"""The members of a task as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
+"""The members of a task, or of a ring, as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
 
 Key `dieselfs:{<task>}:peers`, a sorted set: `<id> <JSON of member_fields>` -> when the lease ends, so that `redis-cli zrange … withscores` shows it to people.
 """
@@ -22,14 +22,18 @@ log = logging.getLogger(__name__)
 class RedisDirectory:
     """Implements `Directory`, on a server and in a cluster. An entry under my id that another process has put is told with the others, once."""
 
-    def __init__(self, url: str, task: str) -> None:
-        """Connects with the first call. `IndexUnavailable` for what is no address of a Redis."""
+    def __init__(self, url: str, task: str, *, only_looks: bool = False) -> None:
+        """Connects with the first call. `IndexUnavailable` for what is no address of a Redis. `only_looks`: takes no lease."""
+        self._only_looks = only_looks
         self._leases = RedisLeaseSet(url, f"dieselfs:{{{task}}}:peers")
         self._strange = False
 
     def announce(self, me: Member) -> Sequence[Member]:
         try:
-            entries = self._leases.renew(me.id, _entry(me), LEASE_S)
+            if self._only_looks:
+                entries = self._leases.entries()
+            else:
+                entries = self._leases.renew(me.id, _entry(me), LEASE_S)
         except IndexUnavailable as error:
             raise DirectoryUnavailable(str(error)) from error
         members = [member for entry in entries if (member := _member(entry)) is not None]
@@ -45,7 +49,8 @@ class RedisDirectory:
 
     def leave(self, me: Member) -> None:
         try:
-            self._leases.remove(_entry(me))
+            if not self._only_looks:
+                self._leases.remove(_entry(me))
         except IndexUnavailable as error:
             log.info("the lease is left to its end: %s", error)
         self._leases.close()

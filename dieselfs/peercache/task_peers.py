@@ -45,6 +45,18 @@ class Asker(Protocol):
     def close(self) -> None: ...
 
 
+class KnownPeers(Protocol):
+    """Whom one process may ask; `TaskPeers`, or those of a ring. Thread-safe."""
+
+    def current(self) -> Peers | None:
+        """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""
+        ...
+
+    def breakers(self) -> Breakers | None:
+        """None if there was never anybody to ask."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
     """As of one view."""
@@ -66,7 +78,7 @@ class Peers:
 
 
 class TaskPeers:
-    """Thread-safe. A forked child has connections and breakers of its own."""
+    """Implements `KnownPeers`. Thread-safe. A forked child has connections and breakers of its own."""
 
     def __init__(self, folder: TaskFolder) -> None:
         self._folder = folder

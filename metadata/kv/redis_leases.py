@@ -35,6 +35,7 @@ MAX_ENTRIES: Final = 1024
 MAX_ENTRY_BYTES: Final = 2048
 _REDIRECTIONS: Final = 3
 _RENEW: Final = Script("renew_lease.lua")
+_LIST: Final = Script("list_leases.lua")
 
 
 class RedisLeaseSet:
@@ -60,10 +61,13 @@ class RedisLeaseSet:
         An entry is the id, a blank, and anything. What another has put under the same id is replaced, and told this once. `IndexUnavailable` after about 2 s.
         """
         arguments = (id, entry, str(int(lease_s * 1000)), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
-        reply = self._ask(Command(self._key, arguments, script=_RENEW, writes=True))
-        if not isinstance(reply, list) or not all(isinstance(told, bytes) for told in reply):
-            raise IndexUnavailable(f"index {self}: an answer of another form")
-        return reply
+        return self._entries(Command(self._key, arguments, script=_RENEW, writes=True))
+
+    def entries(self) -> list[bytes]:
+        """All that have a lease, as `renew` tells them. `IndexUnavailable`."""
+        return self._entries(
+            Command(self._key, (str(MAX_ENTRIES), str(MAX_ENTRY_BYTES)), script=_LIST)
+        )
 
     def remove(self, entry: bytes) -> None:
         """Give it back. `IndexUnavailable`."""
@@ -71,6 +75,12 @@ class RedisLeaseSet:
 
     def close(self) -> None:
         self._pools.close()
+
+    def _entries(self, command: Command) -> list[bytes]:
+        reply = self._ask(command)
+        if not isinstance(reply, list) or not all(isinstance(told, bytes) for told in reply):
+            raise IndexUnavailable(f"index {self}: an answer of another form")
+        return reply
 
     def _ask(self, command: Command) -> Reply:
         if self._cluster and self._master is None:

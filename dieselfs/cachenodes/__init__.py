@@ -1,0 +1,1 @@
+"""Cache nodes: SSD tiers as a network service, several of them a ring by chunk (docs/decisions/0014-cache-nodes.md)."""

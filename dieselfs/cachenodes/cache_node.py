@@ -1,0 +1,237 @@
+"""One node of a ring: an SSD tier, and a server of the peer cache's wire in front of it, for all datasets of a store.
+
+It decides alone what it keeps, and asks nobody but its SSD and the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.ssd.tier import SsdTier, TierStatistics
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.cachenodes.chunk_memory import ChunkMemory
+from dieselfs.cachenodes.dataset_chunks import (
+    STORE_READS,
+    DatasetChunks,
+    NodeParts,
+    NodeTraffic,
+)
+from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
+from dieselfs.cachenodes.ring_settings import CacheNodeSettings
+from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.errors import ConfigError, NoRoom
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
+from dieselfs.peercache.member_record import MAX_NODE_BYTES
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_server import PeerServer, PeerServerStatistics
+from dieselfs.peercache.redis_directory import RedisDirectory
+from metadata.errors import IndexUnavailable
+
+log = logging.getLogger(__name__)
+
+WORKERS: Final = 2 * STORE_READS + 16
+"""Pieces that are brought at a time: while reads of the store hang, those of the SSD go on."""
+OPEN_S: Final = 10.0
+"""A node that has an SSD waits so long for it before it serves; then it opens in the background."""
+LEAVE_S: Final = 0.5
+_MAX_DATASETS: Final = 1024
+_COUNTED_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNodeStatistics:
+    """Of one node since it began, unless said otherwise."""
+
+    from_store_bytes: int
+    from_ssd_bytes: int
+    memory_bytes: int
+    """Of chunks just read; as of now."""
+    datasets: int
+    """Asked for."""
+    tier: TierStatistics
+    server: PeerServerStatistics
+
+
+class CacheNode:
+    """Serves from when it is made until `close`. Implements `ServedTasks` for its server."""
+
+    def __init__(self, settings: CacheNodeSettings, store: ObjectStore) -> None:
+        """`OSError` if it can't listen; `ConfigError` for an SSD folder, or a Redis, that can't be one, or an SSD without a size that can't be opened."""
+        self._settings = settings
+        self._tier = settings.ssd.open()
+        self._lock = threading.Lock()
+        self._datasets: OrderedDict[str, DatasetChunks] = OrderedDict()
+        self._memory, self._traffic = ChunkMemory(settings.memory_bytes), NodeTraffic()
+        reads = threading.BoundedSemaphore(STORE_READS)
+        self._parts = NodeParts(
+            *(store, self._tier, self._memory, SingleFlight(), reads, self._traffic, self._status)
+        )
+        self._occupied = 0.0, 0
+        """When the SSD was looked at, and the bytes that were occupied then."""
+        self._tier.wait_until_open(OPEN_S)
+        self._server: PeerServer | None = None
+        self._heartbeat: LeaseHeartbeat | None = None
+        try:
+            self._begin()
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _begin(self) -> None:
+        settings = self._settings
+        self._budget_bytes = _budget_bytes(settings, self._tier)
+        directory = None
+        topic = str(RingTopic(settings.ring))
+        if settings.leases is not None:
+            try:
+                directory = RedisDirectory(settings.leases.url, topic)
+            except IndexUnavailable as error:
+                raise ConfigError(f"the nodes of a ring meet in Redis: {error}") from error
+        self._server = PeerServer(
+            OperatingSystem(),
+            settings.secret,
+            topic,
+            settings.id,
+            settings.listen,
+            _NoChunks(self),
+            tasks=self,
+            max_workers=WORKERS,
+        )
+        if directory is not None:
+            self._heartbeat = LeaseHeartbeat(directory, self.member)
+
+    @property
+    def member(self) -> Member:
+        """As it announces itself: its weight is the size of its SSD, in MiB."""
+        settings = self._settings
+        host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
+        shown = host.encode()[:MAX_NODE_BYTES].decode(errors="ignore")
+        return Member(settings.id, settings.address, max(1, self._budget_bytes >> 20), shown)
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of the SSD."""
+        return self._budget_bytes
+
+    def serves(self, task: str) -> bool:
+        topic = RingTopic.parse(task)
+        return topic is not None and topic.ring == self._settings.ring
+
+    def held(self, task: str) -> HeldChunks:
+        topic = RingTopic.parse(task)
+        assert topic is not None
+        if topic.dataset is None:
+            return _NoChunks(self)
+        with self._lock:
+            found = self._datasets.get(task)
+            if found is None:
+                found = self._datasets[task] = DatasetChunks(topic.dataset, self._parts)
+                log.info("dataset %s is asked for", topic.dataset.name)
+                if len(self._datasets) > _MAX_DATASETS:
+                    self._datasets.popitem(last=False)  # who is connected keeps it
+            return found
+
+    def status(self) -> NodeStatus:
+        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD. At most a second old."""
+        return self._status()
+
+    def statistics(self) -> CacheNodeStatistics:
+        assert self._server is not None
+        return CacheNodeStatistics(
+            from_store_bytes=self._traffic.from_store_bytes,
+            from_ssd_bytes=self._traffic.from_ssd_bytes,
+            memory_bytes=self._memory.held[1],
+            datasets=len(self._datasets),
+            tier=self._tier.statistics(),
+            server=self._server.statistics(),
+        )
+
+    def close(self, timeout_s: float = 3.0) -> None:
+        """In order: leave the ring, end connections, close the SSD; what is queued for it is written as far as there is time."""
+        deadline = time.monotonic() + timeout_s
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        if self._heartbeat is not None:
+            self._heartbeat.end(min(LEAVE_S, timeout_s))
+        if self._server is not None:
+            self._server.close(left_s() / 3)
+        self._tier.wait_until_written(left_s() / 2)
+        self._tier.close(left_s())
+
+    def __enter__(self) -> CacheNode:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _status(self) -> NodeStatus:
+        pieces, _ = self._memory.held
+        return NodeStatus(
+            budget_bytes=self._budget_bytes,
+            held_bytes=self._occupied_bytes(),
+            pieces=pieces,
+            from_store_bytes=self._traffic.from_store_bytes,
+            from_peers_bytes=self._traffic.from_ssd_bytes,
+        )
+
+    def _occupied_bytes(self) -> int:
+        looked, occupied = self._occupied
+        now, segments = time.monotonic(), self._tier.segments
+        if segments is not None and now - looked > _COUNTED_EVERY_S:
+            found = self._tier.call(lambda: sum(one.bytes for one in segments.occupancy()), 0)
+            occupied = occupied if found is None else found
+            self._occupied = now, occupied
+        return occupied
+
+
+class _NoChunks:
+    """Implements `HeldChunks`: for who only asks how a node is."""
+
+    def __init__(self, node: CacheNode) -> None:
+        self.status = node.status
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        return None
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        return None
+
+    def piece(self, piece: Piece) -> memoryview | None:
+        return None
+
+    def is_coming(self, piece: Piece) -> bool:
+        return False
+
+    def bring(self, piece: Piece) -> None:
+        raise NoRoom("no dataset was named")
+
+
+def _budget_bytes(settings: CacheNodeSettings, tier: SsdTier) -> int:
+    """The same after a restart: by it a node's share is reckoned."""
+    if settings.ssd.budget_bytes is not None:
+        return settings.ssd.budget_bytes
+    segments = tier.segments
+    if segments is None:
+        raise ConfigError(
+            f"the SSD folder {settings.ssd.folder} does not answer, so its size is not known",
+            "say it: --ssd-size",
+        )
+    return segments.budget_regions * segments.region_bytes

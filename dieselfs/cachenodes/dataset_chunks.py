@@ -1,0 +1,247 @@
+"""The chunks of one dataset as a cache node serves them: from what it has just read, from its SSD, or from the store, each once.
+
+What comes from the store is verified before it is kept. A part that is read of a chunk on the SSD costs that part; several soon after another, the
+chunk. What is not on the SSD comes whole from the store: others will want the rest, and a node that is asked for a chunk owns it. While
+the SSD is out of service nothing would be kept, and who wants parts is told to read them from the store itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef, decode_preamble
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader, verify_blocks
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.tier import Offer, SsdTier
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
+from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.piece import Piece, is_whole
+from dieselfs.peercache.held_chunks import NodeStatus
+
+STORE_READS: Final = 24
+"""At a time, of all datasets of a node."""
+_STORE_WAIT_S: Final = 5.0
+"""For one of them. Later the client had better read the store itself: this node's does not answer, or not fast enough."""
+BURST_S: Final = 1.0
+_BURST: Final = 4
+"""When a quarter of a chunk was asked for by parts within `BURST_S`, the chunk is read."""
+_REMEMBERED: Final = 4096
+_BLOCK_BYTES: Final = 4 << 20
+"""By which chunks above 16 MiB are fetched, counted from the beginning of their objects."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeTraffic:
+    """Bytes since the node began. Counted by all threads without a lock: see `NodeMemory`."""
+
+    from_store_bytes: int = 0
+    from_ssd_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What the datasets of a node have in common."""
+
+    store: ObjectStore
+    tier: SsdTier
+    memory: ChunkMemory
+    flights: SingleFlight
+    reads: threading.BoundedSemaphore
+    traffic: NodeTraffic
+    status: Callable[[], NodeStatus]
+
+
+class DatasetChunks:
+    """Implements `HeldRanges`. Thread-safe."""
+
+    def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
+        self._dataset, self._node = dataset, node
+        self._reader = ChunkReader(node.store, dataset)
+        self._asked: dict[bytes, tuple[float, int]] = {}
+        """Of chunks that were asked for by parts: since when, and how many bytes."""
+
+    # What is in memory.
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        found = self._node.memory.whole(chunk.value)
+        return None if found is None else found.payload
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        found = self._node.memory.whole(chunk.value)
+        return None if found is None else found.head
+
+    def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
+        return self._node.memory.part((chunk.id.value, chunk.head_bytes + start, length))
+
+    def piece(self, piece: Piece) -> memoryview | None:
+        if is_whole(piece.chunk):
+            whole = self.payload(piece.chunk.id)
+            if whole is not None or piece.file is None:
+                return whole
+        return self._node.memory.part(_part_of(piece))
+
+    def unit(self, chunk: ChunkRef, start: int, length: int) -> Piece:
+        if self._is_burst(chunk, length) or self._node.flights.is_under_way(chunk.id.value):
+            return Piece(chunk)
+        return Piece(chunk, FileExtent(chunk, start, length, 0))
+
+    def is_coming(self, piece: Piece) -> bool:
+        return self._node.flights.is_under_way(piece.chunk.id.value)
+
+    def status(self) -> NodeStatus:
+        return self._node.status()
+
+    # What is not.
+
+    def bring(self, piece: Piece) -> None:
+        """Raises `NoRoom` if the client had better ask the store."""
+        chunk = piece.chunk
+        if self.piece(piece) is not None:
+            return
+        if not is_whole(chunk):
+            self._bring_large(piece)
+        elif piece.file is None:
+            self._node.flights.run(chunk.id.value, lambda: self._bring_whole(chunk))
+        else:
+            self._bring_part(chunk, _part_of(piece))
+
+    def _bring_whole(self, chunk: ChunkRef) -> None:
+        if self.payload(chunk.id) is not None:  # by who was before us
+            return
+        data = self._node.tier.read(chunk.id.value, 0, None)
+        if data is None:
+            self._fetch(chunk)
+            return
+        head_bytes = decode_preamble(data).head_bytes
+        if (head_bytes, len(data)) != (chunk.head_bytes, chunk.head_bytes + chunk.payload_bytes):
+            raise Corrupt(f"chunk {chunk.id} has other lengths than were asked for")
+        self._node.traffic.from_ssd_bytes += len(data)
+        self._keep_whole(chunk, data)
+
+    def _bring_part(self, chunk: ChunkRef, part: Part) -> None:
+        data = self._node.tier.read(*part)
+        if data is not None:
+            self._node.traffic.from_ssd_bytes += len(data)
+            self._node.memory.put_part(part, data)
+            return
+        if self._node.tier.segments is None:
+            raise NoRoom("the SSD is out of service")
+        self._node.flights.run(chunk.id.value, lambda: self._bring_whole(chunk))
+        payload = self.payload(chunk.id)
+        if payload is not None:
+            start = part[1] - chunk.head_bytes
+            copy = bytes(payload[start : start + part[2]])
+            self._node.memory.put_part(part, memoryview(copy))
+
+    def _fetch(self, chunk: ChunkRef) -> None:
+        """The whole chunk from the store."""
+        data = self._read_store(chunk, 0, None)
+        self._reader.verified(data, chunk)
+        self._keep_whole(chunk, data)
+        self._offer(chunk, 0, data, is_end=True)
+
+    def _keep_whole(self, chunk: ChunkRef, data: memoryview) -> None:
+        whole = WholeChunk(data[: chunk.head_bytes], data[chunk.head_bytes :])
+        self._node.memory.put_whole(chunk.id.value, whole)
+
+    def _bring_large(self, piece: Piece) -> None:
+        """A piece of a file in a chunk above 16 MiB, verified by its blocks' hashes, which are in the chunk's head."""
+        part, file = _part_of(piece), piece.file
+        assert file is not None
+        hashes = self._reader.block_hashes(file)
+        data = self._node.tier.read(*part)
+        if data is not None:
+            try:
+                verify_blocks(data, file, piece.start, hashes)
+            except Corrupt:
+                data = None  # it came so from the store, which may be whole again
+            else:
+                self._node.traffic.from_ssd_bytes += len(data)
+        if data is None:
+            data = self._from_blocks(piece.chunk, part)
+            if len(data) != piece.length:
+                raise Corrupt(f"chunk {piece.chunk.id} ends inside a file")
+            verify_blocks(data, file, piece.start, hashes)
+        self._node.memory.put_part(part, data)
+
+    def _from_blocks(self, chunk: ChunkRef, part: Part) -> memoryview:
+        """Each block is read from the store once, however many pieces it is a part of."""
+        _, start, length = part
+        found = bytearray()
+        for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
+            block = self._block(chunk, begin)
+            found += block[max(0, start - begin) : start + length - begin]
+        return memoryview(found).toreadonly()
+
+    def _block(self, chunk: ChunkRef, begin: int) -> memoryview:
+        end = min(begin + _BLOCK_BYTES, chunk.head_bytes + chunk.payload_bytes)
+        key: Part = chunk.id.value, begin, end - begin
+        memory = self._node.memory
+        for _ in range(3):  # it may have left again before we have looked
+            block = memory.part(key)
+            if block is not None:
+                return block
+            self._node.flights.run(key, lambda: self._fetch_block(chunk, key))
+        raise NoRoom("the node has no memory for what it reads")
+
+    def _fetch_block(self, chunk: ChunkRef, key: Part) -> None:
+        if self._node.memory.part(key) is not None:
+            return
+        data = self._node.tier.read(*key)
+        if data is None:
+            data = self._read_store(chunk, key[1], key[2])
+            if len(data) != key[2]:
+                raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
+            is_end = key[1] + key[2] == chunk.head_bytes + chunk.payload_bytes
+            self._offer(chunk, key[1], data, is_end=is_end)
+        self._node.memory.put_part(key, data)
+
+    def _offer(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
+        tier = self._node.tier
+        segments = tier.segments
+        if segments is not None and tier.admits(self._dataset.id, chunk.id.value):
+            first = begin // segments.segment_bytes
+            tier.offer(Offer(self._dataset.id, chunk.id.value, first, data, is_end))
+
+    def _read_store(self, chunk: ChunkRef, begin: int, length: int | None) -> memoryview:
+        key = chunk_key(self._dataset.name, chunk.id)
+        node = self._node
+        if not node.reads.acquire(timeout=_STORE_WAIT_S):
+            raise NoRoom("too many reads of the store wait")
+        try:
+            began = time.monotonic()
+            data = (
+                node.store.get(key) if length is None else node.store.get_range(key, begin, length)
+            )
+            node.tier.store_took(time.monotonic() - began, len(data))
+        finally:
+            node.reads.release()
+        node.traffic.from_store_bytes += len(data)
+        return memoryview(data)
+
+    def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
+        """Whether so much of a chunk is asked for by parts that it had better be read."""
+        now, asked = time.monotonic(), self._asked
+        since, total = asked.get(chunk.id.value, (now, 0))
+        if now - since > BURST_S:
+            since, total = now, 0
+        if len(asked) >= _REMEMBERED:
+            self._asked = asked = {}
+        asked[chunk.id.value] = since, total + length
+        return _BURST * (total + length) >= chunk.payload_bytes
+
+
+def _part_of(piece: Piece) -> Part:
+    """Where it lies in its chunk's object."""
+    assert piece.file is not None
+    begin = piece.chunk.head_bytes + piece.file.offset + piece.start
+    return piece.chunk.id.value, begin, piece.length

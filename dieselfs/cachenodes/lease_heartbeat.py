@@ -1,0 +1,50 @@
+"""A node of a ring says once a second that it is there. Who else is, it need not know: nodes ask each other nothing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from dieselfs.errors import DirectoryUnavailable
+from dieselfs.peercache.directory import HEARTBEAT_S, Directory
+from dieselfs.peercache.members import Member
+
+log = logging.getLogger(__name__)
+
+
+class LeaseHeartbeat:
+    """From when it is made until `end`. The directory is used by this alone."""
+
+    def __init__(self, directory: Directory, me: Member) -> None:
+        self._directory, self._me = directory, me
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ring-heartbeat", daemon=True)
+        self._thread.start()
+
+    def end(self, timeout_s: float) -> None:
+        """Give the lease back, if that can be done in time: clients then go elsewhere at once."""
+        self._ending.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_out = warned_of_namesake = False
+        while not self._ending.is_set():
+            try:
+                listed = self._directory.announce(self._me)
+            except DirectoryUnavailable as error:
+                if not is_out:
+                    log.warning("this node can't be found by new clients of its ring: %s", error)
+                is_out = True
+            else:
+                if is_out:
+                    log.warning("this node can be found again")
+                is_out = False
+                twins = [one for one in listed if one.id == self._me.id and one != self._me]
+                if twins and not warned_of_namesake:
+                    warned_of_namesake = True
+                    log.warning(
+                        "%s announces itself as %s too: give each node an address of its own (--advertise)",
+                        *(twins[0].node or "another node", self._me.id),
+                    )
+            self._ending.wait(HEARTBEAT_S)
+        self._directory.leave(self._me)

@@ -1,0 +1,149 @@
+"""The nodes of a ring that one process may ask for chunks of one dataset: it finds and pings them itself.
+
+A client is a member of weight 0: it owns nothing, is not announced, and nobody asks it. All begins with the first read, which waits until it is known
+who answers, for a second at most.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any, Final
+
+from chunkstore.after_fork import renew_now_and_after_fork
+from chunkstore.chunk_format import DatasetRef
+from dieselfs.cachenodes.ring_settings import RingSettings
+from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.errors import ConfigError
+from dieselfs.peercache.breakers import Breakers
+from dieselfs.peercache.directory import Directory
+from dieselfs.peercache.members import Member, View
+from dieselfs.peercache.membership import TaskMembership
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.placement import Placement, reachable
+from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.peercache.settings import StaticPeers
+from dieselfs.peercache.static_directory import StaticDirectory
+from dieselfs.peercache.task_peers import Peers
+from metadata.errors import IndexUnavailable
+
+FIRST_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.005
+
+
+class RingPeers:
+    """Implements `KnownPeers`. Thread-safe; a forked child has connections, pings and breakers of its own. Pickles to what it was made of."""
+
+    def __init__(self, settings: RingSettings, dataset: DatasetRef) -> None:
+        self._settings, self._dataset = settings, dataset
+        self._joining: threading.Lock
+        self._joined: _Joined | None
+        self._peers: Peers | None
+        self._end: weakref.finalize[..., RingPeers] | None = None
+        renew_now_and_after_fork(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RingPeers, (self._settings, self._dataset)
+
+    def renew(self) -> None:
+        """In a forked child, which has none of its parent's threads."""
+        self._joining = threading.Lock()
+        self._joined = self._peers = None
+        if self._end is not None:
+            self._end.detach()
+            self._end = None
+
+    def current(self) -> Peers | None:
+        """None: nobody is known yet. 0.2 µs most of the time."""
+        joined = self._joined or self._join()
+        view, peers = joined.board.current(), self._peers
+        if view is None:
+            return None
+        if peers is None or peers.view is not view:
+            placement = None if peers is None else peers.placement
+            if placement is None or placement.members != reachable(view):
+                placement = Placement.of(view)
+            peers = Peers(view, placement, joined.client, joined.breakers, joined.runtime)
+            self._peers = peers
+        return peers
+
+    def breakers(self) -> Breakers | None:
+        return None if self._joined is None else self._joined.breakers
+
+    def close(self) -> None:
+        """Connections and pings end; the next read begins anew."""
+        with self._joining:
+            end, self._end = self._end, None
+            self._joined = self._peers = None
+        if end is not None:
+            end()
+
+    def _join(self) -> _Joined:
+        with self._joining:
+            if self._joined is None:
+                joined = _Joined(self._settings, self._dataset)
+                self._end = weakref.finalize(self, joined.close)
+                self._end.atexit = False  # threads end with the process
+                joined.wait_for_first_look()
+                self._joined = joined
+            return self._joined
+
+
+class _Joined:
+    """One process's part in a ring, while it has one."""
+
+    def __init__(self, settings: RingSettings, dataset: DatasetRef) -> None:
+        self.runtime: Runtime = OperatingSystem()
+        me = Member(f"client/{os.getpid()}", Address("client", 1), 0)
+        topic = str(RingTopic(settings.name, dataset))
+        self.client = PeerClient(self.runtime, settings.secret, topic, me.id)
+        self.board = _Board()
+        self.breakers = Breakers(self.runtime.now)
+        directory = ring_directory(settings)
+        self._membership = TaskMembership(self.runtime, directory, self.client, me, self.board)
+        self._membership.start()
+
+    def wait_for_first_look(self) -> None:
+        deadline = self.runtime.now() + FIRST_LOOK_S
+        while self.runtime.now() < deadline:
+            published, view = self.board.current(), self._membership.view
+            others = {member.id for member in view.members} - {view.me.id}
+            if published is not None and others <= view.answered.keys() | view.silent:
+                self.board.publish(view)
+                return
+            self.runtime.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        self._membership.close(0.0)
+        self.client.close()
+
+
+class _Board:
+    """Implements `ViewBoard`, for this process alone."""
+
+    def __init__(self) -> None:
+        self._view: View | None = None
+
+    def publish(self, view: View) -> None:
+        self._view = view
+
+    def withdraw(self) -> None:
+        self._view = None
+
+    def current(self) -> View | None:
+        return self._view
+
+
+def ring_directory(settings: RingSettings) -> Directory:
+    """As a client looks into it. `ConfigError`."""
+    if isinstance(settings.directory, StaticPeers):
+        return StaticDirectory(settings.directory.addresses)
+    try:
+        return RedisDirectory(
+            settings.directory.url, str(RingTopic(settings.name)), only_looks=True
+        )
+    except IndexUnavailable as error:
+        raise ConfigError(f"the nodes of a ring are looked for in Redis: {error}") from error

@@ -1,0 +1,50 @@
+"""What a client of a ring asks for in its hello, where a node of a task names the task: the ring, and one dataset of its store.
+
+    ring/NAME                           nothing but pings
+    ring/NAME/DATASET-ID/DATASET        chunks of a dataset; the id as 32 hexadecimal digits
+
+So requests name chunks alone, as everywhere on the wire, and both proofs of the handshake are over the dataset as well.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.object_keys import check_dataset_name
+
+_RING_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DATASET_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class RingTopic:
+    """As text at most 231 bytes, of the 255 that a hello takes."""
+
+    ring: str
+    dataset: DatasetRef | None = None
+
+    def __str__(self) -> str:
+        if self.dataset is None:
+            return f"ring/{self.ring}"
+        return f"ring/{self.ring}/{self.dataset.id.hex()}/{self.dataset.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> RingTopic | None:
+        """None for anything else. A dataset's name becomes a part of object keys: it is one that a dataset can have."""
+        match text.split("/"):
+            case ["ring", ring] if is_ring_name(ring):
+                return cls(ring)
+            case ["ring", ring, id, name] if is_ring_name(ring) and _DATASET_ID.fullmatch(id):
+                try:
+                    check_dataset_name(name)
+                except ValueError:
+                    return None
+                return cls(ring, DatasetRef(name, bytes.fromhex(id)))
+        return None
+
+
+def is_ring_name(text: str) -> bool:
+    return _RING_NAME.fullmatch(text) is not None
