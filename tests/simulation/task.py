@@ -190,6 +190,8 @@ class World:
                     step = int(scheduler.now / step_s) + 1
                     scheduler.sleep(step * step_s - scheduler.now, "the next step")
                     choice = random.Random(f"{self.seed} {step}")
+                    if draw.random() < 0.3:
+                        continue  # held up by something else
                 else:
                     if scenario.pause_s:
                         scheduler.sleep(draw.expovariate(1 / scenario.pause_s), "its next read")
