@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,9 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
 
+T = TypeVar("T")
 HEAD_GUESS_BYTES = 128 << 10
 """Read when the length of a head is not known: holds the head of 1,024 files with names of 70 bytes."""
 MAX_WHOLE_BYTES = 16 << 20
@@ -68,7 +69,7 @@ class ChunkReader:
     """The chunks of one dataset in an object store; implements `ChunkSource`. Thread-safe."""
 
     def __init__(
-        self, store: ObjectStore, dataset: DatasetRef, expected: Expected | None = None
+        self, store: ObjectReader, dataset: DatasetRef, expected: Expected | None = None
     ) -> None:
         """Whole chunks must hold what is `expected` of them; of single files their readers say it."""
         self.dataset = dataset
@@ -79,11 +80,15 @@ class ChunkReader:
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
         """Preamble and header by one ranged read (two if the length is not given and the guess was short)."""
+        return self._sound(chunk_id, lambda: self._head(chunk_id, head_bytes))
+
+    def _head(self, chunk_id: ChunkId, head_bytes: int | None) -> ChunkHead:
         key = chunk_key(self.dataset.name, chunk_id)
-        data = self._store.get_range(key, 0, head_bytes or HEAD_GUESS_BYTES)
+        data = memoryview(self._store.get_range(key, 0, head_bytes or HEAD_GUESS_BYTES))
         wanted = decode_preamble(data).head_bytes
         if len(data) < wanted:
-            data += self._store.get_range(key, len(data), wanted - len(data))
+            rest = self._store.get_range(key, len(data), wanted - len(data))
+            data = memoryview(b"".join((data, rest)))
         return self._checked(decode_head(data, chunk_id))
 
     def payload(self, chunk: ChunkRef) -> memoryview:
@@ -92,8 +97,21 @@ class ChunkReader:
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         """(head, payload) by one get, verified as `payload` is."""
+        return self._sound(chunk.id, lambda: self._whole(chunk))
+
+    def _whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         data = memoryview(self._store.get(chunk_key(self.dataset.name, chunk.id)))
         return data[: chunk.head_bytes], self.verified(data, chunk)
+
+    def _sound(self, chunk: ChunkId, read: Callable[[], T]) -> T:
+        """What is read; if it is damaged and may have been a copy, once more from the store itself."""
+        try:
+            return read()
+        except Corrupt:
+            store = self._store
+            if isinstance(store, KeepsCopies) and store.forget(chunk_key(self.dataset.name, chunk)):
+                return read()
+            raise
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
         """The payload of a chunk's object that came from anywhere. `Corrupt` unless it is that chunk, of this dataset and these lengths, its
@@ -115,6 +133,9 @@ class ChunkReader:
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         """A part of one file: the file by one ranged get, or the 256 KiB blocks that the range touches."""
+        return self._sound(file.chunk.id, lambda: self._read(file, start, length))
+
+    def _read(self, file: FileExtent, start: int, length: int) -> memoryview:
         if file.length > BLOCK_BYTES:
             return self._read_blocks(file, start, length)
         data = memoryview(self._range(file.chunk, file.offset, file.length))
@@ -147,6 +168,13 @@ class ChunkReader:
     def _read_merged(
         self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
     ) -> list[tuple[int, memoryview]]:
+        return self._sound(
+            files[positions[0]].chunk.id, lambda: self._merged(files, positions, merged)
+        )
+
+    def _merged(
+        self, files: Sequence[FileExtent], positions: Sequence[int], merged: MergedRange
+    ) -> list[tuple[int, memoryview]]:
         chunk = files[positions[0]].chunk
         data = memoryview(self._range(chunk, merged.start, merged.length))
         found = []
@@ -160,7 +188,7 @@ class ChunkReader:
         self, files: Sequence[FileExtent], position: int
     ) -> list[tuple[int, memoryview]]:
         file = files[position]
-        return [(position, self._read_blocks(file, 0, file.length))]
+        return [(position, self.read(file, 0, file.length))]
 
     def _read_blocks(self, file: FileExtent, start: int, length: int) -> memoryview:
         if not length:
@@ -172,12 +200,12 @@ class ChunkReader:
         verify_blocks(data, file, begin, hashes)
         return data[start - begin : start - begin + length]
 
-    def _range(self, chunk: ChunkRef, start: int, length: int) -> bytes:
+    def _range(self, chunk: ChunkRef, start: int, length: int) -> Buffer:
         """Bytes of the payload. No request is for more than 16 MiB, so that its deadline does not depend on what was asked for."""
         get_range = partial(self._store.get_range, chunk_key(self.dataset.name, chunk.id))
         begin, end = chunk.head_bytes + start, chunk.head_bytes + start + length
         if length <= MAX_WHOLE_BYTES:
-            data = get_range(begin, length)
+            data: Buffer = get_range(begin, length)
         else:
             starts = range(begin, end, MAX_WHOLE_BYTES)
             parts = [partial(get_range, at, min(MAX_WHOLE_BYTES, end - at)) for at in starts]

@@ -16,7 +16,7 @@ from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.errors import ConfigError
 from dieselfs.node_memory.task_folder import VARIABLE
 
@@ -70,6 +70,6 @@ def index_folder(folder: Path) -> Path:
     return base / f"dieselfs-ssd-{os.geteuid()}" / name
 
 
-def with_tier(store: ObjectStore, dataset: DatasetRef, tier: SsdTier | None) -> ObjectStore:
-    """The store behind the tier, if there is one."""
+def with_tier(store: ObjectStore, dataset: DatasetRef, tier: SsdTier | None) -> ObjectReader:
+    """What chunk readers read from: the store behind the tier, if there is one."""
     return store if tier is None else TieredStore(store, dataset, tier)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from chunkstore.ssd.segment_index import FREE, Order, Region
@@ -31,20 +31,40 @@ def next_region(
     region_bytes: int,
     order: Order,
     now: float,
+    busy: Container[int] = (),
 ) -> Region | None:
     """The region that a dataset may fill next: of its own, if it is at its quota, else a free one, one whose time is over, or the next in
-    `order`. None: all others are pinned, or the quota has no room for one region.
+    `order`. None: all others are pinned or busy, or the quota has no room for one region.
     """
     limits = limits_of(dataset)
     own = [region for region in regions if region.state != FREE and region.dataset == dataset]
+    available = [region for region in regions if region.number not in busy]
     if limits.quota_bytes is not None and (len(own) + 1) * region_bytes > limits.quota_bytes:
+        own = [region for region in own if region.number not in busy]
         return min(own, key=_rank(order), default=None)
-    free = [region for region in regions if region.state == FREE]
+    free = [region for region in available if region.state == FREE]
     if free:
         return min(free, key=lambda region: region.number)
-    evictable = [region for region in regions if not limits_of(region.dataset).pinned]
+    evictable = [region for region in available if not limits_of(region.dataset).pinned]
     expired = [region for region in evictable if _is_expired(region, limits_of, now)]
     return min(expired or evictable, key=_rank(order), default=None)
+
+
+def above_quota(
+    regions: Sequence[Region], limits_of: LimitsOf, region_bytes: int, order: Order
+) -> list[Region]:
+    """Those that must go because a quota is lower now than what is held, the next ones first."""
+    held: dict[bytes, list[Region]] = {}
+    for region in regions:
+        if region.state != FREE:
+            held.setdefault(region.dataset, []).append(region)
+    found = []
+    for dataset, own in held.items():
+        quota_bytes = limits_of(dataset).quota_bytes
+        if quota_bytes is not None:
+            surplus = len(own) - quota_bytes // region_bytes
+            found += sorted(own, key=_rank(order))[: max(0, surplus)]
+    return found
 
 
 def _rank(order: Order) -> Callable[[Region], tuple[float, int]]:

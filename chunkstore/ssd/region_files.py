@@ -2,7 +2,7 @@
 
     <folder>/geometry.json    sizes, fixed when the folder was made, and the tier's random id
     <folder>/budget           bytes that all files together may take
-    <folder>/lock             byte n is locked by the process that fills region n
+    <folder>/lock             byte n is locked by the process that fills region n; others by who fetches a chunk
     <folder>/regions/<n>      table (twice), then data; all blocks reserved when it is made
 
 Every call may block, and raises `OSError`. POSIX locks are dropped by closing *any* descriptor of the file, so a process opens it once and never closes it.
@@ -15,11 +15,14 @@ import json
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
+
+import xxhash
 
 from chunkstore.ssd.region_table import (
     PAGE_BYTES,
@@ -31,15 +34,22 @@ from chunkstore.ssd.region_table import (
 from chunkstore.ssd.segments import BLOCKS, DEFAULT_SEGMENT_BYTES
 from chunkstore.stores.object_store import Buffer
 
+_SEGMENT_BYTES: Final = [BLOCKS * PAGE_BYTES << n for n in range(8)]
 _MIN_REGION_BYTES: Final = 4 << 20
 _MAX_REGION_BYTES: Final = 64 << 20
 _REGIONS_WANTED: Final = 256
 """Of a small budget: so that a region that is used again is a small part of it."""
-_BESIDE_BYTES: Final = 64 << 10
-"""Of the budget, for folders and small files."""
+_BESIDE_BYTES: Final = 1 << 20
+"""Of the budget, for folders, small files and probes."""
 _READAHEAD_BYTES: Final = 128 << 10
 _EXCLUSIVE: Final = 1 << 40
 """The byte that who reads all tables, or changes the number of regions, locks."""
+_CLAIMS: Final = 1 << 61
+"""Bytes from here on are locked by who fetches a chunk: one each, by the chunk's hash."""
+_PARTS_AT_ONCE: Final = 512
+"""Of a gathered write: IOV_MAX is 1,024."""
+_LEFT_OVER_S: Final = 3600.0
+"""A temporary file of this age is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,11 @@ class Geometry:
     def data_offset(self) -> int:
         return 2 * self.slot_bytes
 
+    @property
+    def least_bytes(self) -> int:
+        """The smallest budget that has room for anything."""
+        return _BESIDE_BYTES + self.region_bytes + PAGE_BYTES
+
     def regions_within(self, budget_bytes: int) -> int:
         """How many files a budget has room for, with what the file system needs beside them."""
         return max(0, budget_bytes - _BESIDE_BYTES) // (self.region_bytes + PAGE_BYTES)
@@ -92,27 +107,29 @@ class RegionFiles:
 
         `ValueError` for sizes that make no sense.
         """
-        if segment_bytes % (BLOCKS * PAGE_BYTES) or not (1 << 15) <= segment_bytes <= (4 << 20):
-            raise ValueError("a segment has 32 KiB to 4 MiB, in multiples of 32 KiB")
+        if segment_bytes not in _SEGMENT_BYTES:
+            raise ValueError("a segment has 32 KiB to 4 MiB, a power of two")
         self.folder = folder
-        (folder / "regions").mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / "regions").mkdir(mode=0o700, exist_ok=True)
+        known = budget_bytes if budget_bytes is not None else self.budget_bytes
+        wanted = region_bytes_for(known, segment_bytes)
+        self.geometry = _geometry(folder, wanted, segment_bytes)
+        if not self.geometry.regions_within(known):
+            raise ValueError(
+                f"a tier of {known} bytes is too small: {folder} needs {self.geometry.least_bytes} at least"
+            )
         if budget_bytes is not None:
             _replace(folder / "budget", str(budget_bytes))
-        budget_bytes = self._budget_bytes()
-        wanted = region_bytes_for(budget_bytes, segment_bytes)
-        self.geometry = _geometry(folder, wanted, segment_bytes)
-        if not self.count:
-            raise ValueError(
-                f"a tier of {budget_bytes} bytes is too small: give it 64 MiB at least"
-            )
         self._locks = _locks_of(folder)
 
     @property
     def count(self) -> int:
         """How many regions there may be. Another process may have said so since: 5 µs."""
-        return self.geometry.regions_within(self._budget_bytes())
+        return self.geometry.regions_within(self.budget_bytes)
 
-    def _budget_bytes(self) -> int:
+    @property
+    def budget_bytes(self) -> int:
         try:
             return int((self.folder / "budget").read_text())
         except FileNotFoundError:
@@ -136,6 +153,21 @@ class RegionFiles:
     def unlock_all(self) -> None:
         self._locks.release(_EXCLUSIVE)
 
+    def claim(self, name: bytes) -> bool:
+        """Whether nobody else on the node is at something of this name; `disclaim` ends it, or the end of the process. Two names may be taken for one."""
+        return self._locks.take(_claim(name))
+
+    def disclaim(self, name: bytes) -> None:
+        self._locks.release(_claim(name))
+
+    def remove_left_overs(self) -> None:
+        """Temporary files of processes that were killed."""
+        for folder in (self.folder, self.folder / "datasets"):
+            for path in folder.glob(".*"):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _LEFT_OVER_S:
+                        path.unlink()
+
     def table(self, region: int) -> RegionTable | None:
         """What it says of itself; None if it says nothing sound, or is not there."""
         size = self.geometry.slot_bytes
@@ -153,15 +185,19 @@ class RegionFiles:
         try:
             os.posix_fallocate(fd, 0, self.geometry.region_bytes)
         except BaseException:
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # it had not all its blocks, so nothing of it counts
             raise
         finally:
             os.close(fd)
 
     def write(self, region: int, offset: int, parts: Sequence[Buffer]) -> None:
         with self._opened(region, os.O_WRONLY) as fd:
-            if os.pwritev(fd, parts, offset) != sum(map(len, parts)):
-                raise OSError(f"a write to region {region} was cut short")
+            for first in range(0, len(parts), _PARTS_AT_ONCE):
+                some = parts[first : first + _PARTS_AT_ONCE]
+                length = sum(map(len, some))
+                if os.pwritev(fd, some, offset) != length:
+                    raise OSError(f"a write to region {region} was cut short")
+                offset += length
 
     def write_table(self, region: int, table: RegionTable) -> None:
         """Into the slot of its turn; the other one stays."""
@@ -257,13 +293,23 @@ class _RegionLocks:
             while byte in self._mine:
                 self._released.wait()
             self._mine.add(byte)
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, byte)
+        except BaseException:
+            with self._released:
+                self._mine.discard(byte)
+                self._released.notify_all()
+            raise
 
     def release(self, byte: int) -> None:
         with self._released:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
             self._mine.discard(byte)
             self._released.notify_all()
+
+
+def _claim(name: bytes) -> int:
+    return _CLAIMS + (int(xxhash.xxh3_64_intdigest(name)) >> 4)
 
 
 _open_locks: dict[tuple[int, int], _RegionLocks] = {}

@@ -4,19 +4,22 @@
     regions    region (4, big-endian)               →  state, generation, dataset, bytes, entries, born, last used
     contents   region (4, big-endian)               →  the keys of its segments, one after the other
 
-Every method is one transaction. `lmdb.Error` means that the index can't be used: its owner throws it away and reads the tables again.
+Every method is one transaction. `lmdb.Error` means that the index can't be used just now; one that can't be opened is thrown away, and made again from the
+tables.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import lmdb
 
+from chunkstore.ssd.index_environment import acquire, release
 from chunkstore.ssd.segments import CHECKSUMS_BYTES, Placed, Segment
 
 Order: TypeAlias = Literal["lru", "fifo"]
@@ -27,9 +30,14 @@ _REGION_KEY: Final = struct.Struct(">I")
 _REGION: Final = struct.Struct("<BQ16sIIQd")
 _META: Final = b"view of"
 FREE, FILLING, FULL = range(3)
-_BYTES_A_SEGMENT: Final = 512
-"""Of map, which is address space and not memory: about 150 are used."""
-_LEAST_MAP_BYTES: Final = 16 << 20
+UNSOUND: Final = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
+"""The index is damaged, and not only out of reach just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +59,26 @@ class Region:
 
 
 class SegmentIndex:
-    """Thread-safe, and shared between processes; a forked child opens its own."""
+    """Thread-safe, and shared between processes and between the stores of one; a forked child opens its own."""
 
-    def __init__(self, folder: Path, max_segments: int) -> None:
-        """`folder` is on a tmpfs. `lmdb.Error` if it can't be opened."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._environment: Any = lmdb.open(
-            str(folder),
-            map_size=_LEAST_MAP_BYTES + _BYTES_A_SEGMENT * max_segments,
-            max_dbs=3,
-            sync=False,
-            metasync=False,
-            mode=0o600,
-        )
-        self._segments = self._environment.open_db(b"segments")
-        self._regions = self._environment.open_db(b"regions")
-        self._contents = self._environment.open_db(b"contents")
-        self._environment.reader_check()
+    def __init__(self, folder: Path) -> None:
+        """`folder` is on a tmpfs. `lmdb.Error`, `OSError` if it can't be opened, or is not this user's alone."""
+        self._environment = acquire(folder)
+        self._closed = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether other processes that come now find the same index."""
+        return self._environment.is_there
 
     def close(self) -> None:
-        self._environment.close()
+        if not self._closed:
+            self._closed = True
+            release(self._environment)
+
+    def free_slots_of_the_dead(self) -> None:
+        """A killed reader's slot keeps old pages from being used again, and the index grows."""
+        self._environment.free_slots_of_the_dead()
 
     def is_view_of(self, tables: bytes) -> bool:
         """Whether it was filled from the tables of this name."""
@@ -82,20 +90,29 @@ class SegmentIndex:
         tables: bytes,
         regions: Iterable[tuple[Region, Sequence[tuple[Segment, Placed]]]],
     ) -> None:
-        """Anew, from what the tables say. About 2 µs a segment."""
+        """Anew, from what the tables say. About 3 µs a segment."""
         with self._environment.begin(write=True) as transaction:
-            for database in (self._segments, self._regions, self._contents):
+            of = self._environment
+            for database in (of.segments, of.regions, of.contents):
                 transaction.drop(database, delete=False)
+            everything: list[tuple[bytes, bytes]] = []
             for region, entries in regions:
                 self._put_region(transaction, region)
-                self._put_entries(transaction, region.number, entries)
+                packed = _packed(entries)
+                everything += packed
+                keys = b"".join(key for key, _ in packed)
+                transaction.put(
+                    _REGION_KEY.pack(region.number), keys, db=self._environment.contents
+                )
+            everything.sort(key=itemgetter(0))
+            transaction.cursor(db=self._environment.segments).putmulti(everything)
             transaction.put(_META, tables)
 
     def find(self, chunk: bytes, first: int, count: int) -> list[Placed | None]:
         """Segments `first` … of a chunk. About 1 µs each."""
         found: list[Placed | None] = [None] * count
-        with self._environment.begin(db=self._segments) as transaction:
-            cursor = transaction.cursor()
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(db=self._environment.segments)
             there = cursor.set_range(_KEY.pack(chunk, first))
             while there:
                 key, value = cursor.item()
@@ -112,74 +129,92 @@ class SegmentIndex:
             self._put_region(transaction, region)
             self._put_entries(transaction, region.number, entries)
 
-    def put_region(self, region: Region) -> None:
+    def put_regions(self, regions: Iterable[Region]) -> None:
         with self._environment.begin(write=True) as transaction:
-            self._put_region(transaction, region)
+            for region in regions:
+                self._put_region(transaction, region)
 
     def drop(self, segment: Segment, placed: Placed) -> bool:
         """Forget a segment that is damaged; False if it lies elsewhere by now, or nowhere."""
         key = _KEY.pack(segment.chunk, segment.number)
-        with self._environment.begin(write=True, db=self._segments) as transaction:
-            value = transaction.get(key)
+        with self._environment.begin(write=True) as transaction:
+            value = transaction.get(key, db=self._environment.segments)
             if value is None or Placed(*_PLACED.unpack(value)) != placed:
                 return False
-            return bool(transaction.delete(key))
+            return bool(transaction.delete(key, db=self._environment.segments))
 
     def regions(self) -> list[Region]:
-        with self._environment.begin(db=self._regions) as transaction:
-            return list(self._all(transaction))
-
-    def entries(self, region: int) -> list[tuple[Segment, Placed]]:
-        """The segments that still lie in a region."""
         with self._environment.begin() as transaction:
-            return list(self._entries(transaction, region))
+            return list(self._all(transaction))
 
     def take(
         self,
-        choose: Callable[[Sequence[Region]], Region | None],
+        choose: Callable[[Sequence[Region], Container[int]], Region | None],
         lock: Callable[[int], bool],
         begun: Callable[[Region, int], Region],
     ) -> tuple[Region, Region, list[tuple[Segment, Placed]]] | None:
         """A region to be filled from its beginning: what it was, what it is now, and the segments that lay in it and are forgotten. None if there is none.
 
-        `choose` picks one, `lock` takes it or makes the next be chosen; `begun` says what it is from now on, given the number of its turn.
+        `choose` picks one that is not among the busy ones, `lock` takes it or makes it one of them; `begun` says what it is from now on, given the number of its turn.
         """
+        busy: set[int] = set()
         with self._environment.begin(write=True) as transaction:
-            candidates = list(self._all(transaction))
-            turn = 1 + max((region.born for region in candidates), default=0)
-            while (chosen := choose(candidates)) is not None:
-                candidates.remove(chosen)
+            regions = list(self._all(transaction))
+            turn = 1 + max((region.born for region in regions), default=0)
+            while (chosen := choose(regions, busy)) is not None:
                 if lock(chosen.number):
                     lost = list(self._entries(transaction, chosen.number))
                     self._forget(transaction, chosen.number, lost)
                     taken = begun(chosen, turn)
                     self._put_region(transaction, taken)
                     return chosen, taken, lost
+                busy.add(chosen.number)
         return None
+
+    def add_free(self, count: int) -> None:
+        """Records of those of the first `count` regions that have none."""
+        with self._environment.begin(write=True) as transaction:
+            for number in range(count):
+                value = _region_value(Region(number))
+                transaction.put(
+                    _REGION_KEY.pack(number), value, db=self._environment.regions, overwrite=False
+                )
 
     def touch(self, used: Mapping[int, float]) -> None:
         """Regions that were read, and when."""
-        with self._environment.begin(write=True, db=self._regions) as transaction:
+        with self._environment.begin(write=True) as transaction:
+            regions = self._environment.regions
             for number, when in used.items():
-                value = transaction.get(_REGION_KEY.pack(number))
+                key = _REGION_KEY.pack(number)
+                value = transaction.get(key, db=regions)
                 if value is not None:
                     *rest, last_used = _REGION.unpack(value)
-                    transaction.put(
-                        _REGION_KEY.pack(number), _REGION.pack(*rest, max(last_used, when))
-                    )
+                    record = _REGION.pack(*rest, max(last_used, when))
+                    transaction.put(key, record, db=regions)
 
-    def release(self, number: int, *, remove: bool = False) -> None:
-        """Forget what a region holds; `remove` forgets the region too."""
+    def release(self, number: int, generation: int | None = None, *, remove: bool = False) -> bool:
+        """Forget what a region holds; `remove` forgets the region too. False, and nothing is done, if it is not of this generation any more."""
+        key = _REGION_KEY.pack(number)
         with self._environment.begin(write=True) as transaction:
+            value = transaction.get(key, db=self._environment.regions)
+            if generation is not None and (value is None or _REGION.unpack(value)[1] != generation):
+                return False
             self._forget(transaction, number, list(self._entries(transaction, number)))
-            key = _REGION_KEY.pack(number)
-            value = transaction.get(key, db=self._regions)
             if remove:
-                transaction.delete(key, db=self._regions)
+                transaction.delete(key, db=self._environment.regions)
             elif value is not None:
-                transaction.put(
-                    key, _REGION.pack(FREE, 0, bytes(16), 0, 0, 0, 0.0), db=self._regions
-                )
+                self._put_region(transaction, Region(number))
+            return True
+
+    def forget_chunk(self, chunk: bytes) -> int:
+        """All segments of a chunk; how many there were."""
+        with self._environment.begin(write=True) as transaction:
+            cursor, count = transaction.cursor(db=self._environment.segments), 0
+            there = cursor.set_range(_KEY.pack(chunk, 0))
+            while there and cursor.key()[: len(chunk)] == chunk:
+                there = cursor.delete()
+                count += 1
+            return count
 
     def chunks(self, dataset: bytes) -> dict[bytes, int]:
         """Of a dataset: how many bytes of each chunk are held. About 1 µs a segment."""
@@ -192,37 +227,29 @@ class SegmentIndex:
         return held
 
     def _all(self, transaction: Any) -> Iterator[Region]:
-        for key, value in transaction.cursor(db=self._regions):
+        for key, value in transaction.cursor(db=self._environment.regions):
             yield Region(_REGION_KEY.unpack(key)[0], *_REGION.unpack(value))
 
     def _put_region(self, transaction: Any, region: Region) -> None:
-        value = _REGION.pack(
-            region.state,
-            region.generation,
-            region.dataset,
-            region.used_bytes,
-            region.entries,
-            region.born,
-            region.last_used,
-        )
-        transaction.put(_REGION_KEY.pack(region.number), value, db=self._regions)
+        key = _REGION_KEY.pack(region.number)
+        transaction.put(key, _region_value(region), db=self._environment.regions)
 
     def _put_entries(
         self, transaction: Any, region: int, entries: Sequence[tuple[Segment, Placed]]
     ) -> None:
-        keys = [_KEY.pack(segment.chunk, segment.number) for segment, _ in entries]
-        for key, (_, placed) in zip(keys, entries, strict=True):
-            value = _PLACED.pack(placed.region, placed.offset, placed.length, placed.checksums)
-            transaction.put(key, value, db=self._segments)
-        held = transaction.get(_REGION_KEY.pack(region), b"", db=self._contents)
-        transaction.put(_REGION_KEY.pack(region), bytes(held) + b"".join(keys), db=self._contents)
+        packed = _packed(entries)
+        for key, value in packed:
+            transaction.put(key, value, db=self._environment.segments)
+        held = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
+        keys = b"".join(key for key, _ in packed)
+        transaction.put(_REGION_KEY.pack(region), bytes(held) + keys, db=self._environment.contents)
 
     def _entries(self, transaction: Any, region: int) -> Iterator[tuple[Segment, Placed]]:
         """Those recorded for it that have not been recorded for another region since."""
-        keys = transaction.get(_REGION_KEY.pack(region), b"", db=self._contents)
+        keys = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
         for at in range(0, len(keys), _KEY.size):
             key = keys[at : at + _KEY.size]
-            value = transaction.get(key, db=self._segments)
+            value = transaction.get(key, db=self._environment.segments)
             if value is not None:
                 placed = Placed(*_PLACED.unpack(value))
                 if placed.region == region:
@@ -232,5 +259,29 @@ class SegmentIndex:
         self, transaction: Any, region: int, entries: Sequence[tuple[Segment, Placed]]
     ) -> None:
         for segment, _ in entries:
-            transaction.delete(_KEY.pack(segment.chunk, segment.number), db=self._segments)
-        transaction.delete(_REGION_KEY.pack(region), db=self._contents)
+            transaction.delete(
+                _KEY.pack(segment.chunk, segment.number), db=self._environment.segments
+            )
+        transaction.delete(_REGION_KEY.pack(region), db=self._environment.contents)
+
+
+def _region_value(region: Region) -> bytes:
+    return _REGION.pack(
+        region.state,
+        region.generation,
+        region.dataset,
+        region.used_bytes,
+        region.entries,
+        region.born,
+        region.last_used,
+    )
+
+
+def _packed(entries: Sequence[tuple[Segment, Placed]]) -> list[tuple[bytes, bytes]]:
+    return [
+        (
+            _KEY.pack(segment.chunk, segment.number),
+            _PLACED.pack(placed.region, placed.offset, placed.length, placed.checksums),
+        )
+        for segment, placed in entries
+    ]

@@ -5,10 +5,12 @@ Blocking; raises `OSError` or `lmdb.Error` for whatever is wrong with the SSD or
 
 from __future__ import annotations
 
+import errno
+import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +18,20 @@ from typing import Final
 
 import numpy as np
 
+from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
-from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, next_region
+from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, next_region
 from chunkstore.ssd.region_files import Geometry, RegionFiles
 from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
-from chunkstore.ssd.segment_index import FILLING, FREE, FULL, Order, Region, SegmentIndex
+from chunkstore.ssd.segment_index import (
+    FILLING,
+    FREE,
+    FULL,
+    UNSOUND,
+    Order,
+    Region,
+    SegmentIndex,
+)
 from chunkstore.ssd.segments import (
     DEFAULT_SEGMENT_BYTES,
     Placed,
@@ -30,12 +41,14 @@ from chunkstore.ssd.segments import (
 )
 from chunkstore.stores.object_store import Buffer
 
+log = logging.getLogger(__name__)
+
 Entry = tuple[Segment, Placed]
-TOUCH_INTERVAL_S: Final = 1.0
 IDLE_S: Final = 60.0
 """A region that was not written to for so long is not kept open for its dataset."""
-_WHOLE: Final = 1 << 16
-"""Segments of the largest object that is read whole: more than 16 MiB have."""
+_WHOLE_BYTES: Final = 64 << 20
+"""No larger object is read whole."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +77,21 @@ class SegmentStore:
         limits_of: LimitsOf = lambda dataset: DatasetLimits(),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the folder or makes it; the budget is the folder's, see `RegionFiles`. 0.3 s for 100,000 segments if the index must be filled, 1 ms else."""
+        """Opens the folder or makes it; the budget is the folder's, see `RegionFiles`. About 1 s for 100,000 segments if the index must be filled, some milliseconds else."""
+        self._files = RegionFiles(folder, budget_bytes, segment_bytes)
         self._open_files: Callable[[], RegionFiles] = partial(
-            RegionFiles, folder, budget_bytes, segment_bytes
+            RegionFiles, folder, self._files.budget_bytes, segment_bytes
         )
-        self._files = self._open_files()
-        self._geometry = geometry = self._files.geometry
+        self._geometry = self._files.geometry
         self._order, self._limits_of, self._now = order, limits_of, now
         self._reinsertion = reinsertion or ReinsertNothing()
-        self._index = SegmentIndex(index_folder, geometry.max_entries * (self._files.count + 1))
+        self._index_folder = index_folder
         self._writing = threading.Lock()
         self._filling: dict[bytes, _Filling] = {}
         """By dataset: the region that this process fills."""
         self._used: dict[int, float] = {}
-        self._touched_at = now()
+        self._budget_seen = 0
+        self._index: SegmentIndex
         self._prepare()
 
     @property
@@ -93,20 +107,23 @@ class SegmentStore:
         return self._geometry.segment_bytes
 
     def read(self, chunk: bytes, start: int, length: int) -> memoryview | None:
-        """Bytes of a chunk's object, verified; None if one of its segments is not held, or not sound. The range lies in the object."""
+        """Bytes of a chunk's object as far as it has them, verified; None if one of their segments is not held, or not sound."""
         size = self._geometry.segment_bytes
         first, last = start // size, (start + max(length, 1) - 1) // size
-        placed = self._index.find(chunk, first, last - first + 1)
-        if None in placed:
-            return None
-        entries = [(Segment(chunk, first + n), at) for n, at in enumerate(placed) if at is not None]
+        entries: list[Entry] = []
+        for number, placed in enumerate(self._index.find(chunk, first, last - first + 1), first):
+            if placed is None:
+                return None
+            entries.append((Segment(chunk, number), placed))
+            if placed.length < size:
+                break
         return self._read(entries, start - first * size, length)
 
     def read_whole(self, chunk: bytes) -> memoryview | None:
         """A chunk's whole object, if all of it is held."""
         size = self._geometry.segment_bytes
         entries: list[Entry] = []
-        for number, placed in enumerate(self._index.find(chunk, 0, _WHOLE // (size >> 12))):
+        for number, placed in enumerate(self._index.find(chunk, 0, _WHOLE_BYTES // size)):
             if placed is None:
                 return None
             entries.append((Segment(chunk, number), placed))
@@ -120,19 +137,36 @@ class SegmentStore:
     def append(
         self, dataset: bytes, chunk: bytes, first: int, data: memoryview, is_end: bool
     ) -> bool:
-        """Keep a run of segments of a chunk, from number `first` on; False if there is no room for the dataset. `is_end`: the object ends with it."""
+        """Keep what is missing of a run of segments of a chunk, from number `first` on; False if there is no room for the dataset. `is_end`: the object ends with it."""
         size = self._geometry.segment_bytes
         parts = [data[at : at + size] for at in range(0, len(data), size)]
         if is_end and len(data) % size == 0:
             parts.append(memoryview(b""))  # so that the end can be told
         if not is_end and len(data) % size:
             raise ValueError("only an object's last segment is shorter")
-        segments = [Segment(chunk, first + n) for n in range(len(parts))]
         with self._writing:
-            return self._append(dataset, list(zip(segments, parts, strict=True)))
+            held = self._index.find(chunk, first, len(parts))
+            missing = [
+                (Segment(chunk, first + n), part) for n, part in enumerate(parts) if held[n] is None
+            ]
+            return self._append(dataset, missing)
 
-    def holds(self, chunk: bytes, first: int, count: int) -> bool:
+    def holds(self, chunk: bytes, first: int, length: int, is_end: bool) -> bool:
+        """Whether `length` bytes from segment `first` on are held; `is_end`: the object ends with them."""
+        size = self._geometry.segment_bytes
+        count = length // size + 1 if is_end else -(-length // size)
         return None not in self._index.find(chunk, first, count)
+
+    def forget(self, chunk: bytes) -> int:
+        """What is held of a chunk turned out to be wrong, or not wanted; how many segments it was."""
+        return self._index.forget_chunk(chunk)
+
+    def claim(self, name: bytes) -> bool:
+        """Whether nobody else on the node fetches what has this name; `disclaim` ends it, or the end of this process."""
+        return self._files.claim(name)
+
+    def disclaim(self, name: bytes) -> None:
+        self._files.disclaim(name)
 
     def chunks(self, dataset: bytes) -> dict[bytes, int]:
         """Of a dataset: bytes held of each chunk."""
@@ -157,44 +191,79 @@ class SegmentStore:
             filling = self._filling.pop(dataset, None)
             if filling is not None:
                 self._files.unlock(filling.region.number)
-            freed = 0
-            for region in self._index.regions():
-                if (
-                    region.state != FREE
-                    and region.dataset == dataset
-                    and self._files.lock(region.number)
-                ):
-                    self._index.release(region.number)
-                    self._files.unlock(region.number)
-                    freed += self._geometry.region_bytes
-        return freed
+            return sum(
+                self._let_go(region)
+                for region in self._index.regions()
+                if region.state != FREE and region.dataset == dataset
+            )
 
+    @property
     def is_there(self) -> bool:
-        """Whether the folder is still the one that was opened."""
-        return self._files.is_there()
+        """Whether folder and index are still those that were opened."""
+        return (
+            self._files.is_there()
+            and self._index.is_there
+            and self._index.is_view_of(self._geometry.id.encode())
+        )
 
-    def reopen(self) -> None:
-        """Make the folder anew, or take the one that is in its place now."""
+    def reopen(self, *, anew: bool = False) -> None:
+        """Make the folder anew, or take the one that is in its place now; `anew`: the index is damaged, and is made again from the tables."""
         with self._writing:
             self._filling.clear()
+            self._used = {}
             self._files = self._open_files()
             self._geometry = self._files.geometry
-            self._prepare()
+            self._index.close()
+            self._prepare(anew=anew)
+
+    def tend(self) -> None:
+        """What is due from time to time: the others hear which regions were read; regions above the budget or a quota are let go; what is not
+        written to any more is not kept open. `OSError` if folder or index are not those that were opened. 50 µs if nothing is due.
+        """
+        if not self.is_there:
+            raise OSError("the folder, or the index, is not the one that was opened")
+        self.touch()
+        self._index.free_slots_of_the_dead()
+        with self._writing:
+            self._end_idle()
+            regions = self._index.regions()
+            count = self._files.count
+            if count != self._budget_seen:
+                self._end_above(count)
+                self._fit(regions, count)
+            surplus = above_quota(
+                regions, self._limits_of, self._geometry.region_bytes, self._order
+            )
+            for region in surplus:
+                filling = self._filling.get(region.dataset)
+                if filling is not None and filling.region.number == region.number:
+                    self._end_region(region.dataset)
+                self._let_go(region)
 
     def touch(self) -> None:
-        """Tell the others which regions were read; by itself at most once a second."""
+        """Tell the others which regions were read."""
         used, self._used = self._used, {}
-        self._touched_at = self._now()
         if used:
-            self._index.touch(used)
+            self._index.touch(dict(used))
 
     def close(self) -> None:
         with self._writing:
             self.touch()
-            for filling in self._filling.values():
-                self._files.unlock(filling.region.number)
-            self._filling.clear()
+            for dataset in list(self._filling):
+                self._end_region(dataset)
         self._index.close()
+
+    def _let_go(self, region: Region) -> int:
+        """Forget a region and remove its file, if it is still what it was and nobody fills it; how many bytes of the SSD are free now."""
+        if not self._files.lock(region.number):
+            return 0
+        try:
+            if not self._index.release(region.number, region.generation):
+                return 0
+            self._files.remove(region.number)
+            return self._geometry.region_bytes
+        finally:
+            self._files.unlock(region.number)
 
     # Reading.
 
@@ -212,13 +281,15 @@ class SegmentStore:
                 continue
             region, part = run[0][1].region, data[first - begin : last - begin]
             offset = run[0][1].offset + first - run_start
-            if not self._files.read_into(part, region, offset):
-                return None
-            if not self._is_sound(run, first - run_start, part):
+            try:
+                came = self._files.read_into(part, region, offset)
+            except FileNotFoundError:
+                if self._index.find(run[0][0].chunk, run[0][0].number, 1) == [run[0][1]]:
+                    raise
+                return None  # it was let go in this moment
+            if not came or not self._is_sound(run, first - run_start, part):
                 return None
             self._used[region] = self._now()
-        if self._now() - self._touched_at > TOUCH_INTERVAL_S:
-            self.touch()
         return data[start - begin : start - begin + length].toreadonly()
 
     def _is_sound(self, run: Sequence[Entry], start: int, view: memoryview) -> bool:
@@ -240,6 +311,7 @@ class SegmentStore:
     def _append(self, dataset: bytes, segments: Sequence[tuple[Segment, memoryview]]) -> bool:
         left = list(segments)
         while left:
+            self._end_above(self._files.count)
             filling = self._filling.get(dataset) or self._begin_region(dataset)
             if filling is None:
                 return False
@@ -251,6 +323,18 @@ class SegmentStore:
                 self._end_region(dataset)
         return True
 
+    def _end_idle(self) -> None:
+        """So that they may leave, too."""
+        for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
+            self._end_region(idle)
+
+    def _end_above(self, count: int) -> None:
+        """Regions that the budget has no room for any more, since another process made it smaller."""
+        for dataset, filling in list(self._filling.items()):
+            if filling.region.number >= count:
+                self._end_region(dataset)
+                self._remove(filling.region.number)
+
     def _write(self, filling: _Filling, segments: Sequence[tuple[Segment, memoryview]]) -> None:
         offset, region = filling.offset, filling.region
         parts: list[Buffer] = []
@@ -261,31 +345,47 @@ class SegmentStore:
             padding = -len(data) % PAGE_BYTES
             parts += [data, bytes(padding)] if padding else [data]
             offset += len(data) + padding
-        self._files.write(region.number, filling.offset, parts)
-        filling.entries += entries
-        filling.turn += 1
-        filling.offset = offset
-        self._files.write_table(region.number, filling.table)
-        filling.region = replace(
-            region, used_bytes=offset, entries=len(filling.entries), last_used=self._now()
-        )
-        self._index.add(filling.region, entries)
+        try:
+            self._files.write(region.number, filling.offset, parts)
+            filling.entries += entries
+            filling.turn += 1
+            filling.offset = offset
+            self._files.write_table(region.number, filling.table)
+            filling.region = replace(
+                region, used_bytes=offset, entries=len(filling.entries), last_used=self._now()
+            )
+            self._index.add(filling.region, entries)
+        except BaseException:
+            del self._filling[region.dataset]  # the next write tries another place
+            self._files.unlock(region.number)
+            raise
 
     def _begin_region(self, dataset: bytes) -> _Filling | None:
         """The next region, emptied, with what is reinserted of it written again first."""
-        for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
-            self._end_region(idle)  # so that it may leave, too
+        self._end_idle()
+        try:
+            return self._begun(dataset, may_grow=True)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # Others have filled the disk: what has its blocks can be used again.
+            filling = self._begun(dataset, may_grow=False)
+            if filling is None:
+                raise
+            return filling
 
+    def _begun(self, dataset: bytes, *, may_grow: bool) -> _Filling | None:
         count = self._files.count
 
-        def choose(regions: Sequence[Region]) -> Region | None:
+        def choose(regions: Sequence[Region], busy: Container[int]) -> Region | None:
             return next_region(
-                [region for region in regions if region.number < count],
+                [of for of in regions if of.number < count and (may_grow or of.state != FREE)],
                 dataset,
                 self._limits_of,
                 self._geometry.region_bytes,
                 self._order,
                 self._now(),
+                busy,
             )
 
         def begun(region: Region, born: int) -> Region:
@@ -293,10 +393,15 @@ class SegmentStore:
                 region.number, FILLING, secrets.randbits(63), dataset, 0, 0, born, self._now()
             )
 
+        self._limits_of(dataset)  # reads what is to be read before others wait for the transaction
         taken = self._index.take(choose, self._files.lock, begun)
         if taken is None:
             return None
         former, region, lost = taken
+        if region.number >= self._files.count:  # made smaller in this moment
+            self._files.unlock(region.number)
+            self._remove(region.number)
+            return None
         try:
             kept = self._kept(former.dataset, lost)
             self._files.make(region.number)
@@ -304,6 +409,7 @@ class SegmentStore:
             for filling.turn in (0, 1):  # nothing of its predecessor's is to be believed
                 self._files.write_table(region.number, filling.table)
         except BaseException:
+            self._index.release(region.number)
             self._files.unlock(region.number)
             raise
         self._filling[dataset] = filling
@@ -335,30 +441,54 @@ class SegmentStore:
 
     def _end_region(self, dataset: bytes) -> None:
         filling = self._filling.pop(dataset)
-        self._index.put_region(replace(filling.region, state=FULL))
-        self._files.unlock(filling.region.number)
+        try:
+            self._index.put_regions([replace(filling.region, state=FULL)])
+        finally:
+            self._files.unlock(filling.region.number)
 
     # Opening.
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, anew: bool = False) -> None:
         """See to it that the index is a view of the tables, and that there are no more regions than the budget allows."""
         self._files.lock_all()
         try:
+            if anew:
+                index_environment.discard(self._index_folder)
+            self._index = self._opened_index()
             tables = self._geometry.id.encode()
             if not self._index.is_view_of(tables):
                 self._index.fill(tables, self._described())
-            known = {region.number for region in self._index.regions()}
-            count = self._files.count
-            for number in sorted(known | set(self._files.present())):
-                if number >= count and self._files.lock(number):
-                    self._index.release(number, remove=True)
-                    self._files.remove(number)
-                    self._files.unlock(number)
-            for number in range(count):
-                if number not in known:
-                    self._index.put_region(Region(number))
+            self._fit(self._index.regions(), self._files.count)
+            self._files.remove_left_overs()
         finally:
             self._files.unlock_all()
+
+    def _opened_index(self) -> SegmentIndex:
+        try:
+            return SegmentIndex(self._index_folder)
+        except UNSOUND as error:
+            log.warning("the index %s is made anew: %s", self._index_folder, error)
+            index_environment.discard(self._index_folder)
+            return SegmentIndex(self._index_folder)
+
+    def _fit(self, regions: Sequence[Region], count: int) -> None:
+        """As many regions as the budget has room for; of the others, those that nobody fills go now."""
+        known = {region.number for region in regions}
+        above = [number for number in known | set(self._files.present()) if number >= count]
+        gone = [self._remove(number) for number in sorted(above)]
+        self._index.add_free(count)
+        self._budget_seen = count if all(gone) else -1
+
+    def _remove(self, number: int) -> bool:
+        """With its file; False if somebody fills it."""
+        if not self._files.lock(number):
+            return False
+        try:
+            self._index.release(number, remove=True)
+            self._files.remove(number)
+        finally:
+            self._files.unlock(number)
+        return True
 
     def _described(self) -> Iterator[tuple[Region, list[Entry]]]:
         for number in self._files.present():

@@ -24,6 +24,7 @@ from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import CallThreads, NoThread
 from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
+from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ DEADLINE_S: Final = 0.25
 _DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
 _OPEN_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 10.0
+TEND_INTERVAL_S: Final = 1.0
+_RETRY_INTERVAL_S: Final = 0.1
 QUEUE_BYTES: Final = 64 << 20
 """Fetched and not written yet."""
 _THREADS: Final = 64
@@ -105,6 +108,8 @@ class SsdTier:
         self._queued_bytes = 0
         self._worker: threading.Thread | None = None
         self._closed = False
+        self._tended_at = float("-inf")
+        self._index_unsound = False
         self._hits = self._hit_bytes = self._misses = self._bypassed = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
 
@@ -167,21 +172,49 @@ class SsdTier:
             self._start()
             self._changed.notify_all()
 
+    def keep(self, offer: Offer) -> bool | None:
+        """Write it now, in the caller's time; False if the SSD has no room for it, None if it failed."""
+        segments = self.segments
+        if segments is None:
+            return None
+        kept = self.call(
+            lambda: segments.append(
+                offer.dataset, offer.chunk, offer.first, offer.data, offer.is_end
+            ),
+            len(offer.data),
+            _WRITE_TIMEOUT_S,
+        )
+        with self._changed:
+            if kept:
+                self._written_bytes += len(offer.data)
+            else:
+                self._not_written += 1
+        return kept
+
+    def forget(self, chunk: bytes) -> bool:
+        """What came from here of a chunk was wrong; whether anything was held of it."""
+        segments = self.segments
+        return segments is not None and bool(self.call(lambda: segments.forget(chunk), 0))
+
     def wait_until_written(self, timeout_s: float) -> bool:
         """Whether all that was offered is written, or was given up."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
 
-    def call(self, access: Callable[[], T], length: int) -> T | None:
+    def call(self, access: Callable[[], T], length: int, timeout_s: float = DEADLINE_S) -> T | None:
         """The result of an access of so many bytes; None if it fails or is late, which takes the tier out of service."""
-        timeout_s = DEADLINE_S + _DEADLINE_S_PER_BYTE * length
+        timeout_s += _DEADLINE_S_PER_BYTE * length
         try:
             return self._threads.run(access, timeout_s)
         except TimeoutError:
             self._out_of_service(f"it did not answer within {timeout_s:.2f} s")
         except _WRONG as error:
-            self._out_of_service(f"{type(error).__name__}: {error}")
+            self._failed(error)
         return None
+
+    def _failed(self, error: Exception) -> None:
+        self._index_unsound |= isinstance(error, UNSOUND)
+        self._out_of_service(f"{type(error).__name__}: {error}")
 
     def statistics(self) -> TierStatistics:
         return TierStatistics(
@@ -228,13 +261,26 @@ class SsdTier:
 
     def _work(self) -> None:
         while not self._closed:
-            if self._segments is None:
-                self._open_now()
-            elif not self._health.is_up and self._health.may_probe():
+            try:
+                self._look()
+                offer = self._next()
+                if offer is not None:
+                    self._write(offer)
+            except Exception as error:  # whatever it is, readers do without
+                log.exception("the SSD tier %s has failed", self._folder)
+                self._failed(error)
+
+    def _look(self) -> None:
+        """Whatever is due."""
+        segments, now = self._segments, time.monotonic()
+        if segments is None:
+            self._open_now()
+        elif not self._health.is_up:
+            if self._health.may_probe():
                 self._probe()
-            offer = self._next()
-            if offer is not None:
-                self._write(offer)
+        elif now - self._tended_at > TEND_INTERVAL_S:
+            self._tended_at = now
+            self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
 
     def _next(self) -> Offer | None:
         with self._changed:
@@ -247,33 +293,18 @@ class SsdTier:
                 self._queued_bytes = 0
                 self._changed.notify_all()
             if not self._closed:
-                self._changed.wait(None if usable else 0.1)
+                self._changed.wait(TEND_INTERVAL_S if usable else _RETRY_INTERVAL_S)
             return None
 
     def _write(self, offer: Offer) -> None:
-        segments = self._segments
-        assert segments is not None
-        kept: bool | None = False
         try:
-            if not segments.holds(offer.chunk, offer.first, 1):
-                kept = self._threads.run(
-                    lambda: segments.append(
-                        offer.dataset, offer.chunk, offer.first, offer.data, offer.is_end
-                    ),
-                    _WRITE_TIMEOUT_S,
-                )
-                self._not_written += not kept
-        except TimeoutError:
-            self._out_of_service(f"a write took longer than {_WRITE_TIMEOUT_S:g} s")
-        except _WRONG as error:
-            self._out_of_service(f"{type(error).__name__}: {error}")
-        with self._changed:
-            if self._queue and self._queue[0] is offer:
-                self._queue.popleft()
-                self._queued_bytes -= len(offer.data)
-            if kept:
-                self._written_bytes += len(offer.data)
-            self._changed.notify_all()
+            self.keep(offer)
+        finally:
+            with self._changed:
+                if self._queue and self._queue[0] is offer:
+                    self._queue.popleft()
+                    self._queued_bytes -= len(offer.data)
+                self._changed.notify_all()
 
     def _open_now(self) -> None:
         if not self._health.is_up and not self._health.may_probe():
@@ -283,25 +314,30 @@ class SsdTier:
         except (TimeoutError, ValueError, *_WRONG) as error:
             self._out_of_service(f"it can't be opened: {error or type(error).__name__}")
             return
-        with self._changed:
-            self._segments = segments
-            self._changed.notify_all()
         self._health.recovered()
+        with self._changed:
+            self._segments = None if self._closed else segments
+            self._changed.notify_all()
+        if self._closed:
+            segments.close()
 
     def _probe(self) -> None:
         """Write, read back, compare; a folder that has gone, or was made anew, is opened again."""
         try:
             self._threads.run(self._try_out, _OPEN_TIMEOUT_S)
-        except (TimeoutError, *_WRONG) as error:
+        except (TimeoutError, ValueError, *_WRONG) as error:
             self._health.failed(f"{type(error).__name__}: {error}")
             return
         log.warning("the SSD tier %s is in service again", self._folder)
         self._health.recovered()
 
     def _try_out(self) -> None:
-        assert self._segments is not None
-        if not self._segments.is_there():
-            self._segments.reopen()
+        segments = self._segments
+        if segments is None:
+            return
+        if self._index_unsound or not segments.is_there:
+            segments.reopen(anew=self._index_unsound)
+            self._index_unsound = False
         path, data = self._folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

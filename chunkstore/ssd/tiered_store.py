@@ -1,4 +1,4 @@
-"""A store whose chunks are kept on an SSD as they are read: an `ObjectStore` over another one.
+"""A store whose chunks are kept on an SSD as they are read: what chunk readers read from, over an `ObjectStore`.
 
 A reader who misses gets from the store what he asked for, and no more; the chunk as a whole comes in the background, once. Who
 reads megabytes at a time, of a large object, brings their segments along.
@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import CallThreads, NoThread
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.errors import ChunkStoreError
+from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.tier import Offer, SsdTier
-from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,39 @@ _AT_ONCE: Final = 4
 """Chunks fetched in the background."""
 
 
+Brought: TypeAlias = Literal["held", "brought", "elsewhere", "no room", "out of service"]
+"""What came of a piece: it was there; it was fetched; somebody else is at it; the dataset has no room; the tier can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a chunk's object that is brought to an SSD at once."""
+
+    chunk: ChunkId
+    start: int
+    """A multiple of 4 MiB."""
+    length: int
+    is_end: bool
+    """The object ends with it."""
+
+    @property
+    def name(self) -> bytes:
+        return self.chunk.value + self.start.to_bytes(8, "big")
+
+
+def pieces_of(chunk: ChunkId, size_bytes: int) -> list[Piece]:
+    """An object up to 32 MiB whole, a larger one by 4 MiB."""
+    if size_bytes <= MAX_WHOLE_BYTES:
+        return [Piece(chunk, 0, size_bytes, True)]
+    starts = range(0, size_bytes, _PIECE_BYTES)
+    return [
+        Piece(chunk, at, min(_PIECE_BYTES, size_bytes - at), at + _PIECE_BYTES >= size_bytes)
+        for at in starts
+    ]
+
+
 class TieredStore:
-    """Thread-safe. The tier may be shared by the stores of several datasets."""
+    """Implements `ObjectReader` and `KeepsCopies`. Thread-safe. The tier may be shared by the stores of several datasets."""
 
     def __init__(self, store: ObjectStore, dataset: DatasetRef, tier: SsdTier) -> None:
         self.store = store
@@ -51,16 +82,13 @@ class TieredStore:
         self._warming: set[tuple[bytes, int]] = set()
         self._lock = threading.Lock()
 
-    def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        self.store.create(key, parts)
-
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> Buffer:
         chunk = self._chunk(key)
         if chunk is None:
             return self.store.get(key)
         found = self._tier.read(chunk, 0, None)
         if found is not None:
-            return found  # type: ignore[return-value]
+            return found
         began = time.monotonic()
         data = self.store.get(key)
         self._tier.store_took(time.monotonic() - began, len(data))
@@ -68,40 +96,64 @@ class TieredStore:
             self._tier.offer(Offer(self._dataset.id, chunk, 0, memoryview(data), True))
         return data
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         chunk = self._chunk(key)
         if chunk is None or not length:
             return self.store.get_range(key, offset, length)
         found = self._tier.read(chunk, offset, length)
         if found is not None:
-            return found  # type: ignore[return-value]
+            return found
         segments = self._tier.segments
         if segments is not None and length >= LARGE_READ_BYTES:
             return self._get_large(key, chunk, offset, length, segments.segment_bytes)
         data = self._timed(key, offset, length)
         if segments is not None:
-            self._warm(key, chunk, offset)
+            self._warm(chunk, offset)
         return data
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self.store.list(prefix)
+    def forget(self, key: str) -> bool:
+        chunk = self._chunk(key)
+        return chunk is not None and self._tier.forget(chunk)
 
-    def delete(self, key: str) -> None:
-        self.store.delete(key)
+    def holds(self, piece: Piece) -> bool | None:
+        """Whether a piece is on the SSD, as of now; None if that can't be said."""
+        segments = self._tier.segments
+        if segments is None:
+            return None
+        first = piece.start // segments.segment_bytes
+        return self._tier.call(
+            lambda: segments.holds(piece.chunk.value, first, piece.length, piece.is_end), 0
+        )
 
-    def stat(self, key: str) -> ObjectInfo:
-        return self.store.stat(key)
-
-    def bring(self, key: str) -> bool:
-        """Have a chunk on the SSD, fetched now if it is not; whether it is (or is about to be written). Raises what the store does."""
-        chunk, segments = self._chunk(key), self._tier.segments
-        if chunk is None or segments is None:
-            return False
-        if self._tier.call(lambda: segments.read_whole(chunk) is not None, 4 << 20):
-            return True
-        data = self.store.get(key)
-        self._tier.offer(Offer(self._dataset.id, chunk, 0, memoryview(data), True))
-        return True
+    def bring(self, piece: Piece) -> Brought:
+        """Have a piece on the SSD, fetched now if it is not, and written before this returns. Raises what the store does."""
+        held = self.holds(piece)
+        segments = self._tier.segments
+        if held is None or segments is None:
+            return "out of service"
+        if held:
+            return "held"
+        name, claim = piece.name, segments.claim
+        claimed = self._tier.call(lambda: claim(name), 0)
+        if not claimed:
+            return "out of service" if claimed is None else "elsewhere"
+        try:
+            if self.holds(piece):  # it was brought in this moment
+                return "held"
+            key = chunk_key(self._dataset.name, piece.chunk)
+            data = self.store.get_range(key, piece.start, piece.length)
+            if len(data) < piece.length:
+                raise Corrupt(f"chunk {piece.chunk} is shorter than its dataset's metadata says")
+            first = piece.start // segments.segment_bytes
+            offer = Offer(
+                self._dataset.id, piece.chunk.value, first, memoryview(data), piece.is_end
+            )
+            kept = self._tier.keep(offer)
+        finally:
+            self._tier.call(lambda: segments.disclaim(name), 0)
+        if kept is None:
+            return "out of service"
+        return "brought" if kept else "no room"
 
     def _chunk(self, key: str) -> bytes | None:
         """The id of the chunk that a key names."""
@@ -118,7 +170,7 @@ class TieredStore:
         self._tier.store_took(time.monotonic() - began, len(data))
         return data
 
-    def _get_large(self, key: str, chunk: bytes, offset: int, length: int, size: int) -> bytes:
+    def _get_large(self, key: str, chunk: bytes, offset: int, length: int, size: int) -> Buffer:
         """With the rest of the segments at both ends."""
         start, end = offset // size * size, -(-(offset + length) // size) * size
         data = self._timed(key, start, end - start)
@@ -127,9 +179,9 @@ class TieredStore:
             self._tier.offer(
                 Offer(self._dataset.id, chunk, start // size, memoryview(data), is_end)
             )
-        return data[offset - start : offset - start + length]
+        return memoryview(data)[offset - start : offset - start + length]
 
-    def _warm(self, key: str, chunk: bytes, offset: int) -> None:
+    def _warm(self, chunk: bytes, offset: int) -> None:
         """Fetch the chunk in the background, unless that is being done, or too much is."""
         wanted = chunk, offset // _PIECE_BYTES
         with self._lock:
@@ -141,9 +193,9 @@ class TieredStore:
 
         def fetch() -> None:
             try:
-                self._fetch(key, chunk, offset)
+                self._fetch(ChunkId(chunk), offset)
             except ChunkStoreError as error:
-                log.info("chunk %s is not brought to the SSD: %s", key, error)
+                log.info("chunk %s is not brought to the SSD: %s", chunk.hex(), error)
             finally:
                 with self._lock:
                     self._warming.discard(wanted)
@@ -154,16 +206,9 @@ class TieredStore:
             with self._lock:
                 self._warming.discard(wanted)
 
-    def _fetch(self, key: str, chunk: bytes, offset: int) -> None:
-        if self.store.stat(key).size_bytes <= MAX_WHOLE_BYTES:
-            whole = memoryview(self.store.get(key))
-            self._tier.offer(Offer(self._dataset.id, chunk, 0, whole, True))
-            return
-        segments = self._tier.segments
-        if segments is None:
-            return
-        start, size = offset // _PIECE_BYTES * _PIECE_BYTES, segments.segment_bytes
-        piece = memoryview(self.store.get_range(key, start, _PIECE_BYTES))
-        self._tier.offer(
-            Offer(self._dataset.id, chunk, start // size, piece, len(piece) < _PIECE_BYTES)
+    def _fetch(self, chunk: ChunkId, offset: int) -> None:
+        size_bytes = self.store.stat(chunk_key(self._dataset.name, chunk)).size_bytes
+        pieces = pieces_of(chunk, size_bytes)
+        self.bring(
+            pieces[0] if len(pieces) == 1 else pieces[min(offset, size_bytes - 1) // _PIECE_BYTES]
         )

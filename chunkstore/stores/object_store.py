@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -19,6 +19,27 @@ class ObjectInfo:
 
     key: str
     size_bytes: int
+
+
+class ObjectReader(Protocol):
+    """What reads chunks needs no more of a store than this, and may be given views of what lies elsewhere. Thread-safe; errors as of `ObjectStore`."""
+
+    def get(self, key: str) -> Buffer:
+        """The whole object; `NotFound`."""
+        ...
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Bytes [offset, offset + length) as far as the object has them: shorter only at its end. `NotFound`."""
+        ...
+
+
+@runtime_checkable
+class KeepsCopies(Protocol):
+    """An `ObjectReader` that may answer with a copy of what the store has."""
+
+    def forget(self, key: str) -> bool:
+        """What was read of this object is damaged: the next read is of the store. False if it was so already."""
+        ...
 
 
 class ObjectStore(Protocol):

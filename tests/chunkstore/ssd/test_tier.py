@@ -24,7 +24,6 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectInfo
-from tests.contracts.object_store_contract import ObjectStoreContract, OpenStore
 
 MIB = 1 << 20
 DATASET = DatasetRef("pictures", b"i" * 16)
@@ -97,15 +96,6 @@ def store() -> CountingStore:
     for number in range(8):
         store.create(key(number), [content(number)])
     return store
-
-
-class TestTieredStore(ObjectStoreContract):
-    """All that is no chunk passes through, and chunks are as they are in the store."""
-
-    @pytest.fixture
-    def open_store(self, tier: SsdTier) -> OpenStore:
-        inner = MemoryObjectStore()
-        return lambda: TieredStore(inner, DatasetRef("d", b"i" * 16), tier)
 
 
 def test_what_was_read_once_comes_from_the_ssd(tier: SsdTier, store: CountingStore) -> None:
@@ -276,13 +266,38 @@ def test_a_full_disk_fails_no_read(small_disk: Path, tmp_path: Path, store: Coun
     folder = small_disk / "ssd"
     tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 1 << 30), folder)
     assert tier.wait_until_open(PATIENCE_S)
-    (small_disk / "others").write_bytes(bytes(40 * MIB))
+    with (small_disk / "others").open("wb") as others:
+        while True:  # not a block is left
+            try:
+                others.write(bytes(1 << 16))
+                others.flush()
+            except OSError:
+                break
     tiered = TieredStore(store, DATASET, tier)
     for _ in range(3):
         for number in range(8):
             assert bytes(tiered.get(key(number))) == content(number)
             tier.wait_until_written(PATIENCE_S)
     assert "No space left" in tier.statistics().reason
+    tier.close()
+
+
+def test_on_a_disk_that_others_have_filled_regions_are_used_again(
+    small_disk: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    folder = small_disk / "ssd"
+    tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", 1 << 30), folder)
+    assert tier.wait_until_open(PATIENCE_S)
+    (small_disk / "others").write_bytes(bytes(40 * MIB))
+    tiered = TieredStore(store, DATASET, tier)
+    for _ in range(3):
+        for number in range(8):
+            assert bytes(tiered.get(key(number))) == content(number)
+            assert tier.wait_until_written(PATIENCE_S)
+    assert tier.statistics().failures == 0
+    assert tier.statistics().written_bytes > 24 * MIB
+    tiered.get(key(7))
+    assert tier.statistics().hits >= 1
     tier.close()
 
 

@@ -1,0 +1,192 @@
+"""One LMDB environment per folder and process: LMDB forbids a process to open one database twice, and to use an open one after a fork.
+
+All stores of a folder share one here. Before a fork it is closed, once its transactions have ended, and both sides open it again when they need it:
+who closes it in the child frees the slots of the parent's readers, and pages are overwritten which they read. Who waits for another process's transaction
+for too long at that moment has no index in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+MAP_BYTES: Final = 16 << 30
+"""Address space, the same for all processes, so that none finds the database larger than its map: enough for 25 TB in segments of 256 KiB."""
+_MAX_READERS: Final = 4096
+"""Slots for read transactions of all processes together; 64 bytes each."""
+_END_S: Final = 1.0
+"""For transactions that run: they take microseconds, unless they wait for another process's."""
+DATABASES: Final = (b"segments", b"regions", b"contents")
+
+
+class IndexEnvironment:
+    """Of one folder in this process. Its transactions are whole calls of one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.users = 0
+        self._changed = threading.Condition()
+        self._running = 0
+        self._suspended = self._closed = False
+        self._environment: Any = None
+        self._file = (0, 0)
+        self._open()
+
+    @contextmanager
+    def begin(self, *, write: bool = False) -> Iterator[Any]:
+        """A transaction; committed at the end if it writes. `lmdb.Error`."""
+        with self._changed:
+            while self._suspended:
+                self._changed.wait()
+            if self._closed:
+                raise lmdb.Error("the index was closed")
+            if self._environment is None:
+                self._open()
+            self._running += 1
+        try:
+            with self._environment.begin(write=write) as transaction:
+                yield transaction
+        finally:
+            with self._changed:
+                self._running -= 1
+                if not self._running:
+                    self._changed.notify_all()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder still has the database that was opened: another process may have found it damaged, and begun anew."""
+        try:
+            return _file_id(self.folder) == self._file
+        except OSError:
+            return False
+
+    def free_slots_of_the_dead(self) -> None:
+        """A killed reader's slot keeps old pages from being used again, and the database grows."""
+        with self._changed:
+            if self._environment is not None:
+                self._environment.reader_check()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._running, _END_S)
+            self._close()
+
+    def suspend(self) -> None:
+        self._changed.acquire()
+        self._suspended = self._changed.wait_for(lambda: not self._running, _END_S)
+        self._close()
+
+    def resume(self) -> None:
+        self._suspended = False
+        self._changed.notify_all()
+        self._changed.release()
+
+    def _open(self) -> None:
+        environment: Any = lmdb.open(
+            str(self.folder),
+            map_size=MAP_BYTES,
+            max_dbs=len(DATABASES),
+            max_readers=_MAX_READERS,
+            sync=False,
+            metasync=False,
+            mode=0o600,
+        )
+        self._file = _file_id(self.folder)
+        self.segments, self.regions, self.contents = map(environment.open_db, DATABASES)
+        environment.reader_check()
+        self._environment = environment
+
+    def _close(self) -> None:
+        if self._environment is not None and not self._running:
+            self._environment.close()
+            self._environment = None
+
+
+_open: dict[Path, IndexEnvironment] = {}
+_opening = threading.Lock()
+
+
+def acquire(folder: Path) -> IndexEnvironment:
+    """This process's environment of the folder, made if it is missing; each call needs one `release`. `lmdb.Error`, `OSError`.
+
+    `PermissionError` unless folder and parent are this user's alone: a tmpfs is shared by all users, and what lies there is mapped and believed.
+    """
+    with _opening:
+        _make_private(folder.parent)
+        _make_private(folder)
+        found = _open.get(folder)
+        if found is None or not found.is_there:  # who uses the former one comes for this one soon
+            found = _open[folder] = IndexEnvironment(folder)
+        found.users += 1
+        return found
+
+
+def release(environment: IndexEnvironment) -> None:
+    """The last one closes it."""
+    with _opening:
+        environment.users -= 1
+        if not environment.users:
+            if _open.get(environment.folder) is environment:
+                del _open[environment.folder]
+            environment.close()
+
+
+def discard(folder: Path) -> None:
+    """Remove a database that can't be used. Who has it open goes on with what is then nobody else's, until he looks."""
+    for name in ("data.mdb", "lock.mdb"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _file_id(folder: Path) -> tuple[int, int]:
+    found = os.stat(folder / "data.mdb")
+    return found.st_dev, found.st_ino
+
+
+def _make_private(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        pass
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(
+            f"{folder} is not a folder of this user's alone (user {os.geteuid()}, mode 0700): remove it"
+        )
+
+
+def _before_fork() -> None:
+    _opening.acquire()
+    for environment in _open.values():
+        environment.suspend()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _open.values():
+        environment.resume()
+    _opening.release()
+
+
+def _after_fork_in_child() -> None:
+    """Whose stores open their own."""
+    global _opening
+    for environment in _open.values():
+        _left.append(environment)
+    _open.clear()
+    _opening = threading.Lock()
+
+
+_left: list[IndexEnvironment] = []
+"""Of the parent, in a child. They are closed, or were in use at the fork."""
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
