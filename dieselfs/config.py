@@ -10,6 +10,8 @@ embedded default under the user's data folder. Every value remembers where it ca
     store = "file:///mnt/shared/dieselfs"
     index = "redis+cluster://node1:7000,node2:7000"
     snapshots = "/local/dieselfs/snapshots"
+    ring = "redis"                      # cache nodes, if there are any: docs/cache-nodes.md
+    ring_secret_file = "~/ring.secret"
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ from dieselfs.errors import ConfigError
 from metadata.url_secrets import redacted as redacted
 
 _KEYS: Final = ("store", "index", "snapshots")
-_VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in _KEYS}
+_WITHOUT_DEFAULT: Final = ("ring", "ring_secret_file")
+"""What need not be said at all."""
+_VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
+_PATHS: Final = ("snapshots", "ring_secret_file")
 DEFAULT_ORIGIN: Final = "default"
 
 
@@ -59,6 +64,9 @@ class Config:
     """URL of the key-value database: lmdb:///folder, redis://, rediss://, redis+cluster://, memory://."""
     snapshots: Setting
     """Folder of the snapshots on this machine."""
+    ring: Setting | None = None
+    """The cache nodes to read through, as `--ring` says it."""
+    ring_secret_file: Setting | None = None
 
     @property
     def snapshot_folder(self) -> Path:
@@ -82,7 +90,10 @@ def load_config(
     defaults = _defaults(environment)
     found = {key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS}
     _refuse_visible_password(found["store"], found["index"])
-    return Config(**found)
+    ring, ring_secret_file = (
+        _find_said(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT
+    )
+    return Config(**found, ring=ring, ring_secret_file=ring_secret_file)
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -113,13 +124,22 @@ def _find(
     profile: _Profile | None,
     default: str,
 ) -> Setting:
+    return _find_said(key, flags, environment, profile) or Setting(default, DEFAULT_ORIGIN)
+
+
+def _find_said(
+    key: str,
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    profile: _Profile | None,
+) -> Setting | None:
     if (flag := flags.get(key)) is not None:
         return Setting(flag, f"--{key}")
     if variable := environment.get(_VARIABLES[key]):
         return Setting(variable, f"${_VARIABLES[key]}")
     if profile and key in profile.values:
         return Setting(profile.values[key], f"profile {profile.name!r} in {profile.file}")
-    return Setting(default, DEFAULT_ORIGIN)
+    return None
 
 
 def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
@@ -177,13 +197,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
 def _checked_values(table: Mapping[str, object], where: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for key, value in table.items():
-        if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, n=1)
+        if key not in _VARIABLES:
+            near = difflib.get_close_matches(key, _VARIABLES, n=1)
             raise ConfigError(
                 f"{where}: unknown key {key!r}",
-                f"did you mean {near[0]}" if near else f"the keys are {', '.join(_KEYS)}",
+                f"did you mean {near[0]}" if near else f"the keys are {', '.join(_VARIABLES)}",
             )
         if not isinstance(value, str):
             raise ConfigError(f"{where}: {key} is not a string", f'write {key} = "…"')
-        values[key] = os.path.expanduser(value) if key == "snapshots" else value
+        values[key] = os.path.expanduser(value) if key in _PATHS else value
     return values

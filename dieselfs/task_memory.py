@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 
 from chunkstore.chunk_reader import ChunkReader
+from dieselfs.cachenodes.ring_options import ring_from_environment
+from dieselfs.cachenodes.ring_source import with_ring
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.expected_files import ExpectedFiles
@@ -30,7 +32,8 @@ def open_task_memory(
     join: bool = True,
     environment: Mapping[str, str] = os.environ,
 ) -> NodeMemory:
-    """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them.
+    """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them. What the task does not have comes through the
+    ring of cache nodes that the environment names, if it names one.
 
     Who begins it brings the peers in; for who joins later they are what they are. `UsageError` for settings that contradict each other, or
     variables that make no sense.
@@ -43,5 +46,6 @@ def open_task_memory(
         )
     named = task if peers is None else peers.task
     folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))
-    source = PeerSource(ChunkReader(dataset.store, dataset.ref, expected), folder)
+    reader = ChunkReader(dataset.store, dataset.ref, expected)
+    source = PeerSource(with_ring(reader, ring_from_environment(environment)), folder)
     return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join, peers=peers)

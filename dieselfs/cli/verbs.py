@@ -27,6 +27,8 @@ VERBS: Final = {
     "mounts": "List what is mounted.",
     "stats": "Show what a mount does.",
     "task": "Show who shares a node's memory, and its peers.",
+    "serve": "Serve chunks from an SSD: a cache node.",
+    "ring": "Show the cache nodes of a ring.",
     "snapshot": "Snapshots: create, tag, compare, prune and more.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",

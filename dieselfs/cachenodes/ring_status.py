@@ -1,0 +1,66 @@
+"""How a ring is: its nodes, their shares, and what each says of itself, asked once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from dieselfs.cachenodes.ring_peers import ring_directory
+from dieselfs.cachenodes.ring_settings import RingSettings
+from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.errors import PeerFailed
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.messages import Ping, Pong
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.runtime import Address
+
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class RingNode:
+    member: Member
+    share: float
+    """Of the chunks, from 0 to 1: its weight among the nodes that answer."""
+    status: NodeStatus | None
+    """None: it does not answer."""
+    trouble: str = ""
+    answered_in_s: float = 0.0
+
+
+def ring_nodes(settings: RingSettings) -> Sequence[RingNode]:
+    """By their ids. Takes about 2 s if one does not answer. Raises `DirectoryUnavailable`."""
+    looker = Member("client/status", Address("client", 1), 0)
+    directory = ring_directory(settings)
+    try:
+        members = sorted(directory.announce(looker), key=lambda member: member.id)
+    finally:
+        directory.leave(looker)
+    topic = str(RingTopic(settings.name))
+    client = PeerClient(OperatingSystem(), settings.secret, topic, looker.id)
+
+    def asked(member: Member) -> RingNode:
+        began = time.monotonic()
+        try:
+            answer = client.ask(member, Ping())
+        except PeerFailed as error:
+            return RingNode(
+                member, 0.0, None, f"{error}; {error.hint}" if error.hint else str(error)
+            )
+        status = answer.status if isinstance(answer, Pong) else None
+        return RingNode(member, 0.0, status, answered_in_s=time.monotonic() - began)
+
+    try:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            nodes = list(threads.map(asked, members))
+    finally:
+        client.close()
+    total = sum(node.member.weight for node in nodes if node.status is not None)
+    return [
+        node if node.status is None else replace(node, share=node.member.weight / max(1, total))
+        for node in nodes
+    ]

@@ -1,0 +1,155 @@
+"""`dlcmd serve`: a cache node. It runs in the foreground, as a service does that something else starts and watches."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.sizes import human_size
+from dieselfs.cli.verb import Size, verb
+from dieselfs.errors import LocalFileError, UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.cachenodes.ring_settings import CacheNodeSettings
+
+DEFAULT_PORT: Final = 7700
+PATIENCE_S: Final = 10.0
+"""With the store: less than clients have with a node, so that they hear of a failure and ask the store themselves."""
+CLOSE_S: Final = 4.0
+
+
+@verb(
+    examples=[
+        "dlcmd serve --listen 10.0.0.1 --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
+        "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --ring images --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
+        "dlcmd ring redis:images",
+    ]
+)
+@click.option(
+    "--listen",
+    required=True,
+    metavar="ADDRESS[:PORT]",
+    help=f"Where clients reach this node (port: {DEFAULT_PORT}).",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="What clients connect to, if it is not where this listens. With the port it is this node's name.",
+)
+@click.option("--ring", default="ring", show_default=True, metavar="NAME", help="The ring's name.")
+@click.option(
+    "--ring-secret-file",
+    metavar="FILE",
+    help="The secret of the ring; `dlcmd task secret` makes one.",
+)
+@click.option(
+    "--ssd", required=True, metavar="FOLDER", help="Where chunks are kept, on a local SSD."
+)
+@click.option(
+    "--ssd-size",
+    type=Size(),
+    metavar="SIZE",
+    help="How much of it may be used (default: what was said last).",
+)
+@click.option(
+    "--ssd-admission",
+    type=click.Choice(["all", "reject-first"]),
+    default="all",
+    show_default=True,
+    help="Which chunks are kept: all, or those that were missed before.",
+)
+@click.option(
+    "--ssd-eviction",
+    type=click.Choice(["lru", "fifo"]),
+    default="lru",
+    show_default=True,
+    help="What leaves a full SSD.",
+)
+@click.option(
+    "--memory",
+    type=Size(),
+    metavar="SIZE",
+    help="Memory for chunks just read (default: 256 MiB).",
+)
+@click.option(
+    "--no-announce",
+    is_flag=True,
+    help="Don't announce this node in the index's Redis: clients list it.",
+)
+def serve(invocation: Invocation, **options: Any) -> None:
+    """Serve chunks from this machine's SSD: a cache node, of one ring with others.
+
+    It serves all datasets of the configured store, keeps on the SSD what it is asked for, and owns a share of the chunks by the size of its SSD.
+    If the index is in Redis the nodes are found there (`--ring redis` of a mount), else by a list (`--ring HOST:PORT,HOST:PORT`).
+    Ends by SIGTERM or Ctrl-C.
+    """
+    from dieselfs.assembly import open_configured_store
+    from dieselfs.cachenodes.cache_node import CacheNode
+    from dieselfs.core_dumps import prevent_core_dumps
+
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+    settings = _settings(invocation, options)
+    prevent_core_dumps()
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    store = open_configured_store(invocation.config, PATIENCE_S)
+    try:
+        node = CacheNode(settings, store)
+    except OSError as error:
+        raise LocalFileError(
+            f"{settings.listen}: {error.strerror or error}", "choose another --listen"
+        ) from error
+    found_by = "in the index's Redis" if settings.leases else "by a list that has it"
+    logging.getLogger(__name__).info(
+        "ready: %s of ring %s, %s on %s, found %s",
+        *(settings.id, settings.ring, human_size(node.budget_bytes), settings.ssd.folder),
+        found_by,
+    )
+    ended.wait()
+    node.close(CLOSE_S)
+
+
+def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:
+    from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES
+    from dieselfs.cachenodes.ring_options import redis_of, ring_name, ring_secret
+    from dieselfs.cachenodes.ring_settings import CacheNodeSettings
+    from dieselfs.peercache.peer_addresses import is_host, is_wildcard, parse_address
+    from dieselfs.ssd_tier import SsdSettings
+
+    listen = parse_address(options["listen"], "--listen", DEFAULT_PORT)
+    advertise = options["advertise"]
+    if not listen.port:
+        raise UsageError("--listen with port 0: clients would not find it", "write another port")
+    reached = advertise or listen.host
+    if is_wildcard(reached) or not is_host(reached):
+        raise UsageError(
+            f"clients can't connect to {reached}",
+            "say by which host they reach this node: --advertise HOST",
+        )
+    return CacheNodeSettings(
+        ring=ring_name(options["ring"]),
+        secret=ring_secret(options["ring_secret_file"], invocation.config),
+        ssd=SsdSettings(
+            Path(options["ssd"]).absolute(),
+            options["ssd_size"],
+            options["ssd_admission"],
+            options["ssd_eviction"],
+        ),
+        listen=listen,
+        advertise=advertise,
+        leases=None if options["no_announce"] else redis_of(invocation.config.index),
+        memory_bytes=options["memory"] or DEFAULT_MEMORY_BYTES,
+    )
