@@ -48,6 +48,8 @@ IDLE_S: Final = 60.0
 """A region that was not written to for so long is not kept open for its dataset."""
 _WHOLE_BYTES: Final = 64 << 20
 """No larger object is read whole."""
+_WORTH_RESUMING: Final = 4
+"""A region with a quarter of its room left, and of entries at least so many, is filled on."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -363,6 +365,9 @@ class SegmentStore:
     def _begin_region(self, dataset: bytes) -> _Filling | None:
         """The next region, emptied, with what is reinserted of it written again first."""
         self._end_idle()
+        resumed = self._resumed(dataset)
+        if resumed is not None:
+            return resumed
         try:
             return self._begun(dataset, may_grow=True)
         except OSError as error:
@@ -373,6 +378,39 @@ class SegmentStore:
             if filling is None:
                 raise
             return filling
+
+    def _resumed(self, dataset: bytes) -> _Filling | None:
+        """A region that another process, or this one earlier, has left half filled: who reads little and often would take a region each time."""
+        count, room = self._files.count, self._geometry.region_bytes // _WORTH_RESUMING
+        for region in self._index.regions():
+            if (
+                region.state != FREE
+                and region.dataset == dataset
+                and region.number < count
+                and region.used_bytes + room <= self._geometry.region_bytes
+                and region.entries + _WORTH_RESUMING <= self._geometry.max_entries
+                and self._files.lock(region.number)
+            ):
+                filling = self._taken_up(region)
+                if filling is not None:
+                    self._filling[dataset] = filling
+                    return filling
+                self._files.unlock(region.number)
+        return None
+
+    def _taken_up(self, region: Region) -> _Filling | None:
+        """With its lock held; None if it is not what it was."""
+        now = [found for found in self._index.regions() if found.number == region.number]
+        table = self._files.table(region.number)
+        if now != [region] or table is None or table.generation != region.generation:
+            return None
+        filling = _Filling(replace(region, state=FILLING, last_used=self._now()), self._geometry)
+        filling.turn, filling.entries = table.turn, list(table.entries)
+        for _, placed in table.entries:
+            end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
+            filling.offset = max(filling.offset, end)
+        self._index.put_regions([filling.region])
+        return filling
 
     def _begun(self, dataset: bytes, *, may_grow: bool) -> _Filling | None:
         count = self._files.count
