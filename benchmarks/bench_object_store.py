@@ -14,6 +14,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,6 +49,12 @@ class Gateway:
         self._count += 1
         self._client.create_bucket(Bucket=f"bench-{self._count}")
         return f"bench-{self._count}"
+
+    def remove(self, bucket: str) -> None:
+        """With all that is in it: the disk of the OSD is small."""
+        bare = self.bare(bucket)
+        for page in obstore.list(bare):
+            obstore.delete(bare, [entry["path"] for entry in page])
 
     def bare(self, bucket: str) -> S3Store:
         return S3Store(
@@ -96,10 +103,14 @@ def puts(gateway: Gateway, folder: Path, files: int, rounds: int) -> None:
     total = files * SIZE_BYTES
     data = random.Random(2).randbytes(CHUNK_BYTES)
 
-    def objects() -> None:
-        bare = gateway.bare(gateway.bucket())
+    def objects() -> float:
+        bucket = gateway.bucket()
+        bare, begin = gateway.bare(bucket), time.perf_counter()
         count = -(-total // CHUNK_BYTES)
         in_parallel([lambda n=n: obstore.put(bare, f"o{n}", data) for n in range(count)])  # type: ignore[misc]
+        seconds = time.perf_counter() - begin
+        gateway.remove(bucket)
+        return seconds
 
     result = run_rounds(
         {"ours": lambda: put(gateway, folder, source), "objects": objects}, rounds, warm_up=1
@@ -142,16 +153,21 @@ def small_puts(gateway: Gateway, folder: Path, files: int, rounds: int) -> None:
     )
 
 
-def put(gateway: Gateway, folder: Path, source: Path) -> None:
+def put(gateway: Gateway, folder: Path, source: Path) -> float:
+    bucket = gateway.bucket()
     environment = {
         **os.environ,
-        "DIESELFS_STORE": gateway.url(gateway.bucket()),
+        "DIESELFS_STORE": gateway.url(bucket),
         "DIESELFS_INDEX": f"lmdb://{folder}/index-{gateway._count}",
         "XDG_DATA_HOME": str(folder / "data"),
     }
+    begin = time.perf_counter()
     subprocess.run(
         [*DLCMD, "put", "-q", f"{source}/", "bench"], check=True, env=environment, cwd=REPOSITORY
     )
+    seconds = time.perf_counter() - begin
+    gateway.remove(bucket)
+    return seconds
 
 
 def main() -> int:

@@ -4,6 +4,8 @@ obstore has one set of threads a process, made at its first call; a forked child
 call would wait for ever. So a child hands its calls to a process of its own, started afresh (`store_process`), which makes the store
 anew from its pickle. That costs the child 0.3 s at its first call and some 0.1 ms and one copy a call; training's workers come here only for what is neither in
 node memory nor to be had from the node's master.
+
+Who is about to fork workers that will use the store a lot lets them be the first to call the library (`before_fork`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
@@ -23,8 +26,8 @@ from chunkstore.stores.length_prefixed import receive_message, send_message
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 
 _START_TIMEOUT_S: Final = 15.0
-_first_pid: Final = os.getpid()
-"""Where this module, and so the library, was imported: only there does the library work. A process that was started afresh imports it itself."""
+_used_in: int | None = None
+"""The process that first called the library: only there does it work. Those forked from it before that call may be the first themselves."""
 
 
 class ForkedStore:
@@ -32,42 +35,56 @@ class ForkedStore:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self.is_remote = False
+        """Asked through another process in any case: see `before_fork`."""
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
         self._lock = threading.Lock()
         self._process: StoreProcess | None = None
 
+    def _goes_elsewhere(self) -> bool:
+        global _used_in
+        if self.is_remote:
+            return True
+        if _used_in is None:
+            _used_in = os.getpid()
+        return os.getpid() != _used_in
+
     def __reduce__(self) -> tuple[type[ForkedStore], tuple[ObjectStore]]:
         return type(self), (self._store,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        if _is_forked():
+        if self._goes_elsewhere():
             self._call("create", key, [b"".join(parts)])
         else:
             self._store.create(key, parts)
 
     def get(self, key: str) -> bytes:
-        data: bytes = self._call("get", key) if _is_forked() else self._store.get(key)
+        data: bytes = self._call("get", key) if self._goes_elsewhere() else self._store.get(key)
         return data
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
-        if not _is_forked():
+        if not self._goes_elsewhere():
             return self._store.get_range(key, offset, length)
         data: bytes = self._call("get_range", key, offset, length)
         return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter(self._call("list", prefix)) if _is_forked() else self._store.list(prefix)
+        return (
+            iter(self._call("list", prefix)) if self._goes_elsewhere() else self._store.list(prefix)
+        )
 
     def delete(self, key: str) -> None:
-        if _is_forked():
+        if self._goes_elsewhere():
             self._call("delete", key)
         else:
             self._store.delete(key)
 
     def stat(self, key: str) -> ObjectInfo:
-        info: ObjectInfo = self._call("stat", key) if _is_forked() else self._store.stat(key)
+        info: ObjectInfo = (
+            self._call("stat", key) if self._goes_elsewhere() else self._store.stat(key)
+        )
         return info
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -84,8 +101,19 @@ class ForkedStore:
             raise Unavailable(f"the process that asks the store has ended: {error}") from error
 
 
-def _is_forked() -> bool:
-    return os.getpid() != _first_pid
+@contextmanager
+def before_fork(store: ObjectStore) -> Iterator[None]:
+    """In this block the store (or the one that it makes resilient) is asked through another process, so that what is forked from this one can ask itself."""
+    found = getattr(store, "store", store)
+    if not isinstance(found, ForkedStore) or _used_in is not None:
+        yield
+        return
+    found.is_remote = True
+    try:
+        yield
+    finally:
+        found.is_remote = False
+        found.renew()
 
 
 class StoreProcess:

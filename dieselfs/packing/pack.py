@@ -17,6 +17,7 @@ from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import AlreadyExists, ChunkStoreError
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
+from chunkstore.stores.forked_store import before_fork
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.packing.background import BackgroundThread
@@ -49,8 +50,9 @@ def pack(
         check_source(source.disk_path if isinstance(source, SourceTree) else source.base)
     store, index = open_store(), open_index()
     try:
-        dataset = open_dataset(store, index, name, create=True)
-        dataset.check_writable()
+        with before_fork(store):
+            dataset = open_dataset(store, index, name, create=True)
+            dataset.check_writable()
         try:
             _pack(dataset, request, open_store, open_index, progress)
         except BaseException:
