@@ -1,4 +1,4 @@
-"""Where things are: the object store, the index and the folder of local snapshots.
+"""Where things are: the object store, the index, the folder of local snapshots, and an SSD between store and readers.
 
 Each is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of `dieselfs/config.toml`, and the
 embedded default under the user's data folder. Every value remembers where it came from, so that an error can say which one to correct.
@@ -27,11 +27,12 @@ from typing import Any, Final
 from dieselfs.errors import ConfigError
 from metadata.url_secrets import redacted as redacted
 
+_SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction")
 _KEYS: Final = ("store", "index", "snapshots")
-_WITHOUT_DEFAULT: Final = ("ring", "ring_secret_file")
+_WITHOUT_DEFAULT: Final = ("ring", "ring_secret_file", *_SSD_KEYS)
 """What need not be said at all."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
-_PATHS: Final = ("snapshots", "ring_secret_file")
+_PATHS: Final = ("snapshots", "ring_secret_file", "ssd")
 DEFAULT_ORIGIN: Final = "default"
 
 
@@ -67,6 +68,11 @@ class Config:
     ring: Setting | None = None
     """The cache nodes to read through, as `--ring` says it."""
     ring_secret_file: Setting | None = None
+    ssd: Setting | None = None
+    """Folder of the SSD tier. What is said of it is read by `dieselfs.ssd_tier`."""
+    ssd_size: Setting | None = None
+    ssd_admission: Setting | None = None
+    ssd_eviction: Setting | None = None
 
     @property
     def snapshot_folder(self) -> Path:
@@ -90,10 +96,16 @@ def load_config(
     defaults = _defaults(environment)
     found = {key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS}
     _refuse_visible_password(found["store"], found["index"])
-    ring, ring_secret_file = (
-        _find_said(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT
+    said = {key: _find_said(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT}
+    return Config(
+        **found,
+        ring=said["ring"],
+        ring_secret_file=said["ring_secret_file"],
+        ssd=said["ssd"],
+        ssd_size=said["ssd_size"],
+        ssd_admission=said["ssd_admission"],
+        ssd_eviction=said["ssd_eviction"],
     )
-    return Config(**found, ring=ring, ring_secret_file=ring_secret_file)
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:

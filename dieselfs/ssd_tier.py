@@ -1,13 +1,20 @@
-"""The SSD tier as it is configured: a folder on a local SSD, and how it is kept (docs/decisions/0013-ssd-tier.md)."""
+"""The SSD tier as it is configured: a folder on a local SSD, and how it is kept (docs/decisions/0013-ssd-tier.md).
+
+What is not said by flags or in code is as the configuration says it (`DIESELFS_SSD`, … or a profile), so that all mounts, clients and commands of a
+node share one tier without being told each time. In a process, all of one folder share one `SsdTier`.
+"""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
+from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
 from chunkstore.ssd.limits_folder import LimitsFolder
@@ -17,13 +24,43 @@ from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
-from dieselfs.errors import ConfigError
+from dieselfs.byte_sizes import parse_size
+from dieselfs.config import Config, Setting
+from dieselfs.errors import ConfigError, UsageError
 from dieselfs.node_memory.task_folder import VARIABLE
 
+Name = TypeVar("Name", bound=str)
 AdmissionName: TypeAlias = Literal["all", "reject-first"]
-
+ADMISSIONS: Final[tuple[AdmissionName, ...]] = get_args(AdmissionName)
+EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
+NONE: Final = "none"
+"""As a folder: no tier, whatever the configuration says."""
 _SHARE_OF_FREE: Final = 0.8
 """Of the file system, for a tier that nobody has given a size."""
+_LOOK_TIMEOUT_S: Final = 2.0
+_DRAIN_S: Final = 1.0
+"""For what is still to be written when the process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SsdOptions:
+    """As written. None: not said."""
+
+    folder: str | None = None
+    size_bytes: int | None = None
+    admission: str | None = None
+    eviction: str | None = None
+
+    def otherwise(self, other: SsdOptions) -> SsdOptions:
+        """What is not said here is as `other` says; a folder that is said here has nothing from there."""
+        if self.folder is not None:
+            return self
+        return SsdOptions(
+            other.folder,
+            other.size_bytes if self.size_bytes is None else self.size_bytes,
+            self.admission or other.admission,
+            self.eviction or other.eviction,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +91,114 @@ class SsdSettings:
         )
 
     def open(self) -> SsdTier:
-        """A tier that opens itself in the background. `ConfigError` if the folder is none that could be one."""
-        if not self.folder.is_absolute():
-            raise ConfigError(f"{self.folder}: the folder of an SSD tier is an absolute path")
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ConfigError(f"{self.folder} is no folder", "name one on a local SSD")
+        """A tier of its own that opens itself in the background."""
         admission: Admission = RejectFirst() if self.admission == "reject-first" else AdmitAll()
         return SsdTier(self.open_segments, self.folder, admission)
+
+    def check(self) -> None:
+        """`ConfigError` for a folder that can't be one, where somebody watches; an SSD that does not answer is no reason."""
+        try:
+            problem = CallThreads("ssd-look", 1).run(self._problem, _LOOK_TIMEOUT_S)
+        except TimeoutError:
+            return
+        if problem:
+            raise ConfigError(
+                f"the SSD tier {self.folder}: {problem}",
+                "name a folder on a local SSD that is yours",
+            )
+
+    def _problem(self) -> str:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            return error.strerror or str(error)
+        return "" if os.access(self.folder, os.W_OK | os.X_OK) else "you may not write there"
+
+
+def configured(config: Config) -> SsdOptions:
+    """What variables and profile say. `ConfigError`."""
+    return SsdOptions(
+        None if config.ssd is None else config.ssd.value,
+        None if config.ssd_size is None else _size(config.ssd_size),
+        None if config.ssd_admission is None else config.ssd_admission.value,
+        None if config.ssd_eviction is None else config.ssd_eviction.value,
+    )
+
+
+def ssd_settings(options: SsdOptions) -> SsdSettings | None:
+    """None if there is to be no tier. `UsageError`, `ConfigError`."""
+    if options.folder is None:
+        if options != SsdOptions():
+            raise UsageError("an SSD tier needs a folder", "add --ssd FOLDER, or set DIESELFS_SSD")
+        return None
+    if options.folder == NONE:
+        return None
+    folder = Path(os.path.expanduser(options.folder))
+    if not folder.is_absolute():
+        raise ConfigError(
+            f"{options.folder}: the folder of an SSD tier is an absolute path",
+            f"write {Path.cwd() / folder}",
+        )
+    return SsdSettings(
+        folder,
+        options.size_bytes,
+        _one_of(ADMISSIONS, options.admission or "all", "admission"),
+        _one_of(EVICTIONS, options.eviction or "lru", "eviction"),
+    )
 
 
 def index_folder(folder: Path) -> Path:
     """Where the index of a tier lies: in shared memory, not among the folders of tasks, which are swept."""
     base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
-    name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
     return base / f"dieselfs-ssd-{os.geteuid()}" / name
 
 
-def with_tier(store: ObjectStore, dataset: DatasetRef, tier: SsdTier | None) -> ObjectReader:
+def shared_tier(settings: SsdSettings) -> SsdTier:
+    """This process's tier of a folder; who comes first says how it is kept. It ends with the process."""
+    with _opening:
+        tier = _tiers.get(settings.folder)
+        if tier is None:
+            tier = _tiers[settings.folder] = settings.open()
+        return tier
+
+
+def with_tier(
+    store: ObjectStore, dataset: DatasetRef, settings: SsdSettings | None
+) -> ObjectReader:
     """What chunk readers read from: the store behind the tier, if there is one."""
-    return store if tier is None else TieredStore(store, dataset, tier)
+    return store if settings is None else TieredStore(store, dataset, shared_tier(settings))
+
+
+_tiers: dict[Path, SsdTier] = {}
+_opening = threading.Lock()
+
+
+def _end() -> None:
+    for tier in _tiers.values():
+        tier.wait_until_written(_DRAIN_S)
+        tier.close(_DRAIN_S)
+
+
+def _after_fork() -> None:
+    """Tiers renew themselves."""
+    global _opening
+    _opening = threading.Lock()
+
+
+atexit.register(_end)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _size(setting: Setting) -> int:
+    try:
+        return parse_size(setting.value)
+    except UsageError as error:
+        raise ConfigError(f"{error} (from {setting.origin})", error.hint) from error
+
+
+def _one_of(names: tuple[Name, ...], wanted: str, what: str) -> Name:
+    for name in names:
+        if name == wanted:
+            return name
+    raise UsageError(f"{wanted!r} is no {what} of an SSD tier", f"write {' or '.join(names)}")

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -22,8 +23,10 @@ import lmdb
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import CallThreads, NoThread
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
+from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
 
@@ -110,6 +113,7 @@ class SsdTier:
         self._closed = False
         self._tended_at = float("-inf")
         self._index_unsound = False
+        self._unnamed: list[DatasetRef] = []
         self._hits = self._hit_bytes = self._misses = self._bypassed = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
 
@@ -127,6 +131,10 @@ class SsdTier:
     def segments(self) -> SegmentStore | None:
         """While it is in service. Its calls block and raise what an SSD makes them: see `call`."""
         return self._segments if self._health.is_up else None
+
+    def introduce(self, dataset: DatasetRef) -> None:
+        """Have it noted what a dataset is called, for those who look at the tier."""
+        self._unnamed.append(dataset)
 
     def read(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
         """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time."""
@@ -281,6 +289,10 @@ class SsdTier:
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
+            while self._unnamed:
+                dataset = self._unnamed.pop()
+                limits = LimitsFolder(self._folder)
+                self.call(partial(limits.name, dataset.id, dataset.name), 0)
 
     def _next(self) -> Offer | None:
         with self._changed:

@@ -72,6 +72,7 @@ class TieredStore:
         self._dataset = dataset
         self._tier = tier
         self._prefix = chunk_key(dataset.name, ChunkId(bytes(16)))[: -len(str(ChunkId(bytes(16))))]
+        tier.introduce(dataset)
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[type[TieredStore], tuple[ObjectStore, DatasetRef, SsdTier]]:
