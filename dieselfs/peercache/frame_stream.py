@@ -14,10 +14,9 @@ from dieselfs.peercache.frame_header import PREFIX_BYTES
 from dieselfs.peercache.frames import decode_prefix, encode_answer
 from dieselfs.peercache.handshake import following_bytes
 from dieselfs.peercache.messages import Data
+from dieselfs.peercache.pace import BYTES_PER_S
 from dieselfs.peercache.runtime import Runtime, Stream
 
-BYTES_PER_S: Final = 8e6
-"""Whoever sends or takes bytes more slowly is let go."""
 FRAME_S: Final = 1.0
 """What has begun to come is there within it: a header, and bulk, at `BYTES_PER_S` on top."""
 

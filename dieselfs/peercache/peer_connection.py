@@ -5,7 +5,7 @@ goes on reading. So a thread alone does all by itself, at the cost of a lock tha
 
 One rule for the peer: whoever waits hears something within `SILENCE_S`, be it another's answer or that its request is worked at. If not, or
 if a frame is not in order, the connection ends, and all that wait on it go on elsewhere. A request that is only worked at for `PATIENCE_S` is
-given up alone; its late answer is thrown away.
+given up alone; its late answer is thrown away. And a peer that answers in time, but slowly again and again, is given up too (`pace`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from dieselfs.peercache.messages import (
     Request,
     Working,
 )
+from dieselfs.peercache.pace import ANSWER_S, Pace
 from dieselfs.peercache.runtime import Condition, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
 
@@ -56,12 +57,10 @@ _MAX_GIVEN_UP: Final = 64
 """Answers that are still to come, and that nobody wants: a connection with more is of no use."""
 
 _DATA: Final = Data(memoryview(b""))
+_READS: Final = frozenset((ReadFile, ReadRanges, ReadChunk, ReadPiece))
 _READ: Final = frozenset((Data, NotHeld, Failed, Working))
 _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
-    ReadFile: _READ,
-    ReadRanges: _READ,
-    ReadChunk: _READ,
-    ReadPiece: _READ,
+    **dict.fromkeys(_READS, _READ),
     Ping: frozenset((Pong, Failed)),
     Join: frozenset((Members, Failed)),
     Leave: frozenset((Members, Failed)),
@@ -76,13 +75,20 @@ class Pending:
     kind: type[Request]
     bulk_bytes: int
     """That its `Data` has."""
-    deadline: float
+    asked: float
+    """When."""
+    works: bool = False
+    """The peer has said so."""
     outcome: Answer | str | None = None
     """A string: why there is no answer."""
     given_up: bool = False
     """The peer has worked at it for too long."""
     arrived: Condition | None = None
     """Of who sleeps until there is an outcome, or nobody reads any more."""
+
+    @property
+    def deadline(self) -> float:
+        return self.asked + PATIENCE_S
 
     def result(self) -> Answer:
         """Wait for its answer; once, by one thread, and not in a forked child. Raises `PeerFailed`, `PeerBusy`."""
@@ -98,6 +104,8 @@ class PeerConnection:
         self._stream = stream
         self._frames = FrameReceiver(stream)
         self._peer = peer
+        self._pace = Pace()
+        """Of who reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()
         self._reading = runtime.lock()
@@ -118,12 +126,7 @@ class PeerConnection:
         """Send it. A failure shows in the result."""
         number = next(self._numbers)
         frame = encode_request(number, request)
-        pending = Pending(
-            self,
-            type(request),
-            _bulk_bytes(request),
-            self._runtime.now() + PATIENCE_S,
-        )
+        pending = Pending(self, type(request), _bulk_bytes(request), self._runtime.now())
         self._waiting[number] = pending
         try:
             with self._sending:
@@ -173,12 +176,15 @@ class PeerConnection:
     def _ask_alone(self, request: ReadFile) -> Answer:
         """By who may read. Its question is entered among those that wait only if something else than its answer comes first."""
         number, length = next(self._numbers), request.length
-        bulk = None
+        asked, bulk = self._runtime.now(), None
         try:
             with self._sending:
                 self._stream.send((encode_request(number, request),), SILENCE_S)
             hoped_for = encode_answer(number, _DATA, length)
             bulk = self._frames.expected(hoped_for, length, SILENCE_S)
+            if bulk is not None and (self._pace.debt_s or self._runtime.now() - asked > ANSWER_S):
+                self._pace.waits(asked)
+                self._keep_pace(ReadFile, asked, length)
         except BaseException as error:
             # If it was interrupted, a part of a frame may have been sent, or received.
             self._end(error)
@@ -191,7 +197,7 @@ class PeerConnection:
             self.received_bytes += length
             self._stop_reading()
             return Data(bulk)
-        pending = Pending(self, ReadFile, length, self._runtime.now() + PATIENCE_S)
+        pending = Pending(self, ReadFile, length, asked)
         self._waiting[number] = pending
         self._read_until(pending)
         return self.result(pending)
@@ -199,6 +205,7 @@ class PeerConnection:
     def _read_until(self, pending: Pending) -> None:
         """Give everyone what comes, until there is something for this one. By who may read, who may not any more afterwards."""
         try:
+            self._pace.waits(self._runtime.now())
             while pending.outcome is None:
                 self._receive(pending)
                 if pending.outcome is None and self._runtime.now() > pending.deadline:
@@ -251,6 +258,8 @@ class PeerConnection:
         # Before a byte of it is received: what was not asked for has no place to go.
         if bulk_bytes and bulk_bytes != pending.bulk_bytes:
             raise BadFrame(f"{bulk_bytes} bytes came instead of {pending.bulk_bytes}")
+        if pending.works:
+            self._pace.passes(self._runtime.now())
         bulk = self._frames.bulk(bulk_bytes)
         number, answer = decode_answer(header, checksum, bulk)
         kind = type(answer)
@@ -261,7 +270,11 @@ class PeerConnection:
                 raise BadFrame(f"no bytes came instead of {pending.bulk_bytes}")
             self.answers += 1
             self.received_bytes += bulk_bytes
-        elif kind is Working:
+        elif kind is Working and pending.works:
+            return
+        self._keep_pace(pending.kind, pending.asked, bulk_bytes)
+        if kind is Working:
+            pending.works = True
             return
         self._waiting.pop(number, None)  # all are gone if it was closed meanwhile
         if pending is mine:
@@ -272,6 +285,16 @@ class PeerConnection:
                 self._settle(pending, answer)
             else:
                 self._given_up -= 1
+
+    def _keep_pace(self, kind: type[Request], asked: float, bulk_bytes: int) -> None:
+        """An answer has come, or the first sign of work. By who may read. `OSError` if the peer is too slow to be asked."""
+        pace, now = self._pace, self._runtime.now()
+        if kind not in _READS:
+            pace.passes(now)
+            return
+        pace.answered(asked, now, bulk_bytes)
+        if pace.is_too_slow:
+            raise TimeoutError("it answers too slowly again and again")
 
     # The rest is called with the lock held.
 

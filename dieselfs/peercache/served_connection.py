@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dieselfs.peercache.frame_stream import BYTES_PER_S, FrameReceiver
+from dieselfs.peercache.frame_stream import FrameReceiver
 from dieselfs.peercache.frames import decode_request, encode_answer
 from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
 from dieselfs.peercache.held_ranges import OutOfRange, Read, held_ranges, missing_pieces
@@ -31,6 +31,7 @@ from dieselfs.peercache.messages import (
     Request,
     Working,
 )
+from dieselfs.peercache.pace import BYTES_PER_S
 from dieselfs.peercache.runtime import Runtime, Stream
 from dieselfs.peercache.slow_answers import SlowAnswers
 
@@ -130,9 +131,12 @@ class ServedConnection:
 
     def say_working(self, number: int) -> None:
         """See `Asker`. Nothing, if something is being sent: that tells enough."""
-        if number in self._slow and self._sending.acquire(blocking=False):
+        if self._sending.acquire(blocking=False):
             try:
-                self._stream.send((encode_answer(number, Working()),), _TELL_S)
+                if (
+                    number in self._slow
+                ):  # looked at with the right to send: nothing may follow the answer
+                    self._stream.send((encode_answer(number, Working()),), _TELL_S)
             except OSError:
                 self._stream.close()
             finally:
@@ -168,6 +172,8 @@ class ServedConnection:
         # What is being fetched just now is worth the wait also for who must not let it be fetched.
         if not (read.may_fetch or all(map(self.held.is_coming, pieces))):
             return False
+        # From now on its time does not count against us (`pace`). Said before it is begun: nothing may follow the answer.
+        self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
         if self._service.slow.begin(self, number, read, pieces):
             return True
