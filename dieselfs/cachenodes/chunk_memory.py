@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 DEFAULT_MEMORY_BYTES: Final = 256 << 20
+MIN_MEMORY_BYTES: Final = 64 << 20
+"""Requests wait in it for their answers: 8 MiB of parts each, or a chunk of 16 MiB."""
 
 Part: TypeAlias = tuple[bytes, int, int]
 """A chunk's id; where the part begins in the chunk's object, and its length."""

@@ -236,8 +236,9 @@ class DatasetChunks:
             since, total = now, 0
         if len(asked) >= _REMEMBERED:
             self._asked = asked = {}
-        asked[chunk.id.value] = since, total + length
-        return _BURST * (total + length) >= chunk.payload_bytes
+        is_burst = _BURST * (total + length) >= chunk.payload_bytes
+        asked[chunk.id.value] = since, 0 if is_burst else total + length
+        return is_burst
 
 
 def _part_of(piece: Piece) -> Part:

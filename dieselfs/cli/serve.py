@@ -123,7 +123,7 @@ def serve(invocation: Invocation, **options: Any) -> None:
 
 
 def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:
-    from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES
+    from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES, MIN_MEMORY_BYTES
     from dieselfs.cachenodes.ring_options import redis_of, ring_name, ring_secret
     from dieselfs.cachenodes.ring_settings import CacheNodeSettings
     from dieselfs.peercache.peer_addresses import is_host, is_wildcard, parse_address
@@ -133,6 +133,12 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
     advertise = options["advertise"]
     if not listen.port:
         raise UsageError("--listen with port 0: clients would not find it", "write another port")
+    memory_bytes = options["memory"] or DEFAULT_MEMORY_BYTES
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise UsageError(
+            f"--memory {human_size(memory_bytes)}: too little for what clients ask for at a time",
+            f"give {human_size(MIN_MEMORY_BYTES)} at least",
+        )
     reached = advertise or listen.host
     if is_wildcard(reached) or not is_host(reached):
         raise UsageError(
@@ -151,5 +157,5 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
         listen=listen,
         advertise=advertise,
         leases=None if options["no_announce"] else redis_of(invocation.config.index),
-        memory_bytes=options["memory"] or DEFAULT_MEMORY_BYTES,
+        memory_bytes=memory_bytes,
     )

@@ -49,6 +49,7 @@ class NodeProcess:
     secret: str = SECRET
     index: str | None = None
     ssd_size: str = "256MiB"
+    memory: str = "64MiB"
     port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
 
@@ -72,7 +73,9 @@ class NodeProcess:
         command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, "--ssd-size", self.ssd_size], env=environment, stderr=log
+                [*command, "--ssd-size", self.ssd_size, "--memory", self.memory],
+                env=environment,
+                stderr=log,
             )
 
     def wait_until_ready(self) -> None:

@@ -1,0 +1,281 @@
+"""A ring of real processes: each chunk leaves the store once, and whatever happens to a node costs reads of the store and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dieselfs.cachenodes.ring_status import ring_nodes
+from dieselfs.peercache.placement import Placement
+from tests.dieselfs.cachenodes.ring_of_nodes import (
+    SECRET,
+    NodeProcess,
+    RingClient,
+    eventually,
+    ring_of,
+)
+from tests.peers.task_nodes import DLCMD, PeerDataset, make_dataset
+
+MOST_S = 20.0
+"""No read takes longer, whatever happens: two owners are given up after a second each, and machines that run tests stall."""
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    """About 30 chunks of 1 MiB."""
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 300, 100_000)
+
+
+@pytest.fixture(scope="module")
+def three(
+    dataset: PeerDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[NodeProcess]]:
+    with ring_of(tmp_path_factory.mktemp("three") / "ring", dataset, 3) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def client_of(dataset: PeerDataset) -> Iterator[Callable[..., RingClient]]:
+    made = []
+
+    def make(nodes: list[NodeProcess], **options: str) -> RingClient:
+        made.append(RingClient(dataset, nodes, **options))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def read_all(client: RingClient, seed: int = 0) -> float:
+    """Every file of every chunk, each compared; in which the slowest read took how many seconds."""
+    files = client.files
+    random.Random(seed).shuffle(files)
+    slowest = 0.0
+    for file in files:
+        began = time.monotonic()
+        content = client.source.read(file, 0, file.length)
+        slowest = max(slowest, time.monotonic() - began)
+        assert content == client.reader.read(file, 0, file.length)
+    return slowest
+
+
+def warm(client: RingClient) -> None:
+    for chunk in client.chunks:
+        client.source.whole(chunk)
+
+
+def from_store(dataset: PeerDataset, read: Callable[[], object]) -> int:
+    before = dataset.from_store_bytes()
+    read()
+    return dataset.from_store_bytes() - before
+
+
+def test_each_chunk_leaves_the_store_once_however_many_read(
+    dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    clients = [client_of(three) for _ in range(3)]
+    reads: list[Callable[[], object]] = [
+        lambda: warm(clients[0]),
+        lambda: [clients[1].source.read(file, 0, file.length) for file in clients[1].files],
+        lambda: clients[2].source.read_many(clients[2].files),
+    ]
+
+    def all_at_once() -> None:
+        with ThreadPoolExecutor(len(reads)) as threads:
+            for done in [threads.submit(read) for read in reads]:
+                done.result()
+
+    assert from_store(dataset, all_at_once) == clients[0].object_bytes
+    assert all(client.source.statistics().bytes_from_store == 0 for client in clients)
+    assert read_all(clients[1]) < MOST_S
+    shown = ring_nodes(clients[0].settings)
+    assert (
+        sum(node.status.from_store_bytes for node in shown if node.status)
+        == clients[0].object_bytes
+    )
+    assert all(node.status and node.status.served_bytes for node in shown)
+
+
+def test_parts_of_files(
+    dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    client = client_of(three)
+    for file in random.Random(3).sample(client.files, 20):
+        part = client.source.read(file, 1000, 5000)
+        assert part == client.reader.read(file, 1000, 5000)
+    assert client.source.statistics().bytes_from_store == 0
+
+
+def test_a_client_with_another_secret_is_refused_and_reads_the_store(
+    dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    stranger = client_of(three, secret="not the secret of the ring")
+    assert read_all(stranger) < MOST_S
+    read = stranger.source.statistics()
+    assert read.bytes_from_peers == 0
+    assert read.bytes_from_store == sum(file.length for file in stranger.files)
+
+
+def test_a_client_of_another_ring_is_refused_though_it_has_the_secret(
+    dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    stranger = client_of(three, name="another")
+    assert read_all(stranger) < MOST_S
+    assert stranger.source.statistics().bytes_from_peers == 0
+
+
+def test_what_the_ring_shows_of_itself(
+    dataset: PeerDataset, three: list[NodeProcess], tmp_path: Path
+) -> None:
+    shown = subprocess.run(
+        [
+            *(sys.executable, str(DLCMD), "ring", "--json"),
+            "r@" + ",".join(str(node.address) for node in three),
+        ],
+        env={**os.environ, "DIESELFS_RING_SECRET": SECRET, "XDG_DATA_HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    nodes = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [node["node"] for node in nodes] == sorted(str(node.address) for node in three)
+    assert all(node["share"] == pytest.approx(1 / 3, abs=0.001) for node in nodes)
+    assert {node["ssd_bytes"] for node in nodes} == {256 << 20}
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_dies_or_stops_costs_reads_of_the_store(
+    dataset: PeerDataset,
+    tmp_path: Path,
+    client_of: Callable[..., RingClient],
+    fault: signal.Signals,
+) -> None:
+    with ring_of(tmp_path / "ring", dataset, 2) as nodes:
+        client = client_of(nodes)
+        warm(client)
+        has_begun = threading.Event()
+        slowest: list[float] = []
+
+        def read() -> None:
+            client.source.read(client.files[0], 0, client.files[0].length)
+            has_begun.set()
+            slowest.extend(read_all(client, seed) for seed in range(3))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert has_begun.wait(MOST_S)
+        nodes[0].send(fault)
+        reader.join(3 * MOST_S)
+        assert len(slowest) == 3, "no read fails"
+        assert max(slowest) < MOST_S
+        assert client.source.statistics().fallbacks["corrupt"] == 0
+        # The other node has taken the share over: a new client reads no more of the store.
+        later = client_of(nodes)
+        warm(later)
+        assert from_store(dataset, lambda: warm(later)) == 0
+        nodes[0].end(signal.SIGKILL)
+
+
+def test_a_node_that_joins_takes_its_share_and_no_more(
+    dataset: PeerDataset,
+    tmp_path: Path,
+    client_of: Callable[..., RingClient],
+    redis_url: str,
+) -> None:
+    name = f"joined-{os.getpid()}"
+    with ring_of(tmp_path / "ring", dataset, 2, name, index=redis_url) as nodes:
+        client = client_of(nodes, name=name, redis=redis_url)
+
+        def placement() -> Placement:
+            peers = client.source._current()
+            assert peers is not None
+            return peers.placement
+
+        def nodes_seen() -> int:
+            return sum(member.weight > 0 for member in placement().members)
+
+        eventually(lambda: nodes_seen() == 2, "both nodes answer")
+        assert from_store(dataset, lambda: warm(client)) == client.object_bytes
+        before = placement()
+
+        joined = NodeProcess(tmp_path / "ring/joined", dataset.disk, name, index=redis_url)
+        nodes.append(joined)
+        joined.start()
+        joined.wait_until_ready()
+        eventually(lambda: nodes_seen() == 3, "the node that has joined answers")
+        owned = [
+            chunk
+            for chunk in client.chunks
+            if placement().ranked(chunk.id)[0].id == str(joined.address)
+        ]
+        assert 0 < len(owned) < len(client.chunks) * 2 // 3
+        for chunk in client.chunks:
+            if chunk not in owned:
+                assert placement().ranked(chunk.id)[0] == before.ranked(chunk.id)[0]
+        moved = sum(chunk.head_bytes + chunk.payload_bytes for chunk in owned)
+        assert from_store(dataset, lambda: warm(client)) == moved
+
+        # It leaves in order: its chunks go back to who has them still.
+        assert joined.end() == 0
+        eventually(lambda: nodes_seen() == 2, "the node that has left is forgotten")
+        assert from_store(dataset, lambda: warm(client)) == 0
+
+
+def test_a_node_that_starts_again_has_what_its_ssd_holds(
+    dataset: PeerDataset, tmp_path: Path, client_of: Callable[..., RingClient]
+) -> None:
+    with ring_of(tmp_path / "ring", dataset, 1) as [node]:
+        client = client_of([node])
+        warm(client)
+
+        def written() -> bool:
+            [shown] = ring_nodes(client.settings)
+            return shown.status is not None and shown.status.held_bytes >= client.object_bytes
+
+        eventually(written, "all of it is on the SSD")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            code = node.end(number)
+            assert code == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+            node.start()
+            node.wait_until_ready()
+            again = client_of([node])
+            assert from_store(dataset, lambda client=again: warm(client)) == 0  # type: ignore[misc]
+            [shown] = ring_nodes(client.settings)
+            assert shown.status is not None
+            assert shown.status.from_peers_bytes == client.object_bytes, "from its SSD"
+
+
+def test_large_files_leave_the_store_once(
+    tmp_path: Path, client_of: Callable[..., RingClient]
+) -> None:
+    large = make_dataset(tmp_path, 1, 18 << 20)
+    with ring_of(tmp_path / "ring", large, 2) as nodes:
+        clients = [RingClient(large, nodes) for _ in range(2)]
+        try:
+            [file] = clients[0].files
+            wanted = clients[0].reader.read(file, 0, file.length)
+            head = file.chunk.head_bytes
+
+            def read() -> None:
+                for client in clients:
+                    assert client.source.read(file, 0, file.length) == wanted
+
+            # The head, with the hashes of its blocks, once by each client and by the node that owns the chunk.
+            object_bytes = head + file.chunk.payload_bytes
+            assert from_store(large, read) <= object_bytes + 3 * head
+            assert all(client.source.statistics().bytes_from_store == 0 for client in clients)
+        finally:
+            for client in clients:
+                client.close()
