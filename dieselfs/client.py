@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
@@ -47,6 +48,7 @@ from dieselfs.purging.request import PurgeProgress, PurgeReport, PurgeRequest
 from dieselfs.reading_position import ReadingPosition
 from dieselfs.sample_reader import SampleReader
 from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
+from dieselfs.ssd_tier import SsdChoice, chosen_tier, shared_tier, tiered_reader
 from dieselfs.task_memory import open_task_memory
 from metadata.errors import PathConflict, PathNotFound, RecordCorrupt, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
@@ -54,6 +56,8 @@ from metadata.namespace import PathEntry
 from metadata.snapshot import Snapshot
 
 _STREAM_BYTES = 4 << 20
+_SSD_OPENS_S = 0.5
+"""Waited for at the first read; some milliseconds are enough for one that works."""
 _NAMES_ARE_UTF8 = sys.getfilesystemencoding() == "utf-8"
 _ENCODING, _ENCODING_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
@@ -78,8 +82,17 @@ class ClientStatistics:
 class Client:
     """One dataset, for one thread at a time. Reading survives a fork; writing must be opened anew in the child."""
 
-    def __init__(self, dataset: Dataset, snapshot_folder: Path, **packing: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        snapshot_folder: Path,
+        *,
+        ssd: SsdChoice = "configured",
+        **packing: int,
+    ) -> None:
         self.dataset = dataset
+        self.ssd = ssd
+        self._store_reader: ChunkReader | None = None
         self._snapshot_folder = snapshot_folder
         self._packing = packing
         self._writer: DatasetWriter | None = None
@@ -106,11 +119,20 @@ class Client:
         target_bytes: int = DEFAULT_TARGET_BYTES,
         open_chunks: int = DEFAULT_OPEN_CHUNKS,
         seed: int = 0,
+        ssd: SsdChoice = "configured",
     ) -> Client:
-        """DL_connect. Raises `DatasetNotFound` unless told to `create`; brings an index that is behind up to date."""
+        """DL_connect. Raises `DatasetNotFound` unless told to `create`; brings an index that is behind up to date.
+
+        `ssd`: where chunks that are read are kept, between store and memory; by default as the configuration says (DIESELFS_SSD).
+        """
         opened = open_dataset(store, index, dataset, create=create)
         return cls(
-            opened, snapshot_folder, target_bytes=target_bytes, open_chunks=open_chunks, seed=seed
+            opened,
+            snapshot_folder,
+            ssd=ssd,
+            target_bytes=target_bytes,
+            open_chunks=open_chunks,
+            seed=seed,
         )
 
     @property
@@ -244,6 +266,7 @@ class Client:
             task=task,
             peers=peers,
             join=self._snapshot is not None,
+            ssd=self.ssd,
         )
         self._make_reader()
 
@@ -450,7 +473,16 @@ class Client:
             self._writer = None
 
     def _source(self) -> ChunkSource:
-        return self._memory or self.dataset.reader
+        return self._memory or self._from_store()
+
+    def _from_store(self) -> ChunkReader:
+        """By way of the SSD tier, if there is one. It opens itself now: a moment later what is there is found."""
+        if self._store_reader is None:
+            tier = chosen_tier(self.ssd)
+            self._store_reader = tiered_reader(self.dataset.ref, self.dataset.store, tier)
+            if tier is not None:
+                shared_tier(tier).wait_until_open(_SSD_OPENS_S)
+        return self._store_reader
 
     def _with_reader(
         self,
@@ -538,7 +570,7 @@ class Client:
     def _read_extents(self, files: Sequence[FileExtent]) -> list[bytes]:
         if self._memory is not None:
             return self._memory.read_many(files)
-        return [bytes(data) for data in self.dataset.reader.read_many(files)]
+        return [bytes(data) for data in self._from_store().read_many(files)]
 
     def _inode(self, path: bytes) -> int:
         assert self._snapshot is not None

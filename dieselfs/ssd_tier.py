@@ -10,12 +10,14 @@ import atexit
 import hashlib
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_reader import ChunkReader, Expected
 from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import Order
@@ -25,7 +27,7 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.byte_sizes import parse_size
-from dieselfs.config import Config, Setting
+from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
 from dieselfs.node_memory.task_folder import VARIABLE
 
@@ -125,6 +127,15 @@ def configured(config: Config) -> SsdOptions:
     )
 
 
+def chosen_tier(
+    choice: SsdChoice, environment: Mapping[str, str] = os.environ
+) -> SsdSettings | None:
+    """What code has chosen, or else what variables and the default profile say. `ConfigError`."""
+    if choice == "configured":
+        return ssd_settings(configured(load_config(environment=environment)))
+    return choice
+
+
 def ssd_settings(options: SsdOptions) -> SsdSettings | None:
     """None if there is to be no tier. `UsageError`, `ConfigError`."""
     if options.folder is None:
@@ -147,6 +158,10 @@ def ssd_settings(options: SsdOptions) -> SsdSettings | None:
     )
 
 
+SsdChoice: TypeAlias = SsdSettings | Literal["configured"] | None
+"""As a Python user says it: a tier, what variables and the default profile say, or none."""
+
+
 def index_folder(folder: Path) -> Path:
     """Where the index of a tier lies: in shared memory, not among the folders of tasks, which are swept."""
     base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
@@ -161,6 +176,16 @@ def shared_tier(settings: SsdSettings) -> SsdTier:
         if tier is None:
             tier = _tiers[settings.folder] = settings.open()
         return tier
+
+
+def tiered_reader(
+    dataset: DatasetRef,
+    store: ObjectStore,
+    settings: SsdSettings | None,
+    expected: Expected | None = None,
+) -> ChunkReader:
+    """Reads the dataset's chunks from the tier as far as it has them, else from the store."""
+    return ChunkReader(with_tier(store, dataset, settings), dataset, expected)
 
 
 def with_tier(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from chunkstore.chunk_reader import ChunkReader
 from dieselfs.cachenodes.ring_options import ring_from_environment
 from dieselfs.cachenodes.ring_source import with_ring
 from dieselfs.dataset import Dataset
@@ -20,6 +19,7 @@ from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.peercache.peer_options import TASK_VARIABLE, from_environment
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.settings import PeerSettings
+from dieselfs.ssd_tier import SsdChoice, chosen_tier, tiered_reader
 
 
 def open_task_memory(
@@ -30,10 +30,11 @@ def open_task_memory(
     task: str | None = None,
     peers: PeerSettings | None = None,
     join: bool = True,
+    ssd: SsdChoice = "configured",
     environment: Mapping[str, str] = os.environ,
 ) -> NodeMemory:
     """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them. What the task does not have comes through the
-    ring of cache nodes that the environment names, if it names one.
+    ring of cache nodes that the environment names, if it names one, and from the SSD tier before the store.
 
     Who begins it brings the peers in; for who joins later they are what they are. `UsageError` for settings that contradict each other, or
     variables that make no sense.
@@ -46,6 +47,7 @@ def open_task_memory(
         )
     named = task if peers is None else peers.task
     folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))
-    reader = ChunkReader(dataset.store, dataset.ref, expected)
+    tier = chosen_tier(ssd, environment)
+    reader = tiered_reader(dataset.ref, dataset.store, tier, expected)
     source = PeerSource(with_ring(reader, ring_from_environment(environment)), folder)
     return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join, peers=peers)

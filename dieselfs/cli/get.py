@@ -184,7 +184,7 @@ def _sibling(invocation: Invocation, address: Address, client: Client) -> Client
     """A client of the same dataset for another thread: each is for one at a time."""
     from dieselfs.client import Client
 
-    sibling = Client(client.dataset, invocation.snapshot_folder)
+    sibling = Client(client.dataset, invocation.snapshot_folder, ssd=client.ssd)
     invocation.load_snapshot(sibling, address)
     return sibling
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from chunkstore.stores.resilient import ResilientStore
     from dieselfs.address import Address
     from dieselfs.client import Client
+    from dieselfs.ssd_tier import SsdSettings
     from metadata.kv.key_value_store import KeyValueStore
 
 
@@ -96,6 +97,12 @@ class Invocation:
 
         return open_configured_store(self.config, patience_s)
 
+    def ssd(self) -> SsdSettings | None:
+        """The SSD tier of variables and profile, if they name one."""
+        from dieselfs.ssd_tier import configured, ssd_settings
+
+        return ssd_settings(configured(self.config))
+
     @contextmanager
     def client(self, address: Address, create: bool = False) -> Iterator[Client]:
         """A client of the address's dataset that reads its snapshot, if it names one, else the current state."""
@@ -108,6 +115,7 @@ class Invocation:
                 index=index,
                 create=create,
                 snapshot_folder=self.snapshot_folder,
+                ssd=self.ssd(),
             )
             with client:
                 self.load_snapshot(client, address)
