@@ -12,7 +12,7 @@ cd "$(dirname "$script")/.."
 
 PYTHON=${PYTHON:-python3}
 VENV=$PWD/.venv
-PATH=$PATH:/usr/sbin:/sbin  # of ip and nft
+PATH=$PATH:/usr/sbin:/sbin  # of ip, tc and nft
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -30,7 +30,7 @@ missing_to_run() {
 }
 
 missing_to_test() {  # nodes are network namespaces; memcached is what the peer cache is compared with
-    have ip || echo iproute2
+    have ip && have tc || echo iproute2
     have nft || echo nftables
     have memcached || echo memcached
     is_done .stamp-torch || missing_to_build_pylibmc

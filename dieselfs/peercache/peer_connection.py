@@ -156,7 +156,7 @@ class PeerConnection:
         if pending.outcome is None and (
             self._reading.acquire(blocking=False) or self._sleep(pending)
         ):
-            self._read_until(pending)
+            self._read_until(pending, self._runtime.now())
         outcome = pending.outcome
         if isinstance(outcome, str):
             raise (PeerBusy if pending.given_up else PeerFailed)(outcome)
@@ -199,13 +199,13 @@ class PeerConnection:
             return Data(bulk)
         pending = Pending(self, ReadFile, length, asked)
         self._waiting[number] = pending
-        self._read_until(pending)
+        self._read_until(pending, asked)
         return self.result(pending)
 
-    def _read_until(self, pending: Pending) -> None:
-        """Give everyone what comes, until there is something for this one. By who may read, who may not any more afterwards."""
+    def _read_until(self, pending: Pending, since: float) -> None:
+        """Give everyone what comes, until there is something for this one. By who may read, and does since then; who may not any more afterwards."""
         try:
-            self._pace.waits(self._runtime.now())
+            self._pace.waits(since)
             while pending.outcome is None:
                 self._receive(pending)
                 if pending.outcome is None and self._runtime.now() > pending.deadline:

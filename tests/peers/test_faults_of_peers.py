@@ -130,6 +130,7 @@ FAULTS: dict[str, tuple[Fault, Fault]] = {
     "resetting": (Node.reset, Node.heal),
     "unplugged": (Node.unplug, Node.plug),
     "losing 2 %": (lambda node: node.lose(2), Node.heal),
+    "slower than a peer may be": (lambda node: node.limit_rate(100_000), Node.unlimit_rate),
 }
 QUICK = ("stopped", "mute")
 

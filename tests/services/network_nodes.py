@@ -140,6 +140,14 @@ class Node:
     def plug(self) -> None:
         self._ip("link", "set", _DEVICE, "up")
 
+    def limit_rate(self, bytes_per_s: int) -> None:
+        """Of what is sent, from now on."""
+        limit = ["tbf", "rate", f"{8 * bytes_per_s}bit", "burst", "64kb", "latency", "100ms"]
+        self.run(["tc", "qdisc", "replace", "dev", _DEVICE, "root", *limit])
+
+    def unlimit_rate(self) -> None:
+        self.run(["tc", "qdisc", "del", "dev", _DEVICE, "root"])
+
     def processes(self) -> list[int]:
         """What runs here now, but for the holder of the namespace."""
         own = os.stat(f"/proc/{self.holder}/ns/net").st_ino

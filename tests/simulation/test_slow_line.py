@@ -1,0 +1,120 @@
+"""A peer that answers every request within the silence that is borne, and takes too long for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+
+from dieselfs.errors import PeerFailed
+from dieselfs.peercache.members import Member
+from dieselfs.peercache.messages import Data, ReadFile
+from dieselfs.peercache.peer_client import PeerClient
+from dieselfs.peercache.peer_server import PeerServer
+from dieselfs.peercache.runtime import Address
+from tests.dieselfs.peercache.plain_chunks import PlainChunks, chunk
+from tests.simulation.network import Network
+from tests.simulation.node import SECRET, TASK
+from tests.simulation.runtime import SimulatedRuntime
+from tests.simulation.scheduler import Host, Scheduler
+
+ASKS, ANSWERS = "10.0.0.1", "10.0.0.2"
+FILE_BYTES = 16 << 10
+CHUNKS = [chunk(number) for number in range(40)]
+
+
+@dataclass
+class Pair:
+    scheduler: Scheduler
+    network: Network
+    held: PlainChunks
+    asks: SimulatedRuntime
+    answers: SimulatedRuntime
+
+    def play(self, scene: Callable[[PeerClient, Member], None]) -> None:
+        def run() -> None:
+            listen = Address(ANSWERS, 1)
+            server = PeerServer(self.answers, SECRET, TASK, "peer", listen, self.held)
+            client = PeerClient(self.asks, SECRET, TASK, "test")
+            scene(client, Member("peer", listen, 1))
+            client.close()
+            assert server.close(10.0)
+
+        self.scheduler.run(run, self.asks.host)
+
+    def ask(self, client: PeerClient, peer: Member, number: int) -> None:
+        request = ReadFile(CHUNKS[number % len(CHUNKS)], 0, FILE_BYTES, True)
+        assert isinstance(client.ask(peer, request), Data)
+
+
+@pytest.fixture(params=[0.0, 0.3], ids=["calm", "preempted"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    scheduler = Scheduler(11, preempt=request.param)
+    network = Network(scheduler)
+    runtimes = [
+        SimulatedRuntime(scheduler, network, Host(ip), ip)  #
+        for ip in (ASKS, ANSWERS)
+    ]
+    yield Pair(scheduler, network, PlainChunks(CHUNKS), *runtimes)
+    scheduler.bury()
+
+
+def slow_line(pair: Pair) -> None:
+    pair.network.path(ANSWERS, ASKS).bytes_per_s = 100e3
+
+
+def far_away(pair: Pair) -> None:
+    pair.network.path(ASKS, ANSWERS).latency_s = 0.2
+
+
+def slow_host(pair: Pair) -> None:
+    pair.answers.host.lag_s = 0.3
+
+
+@pytest.mark.parametrize("slow", [slow_line, far_away, slow_host])
+def test_who_is_slow_again_and_again_is_let_go(pair: Pair, slow: Callable[[Pair], None]) -> None:
+    def scene(client: PeerClient, peer: Member) -> None:
+        pair.ask(client, peer, 0)
+        slow(pair)
+        begun = pair.scheduler.now
+        asked = 0
+        with pytest.raises(PeerFailed, match="too slowly"):  # noqa: PT012  # one of them, soon
+            while asked < 1000:
+                asked += 1
+                pair.ask(client, peer, asked)
+        assert 1 < asked < 20
+        assert pair.scheduler.now - begun < 2.0
+        assert client.connections() == 0
+
+    pair.play(scene)
+
+
+def test_readers_that_share_a_line_that_is_fast_enough(pair: Pair) -> None:
+    pair.network.path(ANSWERS, ASKS).bytes_per_s = 9e6
+
+    def scene(client: PeerClient, peer: Member) -> None:
+        def read(first: int) -> None:
+            for number in range(first, first + 40):
+                pair.ask(client, peer, number)
+
+        readers = [pair.asks.start(partial(read, first), "reader") for first in range(4)]
+        assert all([reader.join(60.0) for reader in readers])
+        assert client.statistics().connected == 1
+
+    pair.play(scene)
+
+
+def test_a_store_that_is_slow_is_not_the_peers_fault(pair: Pair) -> None:
+    held = pair.held
+    held.payloads.clear()
+    held.fetch = lambda piece: (pair.answers.sleep(0.25), held.keep(piece))[1]
+
+    def scene(client: PeerClient, peer: Member) -> None:
+        for number in range(len(CHUNKS)):
+            pair.ask(client, peer, number)
+        assert len(held.brought) == len(CHUNKS)
+        assert client.statistics().connected == 1
+
+    pair.play(scene)
