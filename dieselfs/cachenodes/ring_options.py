@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dieselfs.cachenodes.ring_peers import ring_directory
-from dieselfs.cachenodes.ring_settings import DEFAULT_RING, RingSettings
+from dieselfs.cachenodes.ring_settings import DEFAULT_RING, RingOptions, RingSettings
 from dieselfs.cachenodes.ring_topic import is_ring_name
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
@@ -25,14 +24,6 @@ from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
 _NONE: Final = "none"
 _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
-
-
-@dataclass(frozen=True, slots=True)
-class RingOptions:
-    """As flags and -o options say it. None: not said."""
-
-    ring: str | None = None
-    secret_file: str | None = None
 
 
 def ring_from_environment(

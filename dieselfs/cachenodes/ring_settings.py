@@ -14,6 +14,14 @@ DEFAULT_RING = "ring"
 
 
 @dataclass(frozen=True, slots=True)
+class RingOptions:
+    """As flags and -o options say it (`ring_options`). None: not said."""
+
+    ring: str | None = None
+    secret_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RingSettings:
     """For who reads. Pickles; the secret is never shown."""
 

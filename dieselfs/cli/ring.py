@@ -36,7 +36,8 @@ def ring(invocation: Invocation, ring: str | None, ring_secret_file: str | None)
 
     Which ring is said as for a mount: here, by DIESELFS_RING, or by the profile. Exits with 6 if a node does not answer.
     """
-    from dieselfs.cachenodes.ring_options import RingOptions, ring_settings
+    from dieselfs.cachenodes.ring_options import ring_settings
+    from dieselfs.cachenodes.ring_settings import RingOptions
     from dieselfs.cachenodes.ring_status import ring_nodes
 
     settings = ring_settings(RingOptions(ring, ring_secret_file), invocation.config)

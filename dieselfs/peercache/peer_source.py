@@ -200,6 +200,14 @@ class PeerSource:
         """
         return (str(chunk) if piece is None else piece.name) in self._from_store
 
+    def nodes(self) -> Mapping[MemberId, bool]:
+        """Who has a share and is known, and whether it may be asked just now. Asks nobody; may find who is there, as a read does."""
+        peers = self._current()
+        if peers is None:
+            return {}
+        up = {member.id for member in peers.placement.members if peers.is_up(member.id)}
+        return {member.id: member.id in up for member in peers.view.members if member.weight}
+
     def statistics(self) -> PeerSourceStatistics:
         breakers, questions = self._peers.breakers(), self._questions
         return PeerSourceStatistics(
