@@ -3,8 +3,8 @@
 Three kinds of threads: the *heartbeat* asks the directory once a second; a *prober* a peer pings it once a second; the *publisher* shows
 the view whenever something has changed, and once a second so that readers see when pings were last answered. A directory that does not answer changes nothing.
 
-Neither does one that has forgotten, and hears of its members again only as they announce themselves: who is missing from its list but answers
-pings stays for the length of a lease.
+Neither does one that has forgotten, or could not be reached for longer than a lease, and hears of its members again only as they announce
+themselves: who is missing from its list but answers pings stays for the length of a lease, counted from when it answers again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Peer:
 
     member: Member
     listed: float
-    """When the directory has last named it."""
+    """When the directory has last named it, or could be asked again."""
     answered: float | None = None
     silent: bool = False
     refused: bool = False
@@ -82,6 +82,9 @@ class TaskMembership:
         self._probers: list[Running] = []
         """The heartbeat's, until it has ended."""
         self._directory_is_out = False
+        """And that was said."""
+        self._has_missed = False
+        """The last announcement was not answered."""
         self._namesake: Member | None = None
 
     def start(self) -> None:
@@ -165,6 +168,10 @@ class TaskMembership:
         with self._lock:
             if self._version == 0:
                 self._changed(now)
+            if self._has_missed:  # others may not have been able to announce themselves either
+                self._has_missed = False
+                for peer in self._peers.values():
+                    peer.listed = now
             for id, peer in list(self._peers.items()):
                 if id not in by_id and not (peer.answers and now < peer.listed + LEASE_S):
                     del self._peers[id]
@@ -210,6 +217,7 @@ class TaskMembership:
             )
 
     def _missed(self, error: DirectoryUnavailable) -> None:
+        self._has_missed = True
         if self._directory_is_out:
             return
         if self._version == 0 and self._runtime.now() < self._started + FIRST_CONTACT_S:

@@ -285,6 +285,27 @@ def test_who_answers_stays_while_a_directory_that_forgot_fills_again(node: Node)
     node.run(case)
 
 
+def test_who_answers_stays_when_a_directory_is_back_that_was_out_for_longer_than_a_lease(
+    node: Node,
+) -> None:
+    node.meet(B, C)
+
+    def case() -> None:
+        node.wait(lambda: node.sees(B, C))
+        node.directory.is_out = True
+        node.runtime.sleep(20.0)
+        del node.peers.up[C.address]
+        node.wait(lambda: node.sees(B))
+        node.directory.is_out, node.directory.others = False, []  # the first to announce itself
+        before = len(node.board.published)
+        node.runtime.sleep(LEASE_S)
+        assert all(B in reachable(view) for _, view in node.board.published[before:])
+        assert node.membership.view.members == (A, B)
+        node.wait(lambda: node.sees(), within_s=3)
+
+    node.run(case)
+
+
 def test_a_restarted_peer_is_asked_where_it_is_now(node: Node) -> None:
     moved = replace(B, address=Address("10.0.0.9", 7777))
     node.meet(B)
