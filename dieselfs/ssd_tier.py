@@ -30,39 +30,15 @@ from dieselfs.byte_sizes import parse_size
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
 from dieselfs.node_memory.task_folder import VARIABLE
+from dieselfs.ssd_options import ADMISSIONS, NONE, AdmissionName, SsdOptions
 
 Name = TypeVar("Name", bound=str)
-AdmissionName: TypeAlias = Literal["all", "reject-first"]
-ADMISSIONS: Final[tuple[AdmissionName, ...]] = get_args(AdmissionName)
 EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
-NONE: Final = "none"
-"""As a folder: no tier, whatever the configuration says."""
 _SHARE_OF_FREE: Final = 0.8
 """Of the file system, for a tier that nobody has given a size."""
 _LOOK_TIMEOUT_S: Final = 2.0
-_DRAIN_S: Final = 1.0
+_DRAIN_S: Final = 0.5
 """For what is still to be written when the process ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class SsdOptions:
-    """As written. None: not said."""
-
-    folder: str | None = None
-    size_bytes: int | None = None
-    admission: str | None = None
-    eviction: str | None = None
-
-    def otherwise(self, other: SsdOptions) -> SsdOptions:
-        """What is not said here is as `other` says; a folder that is said here has nothing from there."""
-        if self.folder is not None:
-            return self
-        return SsdOptions(
-            other.folder,
-            other.size_bytes if self.size_bytes is None else self.size_bytes,
-            self.admission or other.admission,
-            self.eviction or other.eviction,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +94,11 @@ class SsdSettings:
 
 
 def configured(config: Config) -> SsdOptions:
-    """What variables and profile say. `ConfigError`."""
+    """What variables and profile say; nothing counts without a folder. `ConfigError`."""
+    if config.ssd is None:
+        return SsdOptions()
     return SsdOptions(
-        None if config.ssd is None else config.ssd.value,
+        config.ssd.value,
         None if config.ssd_size is None else _size(config.ssd_size),
         None if config.ssd_admission is None else config.ssd_admission.value,
         None if config.ssd_eviction is None else config.ssd_eviction.value,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dieselfs.node_memory.task_folder import TaskFolder
     from dieselfs.peercache.settings import PeerSettings
     from dieselfs.peercache.task_figures import TaskFigures
+    from dieselfs.ssd_tier import SsdSettings
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -51,6 +52,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
         "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
+        "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB",
         "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
     ]
 )
@@ -139,6 +141,27 @@ _CHUNKS_LOOKED_FOR: Final = 8
     help="When this node fetches its share: at the start, or each chunk on first use (default).",
 )
 @click.option("--no-share", is_flag=True, help="Give peers no memory, only read from theirs.")
+@click.option(
+    "--ssd",
+    metavar="FOLDER",
+    help="Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured.",
+)
+@click.option(
+    "--ssd-size",
+    type=Size(),
+    metavar="SIZE",
+    help="What it may take of the SSD (default: as before; of a new one four fifths of what is free).",
+)
+@click.option(
+    "--ssd-admission",
+    type=click.Choice(["all", "reject-first"]),
+    help="Which chunks come onto it: all that are read (default), or those read a second time.",
+)
+@click.option(
+    "--ssd-eviction",
+    type=click.Choice(["lru", "fifo"]),
+    help="What leaves it first: what was used least recently (default), or what came first.",
+)
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -178,6 +201,9 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         return
     check_mountable(_mount_options(invocation, request))
     _peer_settings(invocation, request)
+    ssd = _ssd_settings(invocation, request)
+    if ssd is not None:
+        ssd.check()
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
         _check_chunks(invocation.store(), snapshot, invocation.config.store)
@@ -268,7 +294,6 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
-    from chunkstore.chunk_reader import ChunkReader
     from dieselfs.ending import Ending
     from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import check_mountable, run_mount
@@ -276,11 +301,13 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
     from dieselfs.peercache.peer_source import PeerSource
     from dieselfs.snapshots import find_newer
+    from dieselfs.ssd_tier import shared_tier, tiered_reader
 
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
     peers = _peer_settings(invocation, request)
+    ssd = _ssd_settings(invocation, request)
     with _opened(_choose(invocation, request), request) as snapshot:
         store, folder = invocation.store(request.patience_s), snapshot.path.parent
         _check_chunks(store, snapshot, invocation.config.store)  # patient from here on
@@ -292,11 +319,13 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             memory_bytes=memory_bytes,
             preload_bytes=memory_bytes if request.preload else 0,
         )
+        if ssd is not None:
+            shared_tier(ssd).start()
         ending = Ending(forced=True)
         expected = ExpectedFiles(snapshot)
         memory = NodeMemory.open(
             task,
-            PeerSource(ChunkReader(store, snapshot.dataset, expected), task),
+            PeerSource(tiered_reader(snapshot.dataset, store, ssd, expected), task),
             budget_bytes=memory_bytes,
             policy=request.eviction or "uniform",
             lead=True,
@@ -317,6 +346,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
                     store_statistics=store.statistics,
                     peer_statistics=lambda: _peer_figures(memory),
+                    ssd_statistics=lambda: None if ssd is None else shared_tier(ssd).statistics(),
                     serving=lease.serve,
                     ending=ending,
                 )
@@ -413,6 +443,12 @@ def _peer_settings(invocation: Invocation, request: MountRequest) -> PeerSetting
     if settings is not None:
         prevent_core_dumps()
     return settings
+
+
+def _ssd_settings(invocation: Invocation, request: MountRequest) -> SsdSettings | None:
+    from dieselfs.ssd_tier import configured, ssd_settings
+
+    return ssd_settings(request.ssd.otherwise(configured(invocation.config)))
 
 
 def _peer_figures(memory: NodeMemory) -> TaskFigures | None:

@@ -16,6 +16,7 @@ from dieselfs.cli.mount_options import as_number
 from dieselfs.cli.sizes import parse_size
 from dieselfs.errors import UsageError
 from dieselfs.peercache.peer_options import TASK_VARIABLE, PeerOptions
+from dieselfs.ssd_options import NONE, SsdOptions
 
 if TYPE_CHECKING:
     from dieselfs.node_memory.eviction import PolicyName
@@ -45,6 +46,8 @@ class MountRequest:
     patience_s: float
     peers: PeerOptions
     """As far as flags and -o options say it: variables reach a daemon by themselves."""
+    ssd: SsdOptions
+    """Likewise."""
 
 
 def mount_request(
@@ -78,7 +81,24 @@ def mount_request(
         plain=flags["plain"] or "plain" in options,
         patience_s=float(_patience(flags, options) or PATIENCE_S),
         peers=_peers(options, flags),
+        ssd=_ssd(options, flags),
     )
+
+
+def _ssd(options: dict[str, str], flags: dict[str, Any]) -> SsdOptions:
+    size, folder = options.get("ssd_size"), flags["ssd"]
+    in_options = SsdOptions(
+        options.get("ssd"),
+        None if size is None else parse_size(size),
+        options.get("ssd_admission"),
+        options.get("ssd_eviction"),
+    )
+    return SsdOptions(
+        folder if folder in (None, NONE) else os.path.abspath(folder),
+        flags["ssd_size"],
+        flags["ssd_admission"],
+        flags["ssd_eviction"],
+    ).otherwise(in_options)
 
 
 def _peers(options: dict[str, str], flags: dict[str, Any]) -> PeerOptions:
@@ -144,6 +164,10 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--peer-name", request.peers.name),
         ("--peer-nodes", request.peers.nodes),
         ("--cache-policy", request.peers.cache_policy),
+        ("--ssd", request.ssd.folder),
+        ("--ssd-size", request.ssd.size_bytes),
+        ("--ssd-admission", request.ssd.admission),
+        ("--ssd-eviction", request.ssd.eviction),
         ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
     ):
         command += [] if value is None else [flag, str(value)]

@@ -41,6 +41,9 @@ _COUNTERS: Final = {
     "read from peers": ("peers", "sources", "from_peers"),
     "read from a second peer": ("peers", "sources", "from_second"),
     "read from the store": ("peers", "sources", "from_store"),
+    "read from the SSD": ("ssd", "hits"),
+    "missed on the SSD": ("ssd", "misses"),
+    "read past the SSD": ("ssd", "bypassed"),
     "directories listed ahead": ("listed_ahead", "directories"),
     "files stored ahead": ("stored_ahead", "files"),
     "read without request, about": ("stored_ahead", "read_without_request"),
@@ -49,6 +52,8 @@ _RATED: Final = [
     ("bytes_read",),
     ("cache", "node", "fetched_bytes"),
     ("stored_ahead", "bytes"),
+    ("ssd", "hit_bytes"),
+    ("ssd", "written_bytes"),
     *_COUNTERS.values(),
 ]
 
@@ -214,6 +219,8 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         outstanding,
         node_memory,
         ("peers", _peers(look), ""),
+        volume("written to the SSD", "ssd", "written_bytes"),
+        ("SSD tier", _ssd(look), ""),
         ("plan: position", _position(look), ""),
         ("plan: window", size(look.number("plan", "window_bytes")), ""),
     ]
@@ -231,6 +238,15 @@ def _peers(look: Look) -> str:
     up = f"{look.number('peers', 'members_up'):.0f} of {look.number('peers', 'members'):.0f} up"
     trouble = known.get("trouble")
     return f"{up}; {trouble}" if trouble else up
+
+
+def _ssd(look: Look) -> str:
+    known = look.document.get("ssd")
+    if not isinstance(known, Mapping):
+        return "none"
+    if known.get("in_service"):
+        return "in service"
+    return f"out of service: {known.get('reason') or 'not open yet'}"
 
 
 def _fast_path(look: Look) -> str:
