@@ -62,7 +62,10 @@ class OperatingSystem:
         return threading.Condition(lock)
 
     def connect(self, address: Address, timeout_s: float) -> Stream:
-        connection = socket.create_connection((address.host, address.port), timeout_s)
+        try:
+            connection = socket.create_connection((address.host, address.port), timeout_s)
+        except UnicodeError:  # of IDNA: anybody may have put a name into a list of members
+            raise OSError(f"{address.host!r} is no name of a host") from None
         return SocketStream(connection, polls=True)
 
     def listen(self, address: Address) -> Listener:
@@ -139,6 +142,7 @@ class SocketStream:
         try:
             if self._closed:
                 raise OSError("this connection was closed")
+            deadline = time.monotonic() + timeout_s if at_least > 1 else 0.0
             if not timeout_s <= self._receive_timeout_s <= timeout_s + _TICK_S:
                 self._receive_timeout_s = self._set_timeout(socket.SO_RCVTIMEO, timeout_s)
             if at_least == len(target):
@@ -148,7 +152,7 @@ class SocketStream:
             else:
                 count = self._socket.recv_into(target)
             if 0 < count < at_least:
-                count = self._receive_rest(target, count, timeout_s, at_least)
+                count = self._receive_rest(target, count, deadline, at_least)
             return count
         except BlockingIOError as error:
             raise TimeoutError(f"the peer sent nothing for {timeout_s:.1f} s") from error
@@ -218,16 +222,19 @@ class SocketStream:
             rest[0] = memoryview(rest[0])[sent:]
             sent = self._socket.sendmsg(rest[:_IOV_MAX])
 
-    def _receive_rest(self, target: memoryview, count: int, timeout_s: float, at_least: int) -> int:
-        deadline = time.monotonic() + timeout_s
+    def _receive_rest(self, target: memoryview, count: int, deadline: float, at_least: int) -> int:
+        """What the first call did not bring: it was interrupted, ran out of time, or takes what there is."""
         while count < at_least:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError("the peer sent only a part in the time for all of it")
+            if remaining_s < self._receive_timeout_s - _TICK_S:
+                self._receive_timeout_s = self._set_timeout(socket.SO_RCVTIMEO, remaining_s)
             # Up to `at_least` alone, so that the kernel waits for all of them.
             more = self._socket.recv_into(target[count:at_least], 0, socket.MSG_WAITALL)
             if not more:
                 return count
             count += more
-            if count < at_least and time.monotonic() > deadline:
-                raise TimeoutError(f"the peer sent only a part within {timeout_s:.1f} s")
         return count
 
     def _release(self) -> None:
