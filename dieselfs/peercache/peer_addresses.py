@@ -10,7 +10,8 @@ from typing import Final
 from dieselfs.errors import UsageError
 from dieselfs.peercache.runtime import Address
 
-_HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST: Final = re.compile(rf"(?!_){_LABEL}(?:\.{_LABEL})*(?<!_)")
 _MAX_PORT: Final = 65535
 
 

@@ -166,6 +166,11 @@ def peer_settings(
             )
     else:
         directory = StaticPeers(parse_addresses(options.peers, "--peers"))
+        if any(is_wildcard(address.host) for address in directory.addresses):
+            raise UsageError(
+                f"--peers {options.peers}: nobody can connect to a wildcard",
+                "write the address by which the others reach the node; what it listens on is said by --peer-listen",
+            )
         own = _own(directory, options, listen, is_own)
         nodes = nodes or len(directory.addresses)
         listen = Address(own.host if options.listen is None else listen.host, own.port)

@@ -14,13 +14,20 @@ from dieselfs.peercache.peer_addresses import (
 from dieselfs.peercache.runtime import Address
 
 
-@pytest.mark.parametrize("text", ["node1:7400", "10.0.0.1:1", "[fd00::1]:65535"])
+@pytest.mark.parametrize(
+    "text",
+    ["node1:7400", "10.0.0.1:1", "[fd00::1]:65535", "gpu_1.rack-2.example:1", f"{'a' * 63}.b:1"],
+)
 def test_an_address_is_written_as_it_is_read(text: str) -> None:
     assert str(parse_address(text, "--peers")) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":1", "node1", "node 1:1", "a:b:1", "fd00::1", "node1:", "node1:-1", "[]:1"]
+    "text",
+    [
+        *("", ":1", "node1", "node 1:1", "a:b:1", "fd00::1", "node1:", "node1:-1", "[]:1"),
+        *("a..b:1", "a.:1", f"{'a' * 64}:1", "_a:1", "a_:1"),
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--peers"):

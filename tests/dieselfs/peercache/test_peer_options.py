@@ -198,6 +198,8 @@ def test_the_last_ports_are_ports_too() -> None:
         (PeerOptions("red"), {}, "HOST:PORT"),
         (PeerOptions("10.0.0.1"), {}, "HOST:PORT"),
         (PeerOptions("10.0.0.1:99999"), {}, "HOST:PORT"),
+        (PeerOptions("10.0.0.1:1,10..0.2:1"), {}, "HOST:PORT"),
+        (PeerOptions("0.0.0.0:1,10.0.0.2:1", listen="0.0.0.0:1"), {}, "--peer-listen"),
         (PeerOptions(THREE, name="me"), {}, "leave it out"),
         (PeerOptions("torch", listen="0.0.0.0", name="me"), TORCHRUN, "leave it out"),
         (PeerOptions(THREE, no_share=True), {}, "--peers redis"),
