@@ -18,6 +18,7 @@
     │   ├── PeerBusy          it works at it, and has not done it in time: ask the store, and the peer again for other things
     │   └── PeerRefused       it does not prove that it knows the secret, or speaks another protocol: tell the user, too
     ├── DirectoryUnavailable  the members of a task can't be asked for: go on with those known
+    ├── SsdUnavailable        the SSD tier can't be used just now: tell the user, or do without
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
     │   └── MountpointBusy    something is mounted there already, or uses it
     └── PartialFailure        some of many failed, the others are done
@@ -103,6 +104,10 @@ class PeerRefused(PeerFailed):
 
 class DirectoryUnavailable(DieselFSError):
     """Where the members of a task are listed can't be asked just now."""
+
+
+class SsdUnavailable(DieselFSError):
+    """The SSD tier does not answer, or only with errors. Readers never see this: they read the store."""
 
 
 class MountError(DieselFSError):

@@ -58,6 +58,14 @@ class Region:
     """Wall clock, in seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldChunk:
+    """What there is of a chunk's object."""
+
+    bytes: int
+    is_whole: bool
+
+
 class SegmentIndex:
     """Thread-safe, and shared between processes and between the stores of one; a forked child opens its own."""
 
@@ -216,15 +224,21 @@ class SegmentIndex:
                 count += 1
             return count
 
-    def chunks(self, dataset: bytes) -> dict[bytes, int]:
-        """Of a dataset: how many bytes of each chunk are held. About 1 µs a segment."""
-        held: dict[bytes, int] = {}
+    def held(self, dataset: bytes, segment_bytes: int) -> dict[bytes, HeldChunk]:
+        """What there is of each chunk of a dataset. About 2 µs a segment."""
+        counted: dict[bytes, tuple[int, int, int]] = {}
         with self._environment.begin() as transaction:
             for region in self._all(transaction):
-                if region.dataset == dataset:
+                if region.state != FREE and region.dataset == dataset:
                     for segment, placed in self._entries(transaction, region.number):
-                        held[segment.chunk] = held.get(segment.chunk, 0) + placed.length
-        return held
+                        size, count, last = counted.get(segment.chunk, (0, 0, -1))
+                        if placed.length < segment_bytes:
+                            last = segment.number
+                        counted[segment.chunk] = size + placed.length, count + 1, last
+        return {
+            chunk: HeldChunk(size, count == last + 1)
+            for chunk, (size, count, last) in counted.items()
+        }
 
     def _all(self, transaction: Any) -> Iterator[Region]:
         for key, value in transaction.cursor(db=self._environment.regions):
@@ -247,8 +261,8 @@ class SegmentIndex:
     def _entries(self, transaction: Any, region: int) -> Iterator[tuple[Segment, Placed]]:
         """Those recorded for it that have not been recorded for another region since."""
         keys = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
-        for at in range(0, len(keys), _KEY.size):
-            key = keys[at : at + _KEY.size]
+        size = _KEY.size  # a segment that was dropped and came again into its region is there twice
+        for key in dict.fromkeys(keys[at : at + size] for at in range(0, len(keys), size)):
             value = transaction.get(key, db=self._environment.segments)
             if value is not None:
                 placed = Placed(*_PLACED.unpack(value))

@@ -28,6 +28,7 @@ from chunkstore.ssd.segment_index import (
     FREE,
     FULL,
     UNSOUND,
+    HeldChunk,
     Order,
     Region,
     SegmentIndex,
@@ -97,8 +98,18 @@ class SegmentStore:
         self._prepare()
 
     @property
+    def budget_bytes(self) -> int:
+        """Of the folder, as somebody said it last."""
+        return self._files.budget_bytes
+
+    @property
     def budget_regions(self) -> int:
         return self._files.count
+
+    @property
+    def region_data_bytes(self) -> int:
+        """Of a region, without its table."""
+        return self._geometry.region_bytes - self._geometry.data_offset
 
     @property
     def region_bytes(self) -> int:
@@ -170,9 +181,9 @@ class SegmentStore:
     def disclaim(self, name: bytes) -> None:
         self._files.disclaim(name)
 
-    def chunks(self, dataset: bytes) -> dict[bytes, int]:
-        """Of a dataset: bytes held of each chunk."""
-        return self._index.chunks(dataset)
+    def held(self, dataset: bytes) -> dict[bytes, HeldChunk]:
+        """What there is of each chunk of a dataset. About 2 µs a segment."""
+        return self._index.held(dataset, self._geometry.segment_bytes)
 
     def occupancy(self) -> list[Occupancy]:
         found: dict[bytes, Occupancy] = {}

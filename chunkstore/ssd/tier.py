@@ -127,6 +127,15 @@ class SsdTier:
         with self._changed:
             return self._changed.wait_for(lambda: self._segments is not None, timeout_s)
 
+    def wait_until_open_or_failed(self, timeout_s: float) -> bool:
+        """Whether it is open; returns as soon as it is, or can't be opened."""
+        self.start()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._segments is not None or not self._health.is_up, timeout_s
+            )
+        return self.segments is not None
+
     @property
     def segments(self) -> SegmentStore | None:
         """While it is in service. Its calls block and raise what an SSD makes them: see `call`."""

@@ -95,6 +95,11 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
         "see `dlcmd ls` of the directory above",
     ),
     (product_errors.SnapshotNotFound, ExitCode.FILE_NOT_FOUND, "see `dlcmd snapshot ls`"),
+    (
+        product_errors.SsdUnavailable,
+        ExitCode.TEMPORARY,
+        "look at the disk, or name another folder with --ssd",
+    ),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
     (product_errors.HistoryDamaged, ExitCode.INTEGRITY, ""),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),

@@ -1,0 +1,235 @@
+"""The chunks of a dataset brought onto the SSD of a node, each read from the store once, however many processes are at it at once.
+
+A piece (a chunk, or 4 MiB of a large one) is claimed while it is fetched; what others have claimed is looked at again at the end: it is there then, or whoever
+had claimed it has ended, and it is fetched here. What is there is not fetched, so the same call goes on where another one was stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chunkstore.call_threads import CallThreads
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.segment_index import HeldChunk
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tiered_store import Brought, Piece, TieredStore, pieces_of
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.errors import SsdUnavailable
+from dieselfs.ssd_tier import SsdSettings, shared_tier
+from metadata.snapshot import Snapshot
+
+JOBS: Final = 16
+_OPENS_S: Final = 30.0
+_BACK_IN_SERVICE_S: Final = 10.0
+"""Waited for, before the SSD is given up."""
+_LOOK_AGAIN_S: Final = 0.05
+_FILLED: Final = 0.97
+"""Of regions: what does not fit at their ends is lost."""
+_PAGE_BYTES: Final = 4096
+
+Advance = Callable[[int, int], None]
+"""Told of chunks and bytes as they are brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """How much of what is wanted is held."""
+
+    chunks: int
+    bytes: int
+    held_chunks: int
+    """Wholly."""
+    held_bytes: int
+
+    @property
+    def is_all(self) -> bool:
+        return self.held_chunks == self.chunks
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpReport:
+    """In pieces: mostly whole chunks."""
+
+    brought: int
+    brought_bytes: int
+    held_before: int
+    by_others: int
+    """Other processes, or other threads of this one, have brought these meanwhile."""
+    no_room: int
+    """The dataset's quota, or the tier, has no room for these."""
+    seconds: float
+
+
+def wanted_chunks(snapshot: Snapshot, since: Snapshot | None = None) -> list[ChunkRef]:
+    """The chunks of a snapshot, without those that an older one has too."""
+    known = set() if since is None else {id_.tobytes() for id_ in since.columns.chunk_id}
+    chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
+    return [chunk for chunk in chunks if chunk.id.value not in known]
+
+
+def open_tier(settings: SsdSettings) -> SsdTier:
+    """This process's tier, open; `SsdUnavailable` with the reason."""
+    tier = shared_tier(settings)
+    if not tier.wait_until_open_or_failed(_OPENS_S):
+        raise unavailable(settings, tier)
+    return tier
+
+
+def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
+    reason = tier.statistics().reason or "it does not answer"
+    return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
+
+
+def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
+    """About 2 µs a segment held. `SsdUnavailable`."""
+    held = _held(tier, dataset)
+    none = HeldChunk(0, is_whole=False)
+    found = [held.get(chunk.id.value, none) for chunk in chunks]
+    sizes = [_size(chunk) for chunk in chunks]
+    return Warmth(
+        len(chunks),
+        sum(sizes),
+        sum(chunk.is_whole for chunk in found),
+        sum(min(chunk.bytes, size) for chunk, size in zip(found, sizes, strict=True)),
+    )
+
+
+class WarmUp:
+    """Of one dataset, in this process; for one thread, which `run` uses others beside."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset: DatasetRef,
+        settings: SsdSettings,
+        chunks: Sequence[ChunkRef],
+    ) -> None:
+        """Looks what there is. `SsdUnavailable`."""
+        self._settings, self._tier = settings, open_tier(settings)
+        self._store = TieredStore(store, dataset, self._tier)
+        self._dataset = dataset
+        held = _held(self._tier, dataset)
+        missing = [
+            chunk
+            for chunk in chunks
+            if chunk.id.value not in held or not held[chunk.id.value].is_whole
+        ]
+        self.held_before = len(chunks) - len(missing)
+        fitting = self._fitting(missing, held)
+        self._no_room = len(missing) - len(fitting)
+        self._pieces = deque(piece for chunk in fitting for piece in _pieces(chunk))
+        self.missing = len(self._pieces)
+        self.missing_bytes = sum(piece.length for piece in self._pieces)
+
+    def run(self, advance: Advance, jobs: int = JOBS) -> WarmUpReport:
+        """Bring what is missing. Raises what the store does, and `SsdUnavailable`; what has been brought stays."""
+        began = time.monotonic()
+        self._counts: Counter[Brought] = Counter()
+        self._brought_bytes = 0
+        self._counting = threading.Lock()
+        self._stopped = False
+        others: deque[Piece] = deque()
+        threads = CallThreads("warm-up", jobs)
+        try:
+            threads.run_all([lambda: self._bring_all(advance, others)] * jobs, jobs)
+        finally:
+            self._stopped = True
+        return WarmUpReport(
+            self._counts["brought"],
+            self._brought_bytes,
+            self.held_before + self._counts["held"],
+            self._counts["elsewhere"],
+            self._no_room + self._counts["no room"],
+            time.monotonic() - began,
+        )
+
+    def _bring_all(self, advance: Advance, others: deque[Piece]) -> None:
+        try:
+            while not self._stopped and (piece := _taken(self._pieces)) is not None:
+                if not self._bring(piece, advance):
+                    others.append(piece)
+            while not self._stopped and (piece := _taken(others)) is not None:
+                while not self._stopped and not self._bring(piece, advance, by_others=True):
+                    time.sleep(_LOOK_AGAIN_S)
+        except BaseException:
+            self._stopped = True
+            raise
+
+    def _bring(self, piece: Piece, advance: Advance, *, by_others: bool = False) -> bool:
+        """False while somebody else is at it."""
+        deadline = time.monotonic() + _BACK_IN_SERVICE_S
+        while (result := self._store.bring(piece)) == "out of service":
+            if time.monotonic() > deadline:
+                raise unavailable(self._settings, self._tier)
+            time.sleep(_LOOK_AGAIN_S)
+        if result == "elsewhere":
+            return False
+        with self._counting:
+            self._counts["elsewhere" if by_others and result == "held" else result] += 1
+            if result == "brought":
+                self._brought_bytes += piece.length
+        advance(1, piece.length if result != "no room" else 0)
+        return True
+
+    def _fitting(
+        self, missing: Sequence[ChunkRef], held: dict[bytes, HeldChunk]
+    ) -> Sequence[ChunkRef]:
+        """As many as there is room for beside what is held: more would only drive out what came just before."""
+        segments = self._tier.segments
+        if segments is None:
+            raise unavailable(self._settings, self._tier)
+        room = capacity_bytes(segments, self._settings, self._dataset)
+        room -= sum(chunk.bytes for chunk in held.values())
+        for count, chunk in enumerate(missing):
+            room -= _size(chunk) + _PAGE_BYTES
+            if room < 0:
+                return missing[:count]
+        return missing
+
+
+def capacity_bytes(segments: SegmentStore, settings: SsdSettings, dataset: DatasetRef) -> int:
+    """What a tier holds of a dataset at most: of its quota, or of what is not pinned for others."""
+    limits = LimitsFolder(settings.folder)
+    pinned = sum(
+        of.regions
+        for of in segments.occupancy()
+        if of.dataset != dataset.id and limits.of(of.dataset).pinned
+    )
+    regions = segments.budget_regions - pinned
+    quota_bytes = limits.of(dataset.id).quota_bytes
+    if quota_bytes is not None:
+        regions = min(regions, quota_bytes // segments.region_bytes)
+    return int(regions * segments.region_data_bytes * _FILLED)
+
+
+def _held(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, HeldChunk]:
+    segments = tier.segments
+    held = None if segments is None else tier.call(lambda: segments.held(dataset.id), 0, _OPENS_S)
+    if held is None:
+        raise SsdUnavailable(
+            f"the SSD tier is out of service: {tier.statistics().reason or 'it is not open'}"
+        )
+    return held
+
+
+def _pieces(chunk: ChunkRef) -> list[Piece]:
+    return pieces_of(chunk.id, _size(chunk))
+
+
+def _size(chunk: ChunkRef) -> int:
+    return chunk.head_bytes + chunk.payload_bytes
+
+
+def _taken(pieces: deque[Piece]) -> Piece | None:
+    try:
+        return pieces.popleft()
+    except IndexError:
+        return None
