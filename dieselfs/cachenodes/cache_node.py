@@ -25,7 +25,7 @@ from dieselfs.cachenodes.dataset_chunks import (
     NodeTraffic,
 )
 from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
-from dieselfs.cachenodes.ring_settings import CacheNodeSettings
+from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.cachenodes.single_flight import SingleFlight
 from dieselfs.errors import ConfigError, NoRoom

@@ -1,16 +1,14 @@
-"""Which ring a client reads through, and how a node takes part in one."""
+"""Which ring is read through, and by which secret."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES
-from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
-from dieselfs.ssd_tier import SsdSettings
 
-DEFAULT_RING = "ring"
+DEFAULT_RING: Final = "ring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +26,4 @@ class RingSettings:
     name: str
     secret: TaskSecret
     directory: RedisLeases | StaticPeers
-    """Where its nodes are found. The addresses of a list are those under which the nodes go (`CacheNodeSettings.id`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheNodeSettings:
-    """For a node."""
-
-    ring: str
-    secret: TaskSecret
-    ssd: SsdSettings
-    listen: Address
-    """With a port."""
-    advertise: str | None = None
-    """The host that clients connect to; None: the one that is listened on."""
-    leases: RedisLeases | None = None
-    """Where it announces itself; None: it is in the lists that clients have."""
-    memory_bytes: int = DEFAULT_MEMORY_BYTES
-
-    @property
-    def address(self) -> Address:
-        """At which clients reach it."""
-        return Address(self.advertise or self.listen.host, self.listen.port)
-
-    @property
-    def id(self) -> str:
-        """Its address: the same after a restart, so that it owns what its SSD holds."""
-        return str(self.address)
+    """Where its nodes are found. The addresses of a list are those under which the nodes go (`node_settings.CacheNodeSettings.id`)."""

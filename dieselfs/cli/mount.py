@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.cachenodes.ring_settings import RingSettings
     from dieselfs.config import Setting
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
@@ -53,6 +54,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
         "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB",
+        "dlcmd mount imagenet /mnt/imagenet --ring redis --ring-secret-file ring.secret",
         "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
     ]
 )
@@ -162,6 +164,14 @@ _CHUNKS_LOOKED_FOR: Final = 8
     type=click.Choice(["lru", "fifo"]),
     help="What leaves it first: what was used least recently (default), or what came first.",
 )
+@click.option(
+    "--ring",
+    metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
+    help="Read through the cache nodes of this ring, found by the index's Redis or in this list (`dlcmd serve`).",
+)
+@click.option(
+    "--ring-secret-file", metavar="FILE", help="The secret of the ring and of who reads through it."
+)
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -201,6 +211,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         return
     check_mountable(_mount_options(invocation, request))
     _peer_settings(invocation, request)
+    _ring_settings(invocation, request)
     ssd = _ssd_settings(invocation, request)
     if ssd is not None:
         ssd.check()
@@ -294,6 +305,8 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
+    from dieselfs.cachenodes.ring_figures import ring_figures
+    from dieselfs.cachenodes.ring_source import with_ring
     from dieselfs.ending import Ending
     from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import check_mountable, run_mount
@@ -306,7 +319,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     _log_to_stderr()
     options = _mount_options(invocation, request)
     check_mountable(options)
-    peers = _peer_settings(invocation, request)
+    peers, ring = _peer_settings(invocation, request), _ring_settings(invocation, request)
     ssd = _ssd_settings(invocation, request)
     with _opened(_choose(invocation, request), request) as snapshot:
         store, folder = invocation.store(request.patience_s), snapshot.path.parent
@@ -323,9 +336,10 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
             shared_tier(ssd).start()
         ending = Ending(forced=True)
         expected = ExpectedFiles(snapshot)
+        source = with_ring(tiered_reader(snapshot.dataset, store, ssd, expected), ring)
         memory = NodeMemory.open(
             task,
-            PeerSource(tiered_reader(snapshot.dataset, store, ssd, expected), task),
+            PeerSource(source, task),
             budget_bytes=memory_bytes,
             policy=request.eviction or "uniform",
             lead=True,
@@ -346,6 +360,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
                     store_statistics=store.statistics,
                     peer_statistics=lambda: _peer_figures(memory),
+                    ring_statistics=lambda: ring_figures(source),
                     ssd_statistics=lambda: None if ssd is None else shared_tier(ssd).statistics(),
                     serving=lease.serve,
                     ending=ending,
@@ -440,6 +455,16 @@ def _peer_settings(invocation: Invocation, request: MountRequest) -> PeerSetting
 
     options = request.peers.otherwise(options_in(os.environ))
     settings = peer_settings(options, request.task, invocation.config.index)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
+
+
+def _ring_settings(invocation: Invocation, request: MountRequest) -> RingSettings | None:
+    from dieselfs.cachenodes.ring_options import ring_settings
+    from dieselfs.core_dumps import prevent_core_dumps
+
+    settings = ring_settings(request.ring, invocation.config)
     if settings is not None:
         prevent_core_dumps()
     return settings

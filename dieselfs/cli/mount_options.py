@@ -25,6 +25,7 @@ VALUES: Final = (
     *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
     *("secret_file", "cache_policy"),
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction"),
+    *("ring", "ring_secret_file"),
     *("store", "index", "profile"),
 )
 # A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.

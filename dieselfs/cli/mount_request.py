@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.address import Address
+from dieselfs.cachenodes.ring_settings import RingOptions
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_helper import is_mount_helper
 from dieselfs.cli.mount_options import as_number
@@ -48,6 +49,8 @@ class MountRequest:
     """As far as flags and -o options say it: variables reach a daemon by themselves."""
     ssd: SsdOptions
     """Likewise."""
+    ring: RingOptions
+    """Likewise."""
 
 
 def mount_request(
@@ -82,6 +85,10 @@ def mount_request(
         patience_s=float(_patience(flags, options) or PATIENCE_S),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
+        ring=RingOptions(
+            flags["ring"] or options.get("ring"),
+            flags["ring_secret_file"] or options.get("ring_secret_file"),
+        ),
     )
 
 
@@ -132,7 +139,7 @@ def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
 def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
     """The daemon gets the same environment, so that only what came from flags needs to be said again."""
     command = [
-        *_this_program(),
+        *this_program(),
         "mount",
         "--foreground",
         "--no-index",
@@ -148,7 +155,7 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     command += ["--preload"] if request.preload else []
     command += ["--plain"] if request.plain else []
     command += ["--no-share"] if request.peers.no_share else []
-    secret_file = request.peers.secret_file
+    secret_file, ring_secret_file = request.peers.secret_file, request.ring.secret_file
     for flag, value in (
         ("--uid", request.uid),
         ("--gid", request.gid),
@@ -169,12 +176,17 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--ssd-admission", request.ssd.admission),
         ("--ssd-eviction", request.ssd.eviction),
         ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
+        ("--ring", request.ring.ring),
+        (
+            "--ring-secret-file",
+            None if ring_secret_file is None else os.path.abspath(ring_secret_file),
+        ),
     ):
         command += [] if value is None else [flag, str(value)]
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
 
 
-def _this_program() -> list[str]:
+def this_program() -> list[str]:
     """How to start `dlcmd` again, from wherever it was started."""
     script = os.path.abspath(sys.argv[0])
     if is_mount_helper(script):

@@ -17,7 +17,7 @@ from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.cachenodes.ring_settings import CacheNodeSettings
+    from dieselfs.cachenodes.node_settings import CacheNodeSettings
 
 DEFAULT_PORT: Final = 7700
 PATIENCE_S: Final = 10.0
@@ -29,7 +29,6 @@ CLOSE_S: Final = 4.0
     examples=[
         "dlcmd serve --listen 10.0.0.1 --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
         "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --ring images --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
-        "dlcmd ring redis:images",
     ]
 )
 @click.option(
@@ -50,27 +49,25 @@ CLOSE_S: Final = 4.0
     help="The secret of the ring; `dlcmd task secret` makes one.",
 )
 @click.option(
-    "--ssd", required=True, metavar="FOLDER", help="Where chunks are kept, on a local SSD."
+    "--ssd",
+    metavar="FOLDER",
+    help="Where chunks are kept, on a local SSD (needed, unless configured).",
 )
 @click.option(
     "--ssd-size",
     type=Size(),
     metavar="SIZE",
-    help="How much of it may be used (default: what was said last).",
+    help="What it may take of the SSD (default: as before; of a new one four fifths of what is free).",
 )
 @click.option(
     "--ssd-admission",
     type=click.Choice(["all", "reject-first"]),
-    default="all",
-    show_default=True,
-    help="Which chunks are kept: all, or those that were missed before.",
+    help="Which chunks come onto it: all that are asked for (default), or those asked for a second time.",
 )
 @click.option(
     "--ssd-eviction",
     type=click.Choice(["lru", "fifo"]),
-    default="lru",
-    show_default=True,
-    help="What leaves a full SSD.",
+    help="What leaves it first: what was used least recently (default), or what came first.",
 )
 @click.option(
     "--memory",
@@ -124,10 +121,11 @@ def serve(invocation: Invocation, **options: Any) -> None:
 
 def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:
     from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES, MIN_MEMORY_BYTES
+    from dieselfs.cachenodes.node_settings import CacheNodeSettings
     from dieselfs.cachenodes.ring_options import redis_of, ring_name, ring_secret
-    from dieselfs.cachenodes.ring_settings import CacheNodeSettings
     from dieselfs.peercache.peer_addresses import is_host, is_wildcard, parse_address
-    from dieselfs.ssd_tier import SsdSettings
+    from dieselfs.ssd_options import SsdOptions
+    from dieselfs.ssd_tier import configured, ssd_settings
 
     listen = parse_address(options["listen"], "--listen", DEFAULT_PORT)
     advertise = options["advertise"]
@@ -145,15 +143,21 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
             f"clients can't connect to {reached}",
             "say by which host they reach this node: --advertise HOST",
         )
-    return CacheNodeSettings(
-        ring=ring_name(options["ring"]),
-        secret=ring_secret(options["ring_secret_file"], invocation.config),
-        ssd=SsdSettings(
-            Path(options["ssd"]).absolute(),
+    ssd = ssd_settings(
+        SsdOptions(
+            None if options["ssd"] is None else str(Path(options["ssd"]).absolute()),
             options["ssd_size"],
             options["ssd_admission"],
             options["ssd_eviction"],
-        ),
+        ).otherwise(configured(invocation.config))
+    )
+    if ssd is None:
+        raise UsageError("a cache node keeps chunks on an SSD", "say where: --ssd FOLDER")
+    ssd.check()
+    return CacheNodeSettings(
+        ring=ring_name(options["ring"]),
+        secret=ring_secret(options["ring_secret_file"], invocation.config),
+        ssd=ssd,
         listen=listen,
         advertise=advertise,
         leases=None if options["no_announce"] else redis_of(invocation.config.index),

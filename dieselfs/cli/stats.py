@@ -44,6 +44,8 @@ _COUNTERS: Final = {
     "read from the SSD": ("ssd", "hits"),
     "missed on the SSD": ("ssd", "misses"),
     "read past the SSD": ("ssd", "bypassed"),
+    "chunks from cache nodes": ("ring", "chunks_from_ring"),
+    "files from cache nodes": ("ring", "files_from_ring"),
     "directories listed ahead": ("listed_ahead", "directories"),
     "files stored ahead": ("stored_ahead", "files"),
     "read without request, about": ("stored_ahead", "read_without_request"),
@@ -221,6 +223,7 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         ("peers", _peers(look), ""),
         volume("written to the SSD", "ssd", "written_bytes"),
         ("SSD tier", _ssd(look), ""),
+        ("cache nodes", _ring(look), ""),
         ("plan: position", _position(look), ""),
         ("plan: window", size(look.number("plan", "window_bytes")), ""),
     ]
@@ -247,6 +250,12 @@ def _ssd(look: Look) -> str:
     if known.get("in_service"):
         return "in service"
     return f"out of service: {known.get('reason') or 'not open yet'}"
+
+
+def _ring(look: Look) -> str:
+    if not isinstance(look.document.get("ring"), Mapping):
+        return "none"
+    return f"{look.number('ring', 'nodes_up'):.0f} of {look.number('ring', 'nodes'):.0f} up"
 
 
 def _fast_path(look: Look) -> str:

@@ -74,11 +74,12 @@ def statistics_document(
     control_reads: int = 0,
     peers: object = None,
     ssd: object = None,
+    ring: object = None,
 ) -> bytes:
     """`stats.json`: counters since the mount began.
 
-    `requests` (by kind) and `reader` are those of Python alone, `cache`, `store`, `peers` and `ssd` are the statistics dataclasses of node memory, of the
-    store behind it, of the task's peer cache and of the SSD tier, if there are these. The document has the sums, so that it reads the same with and without a fast path.
+    `requests` (by kind) and `reader` are those of Python alone, `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of the
+    store behind it, of the task's peer cache, of the SSD tier and of the cache nodes, if there are these. The document has the sums, so that it reads the same with and without a fast path.
 
     `requests.read` is the sum of `hits` and `other_reads`, but for READs that are under way.
     """
@@ -114,6 +115,7 @@ def statistics_document(
             "store": _shown(store),
             "peers": _shown(peers) or None,
             "ssd": _shown(ssd) or None,
+            "ring": _shown(ring) or None,
         }
     )
 

@@ -131,13 +131,14 @@ def run_mount(
     store_statistics: Callable[[], object] = lambda: None,
     peer_statistics: Callable[[], object] = lambda: None,
     ssd_statistics: Callable[[], object] = lambda: None,
+    ring_statistics: Callable[[], object] = lambda: None,
     serving: Callable[[int], None] = lambda generation: None,
     ending: Ending | None = None,
 ) -> None:
     """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
 
-    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics`, `peer_statistics` and
-    `ssd_statistics` give those of the store, of the task's peer cache and of this process's SSD tier, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
+    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics`, `peer_statistics`,
+    `ssd_statistics` and `ring_statistics` give those of the store, of the task's peer cache, of this process's SSD tier and of the cache nodes as it sees them, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
     `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     check_mountable(options)
@@ -153,6 +154,7 @@ def run_mount(
         store_statistics,
         peer_statistics,
         ssd_statistics,
+        ring_statistics,
         ending or Ending(),
     )
     # Readers may hold what was shown before a refresh until the mount ends.
@@ -184,6 +186,7 @@ def _assemble(
     store_statistics: Callable[[], object],
     peer_statistics: Callable[[], object],
     ssd_statistics: Callable[[], object],
+    ring_statistics: Callable[[], object],
     ending: Ending,
 ) -> _Parts:
     threads = WorkerThreads(_OTHER_THREADS)
@@ -218,6 +221,7 @@ def _assemble(
             control.reads,
             peer_statistics(),
             ssd_statistics(),
+            ring_statistics(),
         )
 
     def dataset() -> bytes:

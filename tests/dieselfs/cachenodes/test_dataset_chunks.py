@@ -1,0 +1,256 @@
+"""What a cache node makes of requests: memory, SSD, store, each as seldom as can be; and an SSD that is not there."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Corrupt, Unavailable
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.cachenodes.chunk_memory import ChunkMemory, WholeChunk
+from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts, NodeTraffic
+from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.errors import NoRoom
+from dieselfs.node_memory.piece import Piece
+from dieselfs.peercache.held_chunks import HeldRanges, NodeStatus
+from dieselfs.peercache.held_ranges import held_ranges, missing_pieces
+from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadRanges
+from tests.chunkstore.packed import DATASET, Packed
+
+BUDGET = 128 << 20
+
+
+class CountedStore(MemoryObjectStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets: list[str] = []
+        self.hold = threading.Event()
+        """Cleared: reads of the store hang."""
+        self.hold.set()
+
+    def get(self, key: str) -> bytes:
+        self.gets.append(key)
+        self.hold.wait(30)
+        return super().get(key)
+
+
+class Node:
+    def __init__(self, tier: SsdTier, memory_bytes: int = 64 << 20) -> None:
+        packed = Packed()
+        writer = packed.writer(target_bytes=1 << 20)
+        for number in range(40):
+            writer.add_file(b"%d" % number, random.Random(number).randbytes(100_000), 0o644, 0)
+        writer.flush()
+        self.store = CountedStore()
+        packed.store_in(self.store)
+        self.refs = [chunk.ref for chunk in packed.chunks]
+        self.tier = tier
+        self.memory = ChunkMemory(memory_bytes)
+        self.traffic = NodeTraffic()
+        parts = NodeParts(
+            *(self.store, tier, self.memory, SingleFlight()),
+            *(threading.BoundedSemaphore(4), self.traffic, NodeStatus),
+        )
+        self.chunks = DatasetChunks(DATASET, parts)
+
+    def object(self, ref: ChunkRef) -> bytes:
+        return MemoryObjectStore.get(self.store, chunk_key(DATASET.name, ref.id))
+
+    def payload(self, ref: ChunkRef) -> bytes:
+        return self.object(ref)[ref.head_bytes :]
+
+    def on_the_ssd(self, ref: ChunkRef) -> None:
+        """And nowhere else."""
+        self.chunks.bring(Piece(ref))
+        assert self.tier.wait_until_written(30)
+        self.memory.__init__(64 << 20)  # type: ignore[misc]
+        self.store.gets.clear()
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Iterator[SsdTier]:
+    made = SsdTier(
+        lambda: SegmentStore(tmp_path / "ssd", tmp_path / "index", BUDGET), tmp_path / "ssd"
+    )
+    assert made.wait_until_open(30)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def no_tier(tmp_path: Path) -> Iterator[SsdTier]:
+    def fails() -> SegmentStore:
+        raise OSError("no SSD here")
+
+    made = SsdTier(fails, tmp_path / "none")
+    made.start()
+    yield made
+    made.close()
+
+
+def test_a_chunk_comes_from_the_store_once_and_then_from_the_ssd(tier: SsdTier) -> None:
+    node = Node(tier)
+    ref = node.refs[0]
+    node.chunks.bring(Piece(ref))
+    node.chunks.bring(Piece(ref))
+    assert len(node.store.gets) == 1
+    parts = held_ranges(node.chunks, ReadChunk(ref, True))
+    assert parts is not None
+    assert b"".join(parts) == node.object(ref)
+    node.on_the_ssd(ref)
+    node.chunks.bring(Piece(ref))
+    assert node.store.gets == []
+    assert node.chunks.payload(ref.id) == node.payload(ref)
+    assert node.traffic.from_ssd_bytes == len(node.object(ref))
+
+
+def test_many_who_want_a_chunk_read_it_once(tier: SsdTier) -> None:
+    node = Node(tier)
+    ref = node.refs[0]
+    node.store.hold.clear()
+    with ThreadPoolExecutor(8) as threads:
+        wanted = [threads.submit(node.chunks.bring, Piece(ref)) for _ in range(4)]
+        while not node.chunks.is_coming(Piece(ref)):
+            time.sleep(0.001)
+        pieces = missing_pieces(node.chunks, ReadFile(ref, 5, 10, True))
+        assert pieces == [Piece(ref)], "who wants a part waits for what is coming"
+        wanted += [threads.submit(node.chunks.bring, pieces[0])]
+        node.store.hold.set()
+        for one in wanted:
+            one.result(30)
+    assert len(node.store.gets) == 1
+
+
+def test_a_part_costs_a_part_of_the_ssd_and_several_cost_the_chunk(tier: SsdTier) -> None:
+    node = Node(tier)
+    ref = node.refs[0]
+    node.on_the_ssd(ref)
+    assert isinstance(node.chunks, HeldRanges)
+
+    def read(start: int, length: int) -> bytes:
+        request = ReadFile(ref, start, length, True)
+        for piece in missing_pieces(node.chunks, request):
+            node.chunks.bring(piece)
+        parts = held_ranges(node.chunks, request)
+        assert parts is not None
+        return b"".join(parts)
+
+    assert read(1000, 100_000) == node.payload(ref)[1000:101_000]
+    assert node.traffic.from_ssd_bytes == 100_000
+    for number in range(8):
+        start = 1000 + number * 100_000
+        assert read(start, 100_000) == node.payload(ref)[start : start + 100_000]
+    assert node.chunks.payload(ref.id) is not None, "a burst brings the chunk"
+    assert node.traffic.from_ssd_bytes < 3 * ref.payload_bytes
+    assert node.store.gets == []
+
+
+def test_ranges_of_many_chunks_some_of_them_in_memory(tier: SsdTier) -> None:
+    node = Node(tier)
+    for ref in node.refs[:3]:
+        node.on_the_ssd(ref)
+    node.chunks.bring(Piece(node.refs[0]))
+    request = ReadRanges(
+        tuple(node.refs[:4]),
+        np.array([0, 1, 2, 3, 1], np.uint16),
+        np.array([0, 10, 20, 30, 500], np.uint32),
+        np.array([100, 200, 300, 400, 7], np.uint32),
+        True,
+    )
+    assert held_ranges(node.chunks, request) is None
+    for piece in missing_pieces(node.chunks, request):
+        node.chunks.bring(piece)
+    parts = held_ranges(node.chunks, request)
+    assert parts is not None
+    which, start, length = request.which.tolist(), request.start.tolist(), request.length.tolist()
+    for part, w, s, n in zip(parts, which, start, length, strict=True):
+        assert part == node.payload(node.refs[w])[s : s + n]
+
+
+def test_without_its_ssd_a_node_passes_chunks_on_and_leaves_parts_to_the_store(
+    no_tier: SsdTier,
+) -> None:
+    node = Node(no_tier)
+    ref = node.refs[0]
+    [part] = missing_pieces(node.chunks, ReadFile(ref, 0, 1000, True))
+    with pytest.raises(NoRoom):
+        node.chunks.bring(part)
+    assert node.store.gets == []
+    node.chunks.bring(Piece(ref))
+    assert node.chunks.payload(ref.id) == node.payload(ref)
+
+
+def test_what_is_damaged_in_the_store_is_not_kept(tier: SsdTier) -> None:
+    node = Node(tier)
+    ref, key = node.refs[0], chunk_key(DATASET.name, node.refs[0].id)
+    sound = node.object(ref)
+    node.store.delete(key)
+    node.store.create(key, [sound[:-10], bytes(10)])
+    with pytest.raises(Corrupt):
+        node.chunks.bring(Piece(ref))
+    assert node.chunks.payload(ref.id) is None
+    node.store.delete(key)
+    node.store.create(key, [sound])
+    node.chunks.bring(Piece(ref))
+    assert node.chunks.payload(ref.id) == node.payload(ref)
+
+
+def test_a_chunk_of_other_lengths_than_the_request_says_is_none(tier: SsdTier) -> None:
+    node = Node(tier)
+    ref = node.refs[0]
+    node.on_the_ssd(ref)
+    with pytest.raises(Corrupt):
+        node.chunks.bring(Piece(ChunkRef(ref.id, ref.head_bytes + 1, ref.payload_bytes - 1)))
+
+
+def test_all_who_wait_hear_of_a_failure_and_the_next_one_tries_again() -> None:
+    flights, outcomes, began = SingleFlight(), [], threading.Event()
+    fails = threading.Event()
+
+    def work() -> None:
+        began.set()
+        fails.wait(30)
+        raise Unavailable("the store is out")
+
+    def run() -> None:
+        try:
+            flights.run("chunk", work)
+        except Unavailable as error:
+            outcomes.append(str(error))
+
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(run)
+        assert began.wait(30)
+        assert flights.is_under_way("chunk")
+        others = [threads.submit(run) for _ in range(2)]
+        fails.set()
+        for one in (first, *others):
+            one.result(30)
+    assert outcomes == ["the store is out"] * 3
+    assert not flights.is_under_way("chunk")
+    flights.run("chunk", lambda: outcomes.append("again"))
+    assert outcomes[-1] == "again"
+
+
+def test_memory_keeps_its_budget_and_what_came_last() -> None:
+    memory = ChunkMemory(100)
+    for number in range(5):
+        memory.put_part((b"c", number, 30), memoryview(bytes(30)))
+        assert memory.part((b"c", 0, 30)) is not None, "what is used stays"
+    assert memory.held == (3, 90)
+    assert memory.part((b"c", 1, 30)) is None
+    memory.put_whole(b"d", WholeChunk(memoryview(bytes(10)), memoryview(bytes(200))))
+    assert memory.held == (1, 210)
+    memory.put_whole(b"d", WholeChunk(memoryview(bytes(10)), memoryview(bytes(20))))
+    assert memory.held == (1, 30)

@@ -1,0 +1,116 @@
+"""What is written of a ring, by flags, variables and profiles; and the text by which a client asks for a dataset of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_format import DatasetRef
+from dieselfs.cachenodes.ring_options import ring_from_environment, ring_settings
+from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.config import load_config
+from dieselfs.errors import UsageError
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.secret import make_secret_file, read_secret_file
+from dieselfs.peercache.settings import RedisLeases, StaticPeers
+
+SECRET = {"DIESELFS_RING_SECRET": "a secret of sixteen bytes"}
+NODES = StaticPeers((Address("n1", 7700), Address("n2", 7701)))
+
+
+@pytest.mark.parametrize("written", ["n1:7700,n2:7701", "n1:7700+n2:7701"])
+def test_a_list_of_nodes(tmp_path: Path, written: str) -> None:
+    found = ring_from_environment({**SECRET, "HOME": str(tmp_path), "DIESELFS_RING": written})
+    assert found is not None
+    assert (found.name, found.directory) == ("ring", NODES)
+
+
+def test_a_ring_may_have_a_name(tmp_path: Path) -> None:
+    environment = {**SECRET, "HOME": str(tmp_path), "DIESELFS_INDEX": "redis://r:1/0"}
+    config = load_config(environment=environment)
+    listed = ring_settings(RingOptions("images@n1:7700,n2:7701"), config, environment)
+    met = ring_settings(RingOptions("redis:images"), config, environment)
+    assert listed is not None
+    assert met is not None
+    assert (listed.name, listed.directory) == ("images", NODES)
+    assert (met.name, met.directory) == ("images", RedisLeases("redis://r:1/0"))
+
+
+def test_a_flag_goes_before_a_variable_and_none_turns_it_off(tmp_path: Path) -> None:
+    environment = {**SECRET, "HOME": str(tmp_path), "DIESELFS_RING": "n3:7700"}
+    config = load_config(environment=environment)
+    found = ring_settings(RingOptions("n1:7700,n2:7701"), config, environment)
+    assert found is not None
+    assert found.directory == NODES
+    assert ring_settings(RingOptions("none"), config, environment) is None
+
+
+def test_a_profile_says_ring_and_secret(tmp_path: Path) -> None:
+    make_secret_file(tmp_path / "secret")
+    (tmp_path / "dieselfs").mkdir()
+    (tmp_path / "dieselfs/config.toml").write_text(
+        f'profile = "p"\n[profiles.p]\nring = "n1:7700,n2:7701"\nring_secret_file = "{tmp_path}/secret"\n'
+    )
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    found = ring_from_environment(environment)
+    assert found is not None
+    assert found.directory == NODES
+    assert found.secret == read_secret_file(tmp_path / "secret")
+    said = ring_from_environment({**environment, **SECRET})
+    assert said is not None
+    assert said.secret != found.secret, "what the environment says goes before"
+
+
+@pytest.mark.parametrize(
+    ("written", "environment", "says"),
+    [
+        ("n1:7700", {}, "needs a secret"),
+        ("n1", SECRET, "not an address"),
+        ("n1:7700,n1:7700", SECRET, "once"),
+        ("a b@n1:7700", SECRET, "not a name"),
+        ("redis", SECRET, "Redis of the index"),
+        ("redis:a/b", {**SECRET, "DIESELFS_INDEX": "redis://r:1/0"}, "not a name"),
+    ],
+)
+def test_what_makes_no_sense_says_so(
+    tmp_path: Path, written: str, environment: dict[str, str], says: str
+) -> None:
+    environment = {**environment, "HOME": str(tmp_path)}
+    config = load_config(environment=environment)
+    with pytest.raises(UsageError, match=says):
+        ring_settings(RingOptions(written), config, environment)
+
+
+def test_a_secret_without_a_ring_is_a_mistake(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path)}
+    with pytest.raises(UsageError, match="without a ring"):
+        ring_settings(RingOptions(None, "file"), load_config(environment=environment), environment)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [RingTopic("images"), RingTopic("r" * 64, DatasetRef("d" * 128, bytes(range(16))))],
+)
+def test_a_topic_is_what_its_text_says(topic: RingTopic) -> None:
+    assert RingTopic.parse(str(topic)) == topic
+    assert len(str(topic)) <= 255
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "images",
+        "ring/",
+        "ring/a b",
+        "ring/r/d",
+        "ring/r/00/d",
+        f"ring/r/{'0' * 32}/..",
+        f"ring/r/{'0' * 32}/a/../../b",
+        f"ring/r/{'0' * 32}/",
+        f"task/r/{'0' * 32}/d",
+    ],
+)
+def test_what_is_no_topic(text: str) -> None:
+    assert RingTopic.parse(text) is None
