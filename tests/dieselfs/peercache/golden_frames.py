@@ -6,8 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.frames import encode_answer, encode_request
 from dieselfs.peercache.handshake import ClientHandshake, ServerHandshake
@@ -100,4 +102,6 @@ def golden_frames() -> dict[str, bytes]:
         name: encode_answer(NUMBER, answer, len(bulk)) + bulk
         for name, (answer, bulk) in ANSWERS.items()
     }
-    return requests | answers | session(client(), server())
+    ring = RingTopic("images", DatasetRef("imagenet", bytes(range(16))))
+    to_ring = {"hello to a ring": client(task=str(ring)).hello()}
+    return requests | answers | session(client(), server()) | to_ring
