@@ -116,6 +116,8 @@ class WarmUp:
         self._settings, self._tier = settings, open_tier(settings)
         self._store = TieredStore(store, dataset, self._tier)
         self._dataset = dataset
+        names = LimitsFolder(settings.folder)
+        self._tier.call(lambda: names.name(dataset.id, dataset.name), 0)
         held = _held(self._tier, dataset)
         missing = [
             chunk

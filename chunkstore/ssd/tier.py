@@ -144,6 +144,8 @@ class SsdTier:
     def introduce(self, dataset: DatasetRef) -> None:
         """Have it noted what a dataset is called, for those who look at the tier."""
         self._unnamed.append(dataset)
+        with self._changed:
+            self._changed.notify_all()
 
     def read(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
         """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time."""
@@ -298,10 +300,14 @@ class SsdTier:
         elif now - self._tended_at > TEND_INTERVAL_S:
             self._tended_at = now
             self.call(segments.tend, 0, _OPEN_TIMEOUT_S)
-            while self._unnamed:
-                dataset = self._unnamed.pop()
-                limits = LimitsFolder(self._folder)
-                self.call(partial(limits.name, dataset.id, dataset.name), 0)
+        if segments is not None and self._health.is_up:
+            self._note_names()
+
+    def _note_names(self) -> None:
+        limits = LimitsFolder(self._folder)
+        while self._unnamed:
+            dataset = self._unnamed.pop()
+            self.call(partial(limits.name, dataset.id, dataset.name), 0)
 
     def _next(self) -> Offer | None:
         with self._changed:

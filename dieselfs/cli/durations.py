@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.cli.verb import Decorated
 from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.cli.verb import Decorated
 
 _UNITS_S: Final = {
     "": 1,

@@ -77,8 +77,10 @@ class Invocation:
                 )
         return folder
 
-    def progress(self, action: str) -> AbstractContextManager[Progress]:
-        return progress_of(action, silent=not self.show_progress, as_json=self.output.json)
+    def progress(self, action: str, what: str = "files") -> AbstractContextManager[Progress]:
+        return progress_of(
+            action, silent=not self.show_progress, as_json=self.output.json, what=what
+        )
 
     @contextmanager
     def places(self) -> Iterator[tuple[ObjectStore, KeyValueStore]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from chunkstore.chunk_id import ChunkId
 from dieselfs.address import Address, parse_address
 from dieselfs.cli.entries import entry_record, local_time, permissions
 from dieselfs.cli.invocation import Invocation
@@ -18,6 +19,7 @@ from dieselfs.errors import DirectoryNotFound
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
+    from chunkstore.ssd.segment_index import HeldChunk
     from dieselfs.client import Client
     from dieselfs.file_stat import FileStat
 
@@ -34,6 +36,7 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
         "dlcmd ls imagenet:train -lH",
         "dlcmd ls dl://imagenet --recursive --include '*.jpg' --count-only",
         "dlcmd ls imagenet:train --sort size --limit 10 --json",
+        "dlcmd ls imagenet:train --cached",
     ]
 )
 @click.argument("address", required=False)
@@ -48,6 +51,12 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
     type=click.Choice(list(_SORT_KEYS)),
     help="Largest or newest first; reads all before it prints.",
 )
+@click.option(
+    "--cached",
+    is_flag=True,
+    help="Whether each file's chunk is on the SSD (all, part, none) and in this node's memory.",
+)
+@click.option("--ssd", metavar="FOLDER", help="With --cached: the tier (default: as configured).")
 def ls(
     invocation: Invocation,
     address: str | None,
@@ -58,6 +67,8 @@ def ls(
     count_only: bool,
     limit: int | None,
     sort: str | None,
+    cached: bool,
+    ssd: str | None,
 ) -> None:
     """List a directory of a dataset; a file lists itself. Without ADDRESS, list the datasets."""
     if address is None:
@@ -76,7 +87,8 @@ def ls(
         if count_only:
             _print_counts(invocation.output, entries, human)
         else:
-            _print_entries(invocation.output, entries, long, recursive, human)
+            where = _cached(invocation, client, ssd) if cached else None
+            _print_entries(invocation.output, entries, long, recursive, human, where)
 
 
 def listed(client: Client, place: Address, recursive: bool) -> Iterable[FileStat]:
@@ -90,17 +102,53 @@ def listed(client: Client, place: Address, recursive: bool) -> Iterable[FileStat
     return client.walk(place.path) if recursive else client.ls(place.path)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    """What of a dataset is near, by chunk id."""
+
+    on_ssd: Mapping[bytes, HeldChunk]
+    in_memory: Container[bytes]
+
+    def record(self, entry: FileStat) -> dict[str, Any]:
+        from dieselfs.ssd_usage import share_of
+
+        if entry.kind != "file" or not entry.chunk:
+            return {}
+        chunk = ChunkId.parse(entry.chunk).value
+        return {"ssd": share_of(chunk, self.on_ssd), "memory": chunk in self.in_memory}
+
+    def columns(self, entry: FileStat) -> str:
+        found = self.record(entry)
+        memory = "memory" if found.get("memory") else "-"
+        return f"{found.get('ssd', '-'):<4}  {memory:<6}  "
+
+
+def _cached(invocation: Invocation, client: Client, ssd: str | None) -> _Cached:
+    from dieselfs.cli.ssd_flags import chosen_ssd
+    from dieselfs.ssd_usage import TierAccess, chunks_in_memory
+
+    dataset = client.dataset.ref
+    held = TierAccess(chosen_ssd(invocation, ssd, None)).held(dataset.id)
+    return _Cached(held, chunks_in_memory(dataset))
+
+
 def _print_entries(
-    output: Output, entries: Iterable[FileStat], long: bool, whole_paths: bool, human: bool | None
+    output: Output,
+    entries: Iterable[FileStat],
+    long: bool,
+    whole_paths: bool,
+    human: bool | None,
+    cached: _Cached | None,
 ) -> None:
     for entry in entries:
         if output.json:
-            output.record(entry_record(entry))
+            output.record(entry_record(entry) | (cached.record(entry) if cached else {}))
             continue
         directory = entry.kind == "directory"
         path = entry.path if whole_paths else entry.path.rpartition("/")[2]
         name = output.name(path, directory) + ("/" if directory else "")
-        output.line(_details(output, entry, human) + name if long else name)
+        near = cached.columns(entry) if cached else ""
+        output.line(near + (_details(output, entry, human) + name if long else name))
 
 
 def _details(output: Output, entry: FileStat, human: bool | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from dieselfs.cli.durations import human_duration
 from dieselfs.cli.sizes import human_size
 
 if TYPE_CHECKING:
@@ -44,9 +45,13 @@ class Lines:
     """A line every `LINE_INTERVAL_S`, for logs; JSON objects with --json."""
 
     def __init__(
-        self, action: str, as_json: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        action: str,
+        as_json: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        what: str = "files",
     ) -> None:
-        self._action = action
+        self._action, self._what = action, what
         self._json = as_json
         self._clock = clock
         self._started = self._said = clock()
@@ -72,16 +77,22 @@ class Lines:
                 {
                     "event": "progress",
                     "action": self._action,
-                    "files": self._files,
+                    self._what: self._files,
                     "bytes": self._bytes,
-                    "files_expected": self._files_expected or None,
+                    f"{self._what}_expected": self._files_expected or None,
                     "bytes_expected": self._bytes_expected or None,
                     "elapsed_s": round(elapsed_s, 1),
                 }
             )
         of = f" of {self._files_expected:,}" if self._files_expected else ""
-        rate = f"{self._files / elapsed_s:,.0f} files/s, {human_size(self._bytes / elapsed_s)}/s"
-        return f"{self._action}: {self._files:,}{of} files, {human_size(self._bytes)}, {rate}"
+        rate = f"{self._files / elapsed_s:,.0f} {self._what}/s, {human_size(self._bytes / elapsed_s)}/s"
+        left_bytes = self._bytes_expected - self._bytes
+        left = (
+            f", {human_duration(left_bytes * elapsed_s / self._bytes)} left"
+            if self._bytes and left_bytes > 0
+            else ""
+        )
+        return f"{self._action}: {self._files:,}{of} {self._what}, {human_size(self._bytes)}, {rate}{left}"
 
 
 class Bar:
@@ -92,8 +103,9 @@ class Bar:
         bars: rich.progress.Progress,
         action: str,
         clock: Callable[[], float] = time.monotonic,
+        what: str = "files",
     ) -> None:
-        self._bars = bars
+        self._bars, self._what = bars, what
         self._task = bars.add_task(action, total=None, done="")
         self._files = self._bytes = self._files_expected = 0
         self._over_bytes = True
@@ -119,7 +131,7 @@ class Bar:
         """Draw what has been done so far."""
         elapsed_s = max(self._clock() - self._started, 1e-9)
         of = f" of {self._files_expected:,}" if self._files_expected else ""
-        done = f"{self._files:,}{of} files, {self._files / elapsed_s:,.0f}/s"
+        done = f"{self._files:,}{of} {self._what}, {self._files / elapsed_s:,.0f}/s"
         if self._bytes:
             done += f", {human_size(self._bytes)}, {human_size(self._bytes / elapsed_s)}/s"
         completed = self._bytes if self._over_bytes else self._files
@@ -127,7 +139,7 @@ class Bar:
 
 
 @contextmanager
-def drawn_bar(action: str) -> Iterator[Bar]:
+def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
     """A bar that leaves its last state on the terminal."""
     import rich.console
     import rich.progress as parts
@@ -139,7 +151,7 @@ def drawn_bar(action: str) -> Iterator[Bar]:
         parts.TimeRemainingColumn(),
     )
     with parts.Progress(*columns, console=rich.console.Console(stderr=True)) as bars:
-        bar = Bar(bars, action)
+        bar = Bar(bars, action, what=what)
         try:
             yield bar
         finally:
@@ -147,12 +159,14 @@ def drawn_bar(action: str) -> Iterator[Bar]:
 
 
 @contextmanager
-def progress_of(action: str, *, silent: bool = False, as_json: bool = False) -> Iterator[Progress]:
-    """The progress that fits stderr: a bar, lines or nothing."""
+def progress_of(
+    action: str, *, silent: bool = False, as_json: bool = False, what: str = "files"
+) -> Iterator[Progress]:
+    """The progress that fits stderr: a bar, lines or nothing. `what` is counted."""
     if silent:
         yield Silent()
     elif sys.stderr.isatty() and not as_json:
-        with drawn_bar(action) as bar:
+        with drawn_bar(action, what) as bar:
             yield bar
     else:
-        yield Lines(action, as_json)
+        yield Lines(action, as_json, what=what)

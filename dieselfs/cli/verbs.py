@@ -29,6 +29,8 @@ VERBS: Final = {
     "task": "Show who shares a node's memory, and its peers.",
     "serve": "Serve chunks from an SSD: a cache node.",
     "ring": "Show the cache nodes of a ring.",
+    "warmup": "Bring a dataset's chunks onto the SSD of this node.",
+    "cache": "Show and rule what the SSD of this node holds.",
     "snapshot": "Snapshots: create, tag, compare, prune and more.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",

@@ -1,0 +1,213 @@
+"""`dlcmd cache`: what the SSD tier of this node holds, and what each dataset may have of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.address import parse_dataset
+from dieselfs.cli.durations import human_duration, parse_duration
+from dieselfs.cli.entries import iso_time, local_time
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import Output
+from dieselfs.cli.sizes import human_size, parse_size
+from dieselfs.cli.ssd_flags import chosen_ssd, ssd_flags
+from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verbs import SuggestingGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkstore.ssd.eviction import DatasetLimits
+    from dieselfs.ssd_tier import SsdSettings
+    from dieselfs.ssd_usage import DatasetUsage, TierUsage
+
+_HEADINGS = ("DATASET", "SIZE", "SHARE", "LAST USED", "QUOTA", "TTL", "PINNED")
+_NONE = "none"
+
+
+@click.group(cls=SuggestingGroup)
+def cache() -> None:
+    """The SSD tier of this node: what it holds, and what each dataset may have of it (docs/ssd-tier.md)."""
+
+
+@verb(name="ls", examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"])
+@ssd_flags
+@human_option
+def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
+    """List what the SSD holds of each dataset, and what is allowed to it.
+
+    The whole comes last: budget, what is used of it, and that the SSD works; if it does not, that is the error.
+    """
+    from dieselfs.ssd_usage import TierAccess
+
+    settings = chosen_ssd(invocation, ssd, ssd_size)
+    usage = TierAccess(settings).usage()
+    output = invocation.output
+    if output.json:
+        for of in usage.datasets:
+            output.record(_record(of, usage))
+        output.record(
+            {
+                "folder": str(settings.folder),
+                "budget_bytes": usage.budget_bytes,
+                "used_bytes": usage.used_bytes,
+                "region_bytes": usage.region_bytes,
+                "in_service": True,
+            }
+        )
+        return
+    output.table(_HEADINGS, [_row(of, usage, output, human) for of in usage.datasets])
+    output.line(
+        f"{settings.folder}: {output.size(usage.used_bytes, human)} of {output.size(usage.budget_bytes, human)} used, in service"
+    )
+
+
+@verb(
+    name="quota",
+    examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"],
+)
+@click.argument("dataset")
+@click.argument("size", metavar="SIZE|none")
+@ssd_flags
+def quota(
+    invocation: Invocation, dataset: str, size: str, ssd: str | None, ssd_size: int | None
+) -> None:
+    """Let a dataset have so much of the SSD at most. What it has above that goes within seconds."""
+    quota_bytes = None if size == _NONE else parse_size(size)
+    _change(
+        invocation,
+        dataset,
+        chosen_ssd(invocation, ssd, ssd_size),
+        lambda limits: replace(limits, quota_bytes=quota_bytes),
+    )
+
+
+@verb(name="ttl", examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
+@click.argument("dataset")
+@click.argument("duration", metavar="TIME|none")
+@ssd_flags
+def ttl(
+    invocation: Invocation, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
+) -> None:
+    """What was not read of a dataset for so long leaves before all else, when room is needed."""
+    ttl_s = None if duration == _NONE else parse_duration(duration)
+    _change(
+        invocation,
+        dataset,
+        chosen_ssd(invocation, ssd, ssd_size),
+        lambda limits: replace(limits, ttl_s=ttl_s),
+    )
+
+
+@verb(name="pin", examples=["dlcmd cache pin imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def pin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+    """Keep what there is of a dataset, whatever else is read."""
+    _change(
+        invocation,
+        dataset,
+        chosen_ssd(invocation, ssd, ssd_size),
+        lambda limits: replace(limits, pinned=True),
+    )
+
+
+@verb(name="unpin", examples=["dlcmd cache unpin imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def unpin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+    """Let a dataset that was pinned leave again."""
+    _change(
+        invocation,
+        dataset,
+        chosen_ssd(invocation, ssd, ssd_size),
+        lambda limits: replace(limits, pinned=False),
+    )
+
+
+@verb(name="evict", examples=["dlcmd cache evict imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def evict(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
+    """Let go of all that there is of a dataset, pinned or not; who reads it brings it again."""
+    return evict_dataset(invocation, chosen_ssd(invocation, ssd, ssd_size), dataset)
+
+
+for _verb in (ls, quota, ttl, pin, unpin, evict):
+    cache.add_command(_verb)
+
+
+def evict_dataset(invocation: Invocation, settings: SsdSettings, dataset: str) -> int:
+    from dieselfs.ssd_usage import TierAccess
+
+    name = parse_dataset(dataset)
+    freed = TierAccess(settings).evict(name, invocation.store())
+    if invocation.output.json:
+        invocation.output.record({"dataset": name, "freed_bytes": freed})
+    else:
+        invocation.output.note(f"{name}: {human_size(freed)} of the SSD are free now")
+    return ExitCode.OK
+
+
+def _change(
+    invocation: Invocation,
+    dataset: str,
+    settings: SsdSettings,
+    changed: Callable[[DatasetLimits], DatasetLimits],
+) -> None:
+    from dieselfs.ssd_usage import TierAccess
+
+    name = parse_dataset(dataset)
+    limits = TierAccess(settings).change(name, invocation.store(), changed)
+    if invocation.output.json:
+        invocation.output.record({"dataset": name, **_limits_record(limits)})
+    else:
+        invocation.output.note(
+            f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, {'pinned' if limits.pinned else 'not pinned'}"
+        )
+
+
+def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
+    last_used = None if of.last_used is None else iso_time(int(of.last_used * 1e9))
+    return {
+        "dataset": of.name,
+        "dataset_id": of.id.hex(),
+        "bytes": of.bytes,
+        "share": round(of.bytes / usage.budget_bytes, 4),
+        "last_used": last_used,
+        **_limits_record(of.limits),
+    }
+
+
+def _limits_record(limits: DatasetLimits) -> dict[str, Any]:
+    return {
+        "quota_bytes": limits.quota_bytes,
+        "ttl_s": limits.ttl_s,
+        "pinned": limits.pinned,
+    }
+
+
+def _row(of: DatasetUsage, usage: TierUsage, output: Output, human: bool | None) -> tuple[str, ...]:
+    return (
+        output.name(of.name) or f"(id {of.id.hex()})",
+        output.size(of.bytes, human),
+        f"{of.bytes / usage.budget_bytes:.1%}",
+        "-" if of.last_used is None else local_time(int(of.last_used * 1e9)),
+        _size(of.limits, human=output.terminal if human is None else human),
+        _ttl(of.limits),
+        "yes" if of.limits.pinned else "no",
+    )
+
+
+def _size(limits: DatasetLimits, *, human: bool) -> str:
+    if limits.quota_bytes is None:
+        return _NONE
+    return human_size(limits.quota_bytes) if human else str(limits.quota_bytes)
+
+
+def _ttl(limits: DatasetLimits) -> str:
+    return _NONE if limits.ttl_s is None else human_duration(limits.ttl_s)

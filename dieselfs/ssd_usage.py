@@ -1,0 +1,171 @@
+"""What an SSD tier holds of which dataset, and what users allow each: to look at, and to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import chunkstore.errors
+from chunkstore.call_threads import CallThreads
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.commit_log import find_dataset
+from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
+from chunkstore.ssd.segment_index import HeldChunk
+from chunkstore.ssd.segment_store import Occupancy, SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.errors import SsdUnavailable, UsageError
+from dieselfs.node_memory.task_folder import default_task, memory_root
+from dieselfs.ssd_tier import SsdSettings
+from dieselfs.ssd_warmup import open_tier, unavailable
+from metadata.errors import DatasetNotFound
+
+T = TypeVar("T")
+_LOOK_S: Final = 10.0
+Share: TypeAlias = Literal["all", "part", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetUsage:
+    """Of one dataset on a tier."""
+
+    id: bytes
+    name: str
+    """Empty if it was never said here."""
+    bytes: int
+    """Of the SSD: whole regions."""
+    last_used: float | None
+    """Seconds since 1970; None: not since the index was made."""
+    limits: DatasetLimits
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    budget_bytes: int
+    used_bytes: int
+    """In regions that hold something."""
+    region_bytes: int
+    datasets: tuple[DatasetUsage, ...]
+    """The largest first."""
+
+
+class TierAccess:
+    """A tier as commands look at it: what does not answer in time is an error."""
+
+    def __init__(self, settings: SsdSettings) -> None:
+        """`SsdUnavailable`."""
+        self._settings = settings
+        self._tier: SsdTier = open_tier(settings)
+        self._limits = LimitsFolder(settings.folder)
+        self._threads = CallThreads("ssd-look", 4)
+
+    def usage(self) -> TierUsage:
+        segments = self._segments()
+        occupied = {of.dataset: of for of in self._call(segments.occupancy)}
+        named = self._call(self._limits.read)
+        known = [_usage(id_, occupied.get(id_), named.get(id_)) for id_ in {*occupied, *named}]
+        shown = [of for of in known if of.bytes or of.limits != DatasetLimits()]
+        return TierUsage(
+            self._call(lambda: segments.budget_bytes),
+            sum(of.bytes for of in shown),
+            segments.region_bytes,
+            tuple(sorted(shown, key=lambda of: (-of.bytes, of.name, of.id))),
+        )
+
+    def ids_of(self, name: str, store: ObjectStore) -> list[bytes]:
+        """The dataset that has the name in the store, and those that had it when they came here; `DatasetNotFound` if there is none."""
+        found = [id_ for id_, named in self._call(self._limits.read).items() if named.name == name]
+        try:
+            present = find_dataset(store, name)
+        except chunkstore.errors.ChunkStoreError:
+            if not found:
+                raise
+            present = None
+        if present is not None and present.id not in found:
+            found.append(present.id)
+        if not found:
+            raise DatasetNotFound(
+                f"there is no dataset {name!r}, and none on the SSD: `dlcmd cache ls` lists those there are"
+            )
+        return found
+
+    def change(
+        self, name: str, store: ObjectStore, changed: Callable[[DatasetLimits], DatasetLimits]
+    ) -> DatasetLimits:
+        """New limits for a dataset; what they are now. Running mounts obey within seconds. `UsageError`, `OSError`, `DatasetNotFound`."""
+        limits = DatasetLimits()
+        known = self._call(self._limits.read)
+        for id_ in self.ids_of(name, store):
+            former = known.get(id_, NamedLimits(name, DatasetLimits())).limits
+            limits = changed(former)
+            self._check_quota(limits)
+            self._call(partial(self._limits.write, id_, NamedLimits(name, limits)))
+        self._call(self._segments().tend)
+        return limits
+
+    def evict(self, name: str, store: ObjectStore) -> int:
+        """Let go of a dataset; how many bytes of the SSD are free now."""
+        segments = self._segments()
+        return sum(self._call(partial(segments.evict, id_)) for id_ in self.ids_of(name, store))
+
+    def held(self, dataset: bytes) -> dict[bytes, HeldChunk]:
+        """What there is of each chunk of a dataset."""
+        segments = self._segments()
+        return self._call(lambda: segments.held(dataset))
+
+    def _check_quota(self, limits: DatasetLimits) -> None:
+        region_bytes = self._segments().region_bytes
+        if limits.quota_bytes is not None and limits.quota_bytes < region_bytes:
+            raise UsageError(
+                f"a quota of {limits.quota_bytes} bytes is smaller than a region of this tier",
+                f"give {region_bytes} at least (the SSD is shared out in regions of this size), or none",
+            )
+
+    def _segments(self) -> SegmentStore:
+        segments = self._tier.segments
+        if segments is None:
+            raise unavailable(self._settings, self._tier)
+        return segments
+
+    def _call(self, access: Callable[[], T]) -> T:
+        try:
+            return self._threads.run(access, _LOOK_S)
+        except TimeoutError:
+            raise SsdUnavailable(
+                f"the SSD tier {self._settings.folder} did not answer within {_LOOK_S:.0f} s"
+            ) from None
+
+
+def chunks_in_memory(dataset: DatasetRef) -> set[bytes]:
+    """Those of which this node's memory has something, in the task that has the dataset's own name."""
+    try:
+        names = os.listdir(memory_root() / default_task(dataset) / "chunks")
+    except OSError:
+        return set()
+    found = set()
+    for name in names:
+        with suppress(ValueError):  # not complete yet
+            found.add(ChunkId.parse(name.partition(".")[0]).value)
+    return found
+
+
+def share_of(chunk: bytes, held: Mapping[bytes, HeldChunk]) -> Share:
+    """How much of a chunk there is."""
+    found = held.get(chunk)
+    return "none" if found is None else "all" if found.is_whole else "part"
+
+
+def _usage(id_: bytes, of: Occupancy | None, named: NamedLimits | None) -> DatasetUsage:
+    return DatasetUsage(
+        id_,
+        "" if named is None else named.name,
+        0 if of is None else of.bytes,
+        (of.last_used if of else None) or None,
+        DatasetLimits() if named is None else named.limits,
+    )
