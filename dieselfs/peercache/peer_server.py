@@ -34,6 +34,8 @@ MAX_WORKERS: Final = 16
 """Pieces that are brought for peers at a time."""
 MAX_PIECES: Final = 1024
 """That are waited for, at a time."""
+WARNED_EVERY_S: Final = 60.0
+"""Of refused connections, of each kind: whoever is refused tries again, once a second if it is a node, and strangers as often as they like."""
 _BREATH_S: Final = 0.1
 """After a connection that could not be accepted: there are no descriptors, most likely."""
 
@@ -108,6 +110,8 @@ class PeerServer:
         """Not a set: its order would be by chance, and a simulation could not be replayed."""
         self._closed = False
         self._accepted = self._refused = 0
+        self._quiet_until: dict[type[Exception], float] = {}
+        """Of refusals that were warned of."""
         self._answers = self._sent_bytes = 0
         """Of connections that have ended."""
         self._listener = runtime.listen(listen)
@@ -186,9 +190,8 @@ class PeerServer:
                 self._accepted += 1
             connection.serve()
         except (PeerRefused, BadFrame) as error:
-            with self._lock:
-                self._refused += 1
-            log.warning("a connection to the peer server was refused: %s", error)
+            level = self._refusal(type(error))
+            log.log(level, "a connection to the peer server was refused: %s", error)
         except OSError as error:
             log.debug("a connection to the peer server has ended: %s", error)
         except Exception:
@@ -220,6 +223,16 @@ class PeerServer:
         if tasks is None or handshake.task == self._task:
             return handshake.client, self._service
         return handshake.client, replace(self._service, held=tasks.held(handshake.task))
+
+    def _refusal(self, kind: type[Exception]) -> int:
+        """Count it; the level to log it at."""
+        now = self._runtime.now()
+        with self._lock:
+            self._refused += 1
+            if now < self._quiet_until.get(kind, now):
+                return logging.DEBUG
+            self._quiet_until[kind] = now + WARNED_EVERY_S
+            return logging.WARNING
 
     def _status(self) -> NodeStatus:
         sent = self.statistics()

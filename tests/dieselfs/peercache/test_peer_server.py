@@ -14,7 +14,7 @@ import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound, Unavailable
-from dieselfs.errors import LocalFileError, MasterGone, NoRoom, PeerFailed
+from dieselfs.errors import LocalFileError, MasterGone, NoRoom, PeerFailed, PeerRefused
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache import peer_server, served_connection
 from dieselfs.peercache.frames import encode_request
@@ -41,6 +41,7 @@ from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_connection import shake_hands
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.runtime import Address, Listener, Stream
+from dieselfs.peercache.secret import TaskSecret
 from tests.dieselfs.peercache.plain_chunks import (
     PlainChunks,
     chunk,
@@ -316,6 +317,22 @@ def test_garbage_ends_its_own_connection(ask: Ask, server: PeerServer) -> None:
         stream.close()
         assert isinstance(ask(Ping()), Pong)
     wait_for(lambda: server.statistics().connections == 1, "those connections end")
+
+
+def test_who_is_refused_again_and_again_does_not_fill_the_log(
+    server: PeerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = PeerClient(RUNTIME, TaskSecret(b"another secret, no good"), TASK, "test")
+    for _ in range(20):
+        with pytest.raises(PeerRefused):
+            wrong.ask(Member("peer", server.address, 1), Ping())
+        stranger = RUNTIME.connect(server.address, SOON_S)
+        stranger.send((b"GET / HTTP/1.1\r\n\r\n",), SOON_S)
+        stranger.close()
+    wait_for(lambda: server.statistics().refused == 40, "all are refused")
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 2
+    wrong.close()
 
 
 def test_a_stranger_who_says_nothing_is_let_go(
