@@ -60,7 +60,7 @@ def _member(value: object) -> MemberStatistics:
             str(address),
             int(weight),
             str(node),
-            "me" | "up" | "silent" | "open" as state,
+            "me" | "up" | "silent" | "refused" | "open" as state,
             None | float() as answered_s,
             list(status),
         ]:

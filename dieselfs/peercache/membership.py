@@ -10,7 +10,7 @@ themselves: who is missing from its list but answers pings stays for the length 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -95,6 +95,7 @@ class TaskMembership:
             self._runtime.start(self._publish, "peer-view"),
         ]
 
+        self._trouble = ""
     @property
     def view(self) -> View:
         """As of now. Costs about 1 µs a member."""
@@ -116,6 +117,16 @@ class TaskMembership:
             while not self._ending:
                 now = self._runtime.now()
                 settled_at = self._settled_at(nodes)
+    def refused(self) -> Set[MemberId]:
+        """Those that do not believe that we are of their task, or whom we do not believe: another secret, task or release."""
+        with self._lock:
+            return {id for id, peer in self._peers.items() if peer.refused}
+
+    @property
+    def trouble(self) -> str:
+        """Why this node knows of no member: the directory has never answered. Empty when it has."""
+        return "" if self._version else self._trouble
+
                 if settled_at is not None and now >= settled_at:
                     return True
                 if now >= deadline:
@@ -228,6 +239,7 @@ class TaskMembership:
             error,
             f" ({error.hint})" if error.hint else "",
         )
+        self._trouble = f"{error}; {error.hint}" if error.hint else str(error)
 
     def _heard(self) -> None:
         if self._directory_is_out:

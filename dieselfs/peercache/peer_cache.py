@@ -108,7 +108,7 @@ class PeerCache:
             members=() if part is None else tuple(self._members(part)),
             filling=filling,
             counts=tuple(self._counts(part)),
-            trouble=self._trouble,
+            trouble=self._trouble or ("" if part is None else part.membership.trouble),
         )
 
     def end(self, timeout_s: float) -> None:
@@ -226,6 +226,7 @@ class PeerCache:
                 status = replace(
                     self._held.status(),
                     served_bytes=served.sent_bytes,
+        refused = part.membership.refused()
                     served_requests=served.requests,
                 )
             else:
@@ -235,7 +236,7 @@ class PeerCache:
                 address=str(member.address),
                 weight=member.weight,
                 node=member.node,
-                state=_state(member.id, view, part),
+                state="refused" if member.id in refused else _state(member.id, view, part),
                 answered_s=None if answered is None else now - answered,
                 status=status,
             )

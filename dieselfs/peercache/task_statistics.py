@@ -9,8 +9,8 @@ from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import MemberId
 from dieselfs.peercache.settings import CachePolicy
 
-MemberState: TypeAlias = Literal["me", "up", "silent", "open"]
-"""`silent`: has not answered the last ping. `open`: its breaker is, so that readers do not ask it."""
+MemberState: TypeAlias = Literal["me", "up", "silent", "refused", "open"]
+"""`silent`: has not answered the last ping. `refused`: it, or this node, does not believe that the other is of the task. `open`: its breaker is, so that readers do not ask it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,6 +219,14 @@ def test_what_is_wrong_with_the_settings_is_said(nodes: Nodes) -> None:
     node.master.fetch(pieces_of(node)[0])
 
 
+def test_who_has_another_secret_is_said_to(
+    nodes: Nodes, pair: Callable[[int], PeerSettings]
+) -> None:
+    other = TaskSecret(b"another secret that is no good")
+    both = [nodes(pair(0)), nodes(replace(pair(1), secret=other))]
+    wait_until(lambda: all(sorted(node.states()) == ["me", "refused"] for node in both), "refusals")
+
+
 def test_a_node_whose_redis_is_down_works_alone_and_ends_in_time(
     nodes: Nodes, tmp_path: Path
 ) -> None:
@@ -228,6 +236,7 @@ def test_a_node_whose_redis_is_down_works_alone_and_ends_in_time(
     for piece in pieces_of(node):
         node.master.fetch(piece)
     assert node.states() == ["me"]
+    wait_until(lambda: str(nobody) in node.statistics().trouble, "why it is alone")
     filling = node.statistics().filling
     assert filling is not None
     assert not filling.done
