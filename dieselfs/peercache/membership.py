@@ -85,6 +85,7 @@ class TaskMembership:
         """And that was said."""
         self._has_missed = False
         """The last announcement was not answered."""
+        self._trouble = ""
         self._namesake: Member | None = None
 
     def start(self) -> None:
@@ -95,7 +96,6 @@ class TaskMembership:
             self._runtime.start(self._publish, "peer-view"),
         ]
 
-        self._trouble = ""
     @property
     def view(self) -> View:
         """As of now. Costs about 1 µs a member."""
@@ -107,16 +107,6 @@ class TaskMembership:
         with self._lock:
             return {id: peer.status for id, peer in self._peers.items() if peer.status is not None}
 
-    def settled(self, nodes: int | None, timeout_s: float) -> bool:
-        """Wait until that many members, this one included, are there and answer; None: until their number has not changed for 2 s, and each was asked.
-
-        False after `timeout_s`, or at the end.
-        """
-        deadline = self._runtime.now() + timeout_s
-        with self._lock:
-            while not self._ending:
-                now = self._runtime.now()
-                settled_at = self._settled_at(nodes)
     def refused(self) -> Set[MemberId]:
         """Those that do not believe that we are of their task, or whom we do not believe: another secret, task or release."""
         with self._lock:
@@ -127,6 +117,16 @@ class TaskMembership:
         """Why this node knows of no member: the directory has never answered. Empty when it has."""
         return "" if self._version else self._trouble
 
+    def settled(self, nodes: int | None, timeout_s: float) -> bool:
+        """Wait until that many members, this one included, are there and answer; None: until their number has not changed for 2 s, and each was asked.
+
+        False after `timeout_s`, or at the end.
+        """
+        deadline = self._runtime.now() + timeout_s
+        with self._lock:
+            while not self._ending:
+                now = self._runtime.now()
+                settled_at = self._settled_at(nodes)
                 if settled_at is not None and now >= settled_at:
                     return True
                 if now >= deadline:
@@ -229,6 +229,7 @@ class TaskMembership:
 
     def _missed(self, error: DirectoryUnavailable) -> None:
         self._has_missed = True
+        self._trouble = f"{error}; {error.hint}" if error.hint else str(error)
         if self._directory_is_out:
             return
         if self._version == 0 and self._runtime.now() < self._started + FIRST_CONTACT_S:
@@ -239,7 +240,6 @@ class TaskMembership:
             error,
             f" ({error.hint})" if error.hint else "",
         )
-        self._trouble = f"{error}; {error.hint}" if error.hint else str(error)
 
     def _heard(self) -> None:
         if self._directory_is_out:

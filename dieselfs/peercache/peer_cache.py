@@ -220,13 +220,13 @@ class PeerCache:
     def _members(self, part: Participation) -> Iterator[MemberStatistics]:
         view, statuses = part.membership.view, part.membership.statuses()
         now, served = self._runtime.now(), part.server.statistics()
+        refused = part.membership.refused()
         for member in view.members:
             answered = view.answered.get(member.id)
             if member.id == part.me.id:
                 status = replace(
                     self._held.status(),
                     served_bytes=served.sent_bytes,
-        refused = part.membership.refused()
                     served_requests=served.requests,
                 )
             else:
