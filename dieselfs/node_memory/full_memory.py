@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 FULL_S: Final = 1.0
+FULL_WITH_PLAN_S: Final = 0.02
+"""Where a plan is followed room comes by and by, and the chunk with it: a few hundred files later it is asked for again."""
 LOOK_S: Final = 0.1
 _TICK_NS: Final = 50_000_000
 """A folder's time is that of the kernel's last tick: another change within the same does not show."""
@@ -26,6 +28,8 @@ class FullMemory:
         """`folder_changed_ns`: when a file last came into the folder, or left it (CLOCK_REALTIME). May raise `OSError`."""
         self._folder_changed_ns = folder_changed_ns
         self._now = now
+        self.believed_s = FULL_S
+        """How long it counts that there was no room."""
         self._until = 0.0
         self._absent: set[bytes] = set()
         """The chunks, by their ids, that are known not to be in the folder, and to be other nodes'."""
@@ -34,7 +38,7 @@ class FullMemory:
 
     def had_no_room(self) -> None:
         """For a chunk of another node."""
-        self._until = self._now() + FULL_S
+        self._until = self._now() + self.believed_s
 
     def had_room(self) -> None:
         """For one."""
@@ -51,7 +55,7 @@ class FullMemory:
         now = self._now()
         if now < self._until:
             return False
-        self._until = now + FULL_S
+        self._until = now + self.believed_s
         self._absent = set()  # a view may have changed, too
         return True
 

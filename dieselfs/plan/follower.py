@@ -33,6 +33,9 @@ FETCHES: Final = 8
 """At a time, at most; what the store bears is for the store's own limit to find out (`chunkstore.stores.adaptive_limit`)."""
 _INTERVAL_S: Final = 0.02
 """Readers whose position is a word in memory are looked at so often: 3 MiB of a disk that reads 150 MB/s."""
+_LEAST_INTERVAL_S: Final = 0.002
+_LOOKS_A_WINDOW: Final = 16
+"""Readers who would use up all of the budget sooner are looked at more often: from peers' memory chunks come at GB/s."""
 _LOOKAHEAD: Final = 4096
 _RETRY_S: Final = 0.05
 _WAITING, _UNDER_WAY, _HELD, _RELEASED = range(4)
@@ -235,13 +238,20 @@ class Follower:
                 poll.register(fd, select.POLLIN)
             while not self._closing:
                 self._step()
-                poll.poll(_INTERVAL_S * 1000)
+                poll.poll(self._interval_s() * 1000)
                 self._clear_wake()
         except Exception as error:
             if not self._closing:
                 log.warning("the plan is not followed any more: %s", error, exc_info=error)
         finally:
             self._end()
+
+    def _interval_s(self) -> float:
+        """Until the readers are looked at again, if nothing happens before."""
+        if not self._pace.consumption:
+            return _INTERVAL_S
+        window_s = self._budget_bytes() / self._pace.consumption
+        return min(max(window_s / _LOOKS_A_WINDOW, _LEAST_INTERVAL_S), _INTERVAL_S)
 
     def _end(self) -> None:
         for _ in self._fetchers:
@@ -404,7 +414,7 @@ class Follower:
         elif isinstance(result.error, NoRoom | MasterGone):
             self._state[index] = _WAITING
             self._next = min(self._next, index)
-            self._retry_at = now + _RETRY_S
+            self._retry_at = now + self._interval_s()
             if isinstance(result.error, MasterGone):
                 self._lose_master(result.error, now)
             else:
