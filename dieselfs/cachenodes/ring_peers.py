@@ -103,7 +103,9 @@ class _Joined:
         self.board = _Board()
         self.breakers = Breakers(self.runtime.now)
         directory = ring_directory(settings)
-        self._membership = TaskMembership(self.runtime, directory, self.client, me, self.board)
+        self._membership = TaskMembership(
+            self.runtime, directory, self.client, me, self.board, self.breakers
+        )
         self._membership.start()
 
     def wait_for_first_look(self) -> None:

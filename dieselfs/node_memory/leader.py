@@ -83,9 +83,7 @@ class Leader:
             try:
                 if shares is not None:
                     peers = _begun(settings, master, source, shares)
-                server = Server(
-                    settings.folder, master, None if peers is None else peers.statistics
-                )
+                server = Server(settings.folder, master, peers)
                 return cls(master, plans, peers, server, leadership)
             except BaseException:
                 if peers is not None:

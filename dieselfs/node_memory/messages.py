@@ -145,6 +145,13 @@ class AskTask:
     """Of its members: they are told a part at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A peer of the task that the member has asked in vain."""
+
+    peer: str
+
+
 # Answers.
 
 
@@ -206,6 +213,7 @@ Message: TypeAlias = (
     | Follow
     | AskStatistics
     | AskTask
+    | Suspect
     | Done
     | Working
     | Failed
@@ -406,6 +414,7 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Working, ()),
     (AskTask, (_integer,)),
     (TaskTold, (_task_statistics, _integer)),
+    (Suspect, (_text,)),
 )
 _KIND: Final = {made: kind for kind, (made, _) in enumerate(_TABLE)}
 _READERS: Final = {_KIND[made]: _reader(made, *readers) for made, readers in _TABLE}

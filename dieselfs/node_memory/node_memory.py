@@ -36,7 +36,7 @@ from chunkstore.errors import Corrupt, NotFound
 from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
 from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.node_memory.eviction import PolicyName
-from dieselfs.node_memory.full_memory import FullMemory
+from dieselfs.node_memory.full_memory import FULL_WITH_PLAN_S, FullMemory
 from dieselfs.node_memory.leader import MemorySettings
 from dieselfs.node_memory.mapped_pieces import MappedPieces
 from dieselfs.node_memory.master_port import MemoryStatistics
@@ -99,7 +99,7 @@ class _Watcher:
 
 
 class NodeMemory:
-    """Implements `ChunkSource` and `CachedSource`. Thread-safe.
+    """Implements `ChunkSource`, `CachedSource` and `OwnNode`. Thread-safe.
 
     Fork-safe: a child uses what its parent has mapped, and has connections of its own. It pickles to what opens it again. Open it by `open`.
     """
@@ -119,6 +119,8 @@ class NodeMemory:
         self._watcher: _Watcher | None = None
         # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
         self._hits = self._misses = self._fallbacks = 0
+        if self._shared is not None:
+            self._shared.serve(self)
         _opened.add(self)
 
     @classmethod
@@ -263,6 +265,15 @@ class NodeMemory:
         full.note_absent(name)
         return True
 
+    def suspect(self, peer: str) -> None:
+        """See `OwnNode`."""
+        self._ask(lambda master: master.suspect(peer))
+
+    def take_over(self, chunk: ChunkRef) -> memoryview | None:
+        """See `OwnNode`."""
+        piece = Piece(chunk)
+        return self._held(piece) or self._brought(piece)
+
     def payload(self, chunk: ChunkRef) -> memoryview:
         view = self._obtain(Piece(chunk)) if is_whole(chunk) else None
         if view is None:
@@ -326,6 +337,7 @@ class NodeMemory:
         """Have the master fetch ahead of the readers of a plan file. Raises `PlanTooLarge`."""
         self._ask(lambda master: master.follow(plan))
         self._wishes.plan = plan
+        self._full.believed_s = FULL_WITH_PLAN_S
 
     def observe(self, observer: ChunkObserver) -> None:
         """Tell `observer` of whole chunks that are in the folder, come and go from now on, in a thread; once a `NodeMemory`."""
@@ -535,7 +547,9 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._wishes = _Wishes()  # the parent sees to them
         self._watcher = None
+        believed_s = self._full.believed_s
         self._full = FullMemory(self._folder_changed_ns)
+        self._full.believed_s = believed_s
         self._hits = self._misses = self._fallbacks = 0
         self._membership.renew()
 

@@ -33,6 +33,7 @@ from dieselfs.node_memory.messages import (
     Prefetch,
     Progress,
     SetBudget,
+    Suspect,
     TaskTold,
     Unmapped,
     Watch,
@@ -121,6 +122,10 @@ class RemoteMaster:
             parts.append(answer.statistics)
             if len(answer.statistics.members) < MEMBERS_AT_ONCE:
                 return joined(parts)
+
+    def suspect(self, peer: str) -> None:
+        """A peer of the task was asked in vain. When this returns the master asks it no more for a while."""
+        self._ask(Suspect(peer))
 
     def watch(self) -> None:
         """Hear of every whole chunk that comes and goes from now on, first of those that are there."""

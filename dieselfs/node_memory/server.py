@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from chunkstore.chunk_id import PRINTED_LENGTH
 from dieselfs.errors import MasterGone
@@ -43,6 +43,7 @@ from dieselfs.node_memory.messages import (
     Prefetch,
     Progress,
     SetBudget,
+    Suspect,
     TaskTold,
     Unmapped,
     Watch,
@@ -63,6 +64,14 @@ _END_TIMEOUT_S: Final = 0.5
 """A store that hangs must not keep a mount from ending."""
 
 
+class TaskPart(Protocol):
+    """The node's part in its task's peer cache (`peer_cache.PeerCache`)."""
+
+    def statistics(self) -> TaskStatistics: ...
+
+    def suspect(self, peer: str) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     port: MasterPort
@@ -81,10 +90,9 @@ class Server:
         self,
         folder: TaskFolder,
         master: Master,
-        task: Callable[[], TaskStatistics] | None = None,
+        task: TaskPart | None = None,
     ) -> None:
-        """Only for who leads the folder. `task`: what the node's part in its task's peer cache does, if it has one. `OSError` if the socket
-        can't be made."""
+        """Only for who leads the folder. `task`: if the node takes part in a peer cache. `OSError` if the socket can't be made."""
         self._task = task
         self._folder = folder
         self._master = master
@@ -372,7 +380,12 @@ class Server:
             self._busy[connection] = time.monotonic()
         try:
             if isinstance(request, AskTask):
-                return TaskTold(None if self._task is None else self._task(), request.first)
+                told = None if self._task is None else self._task.statistics()
+                return TaskTold(told, request.first)
+            if isinstance(request, Suspect):
+                if self._task is not None:
+                    self._task.suspect(request.peer)
+                return Done()
             return _answer(port, request)
         finally:
             with self._changed:  # nothing follows the answer

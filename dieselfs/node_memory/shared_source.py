@@ -9,6 +9,18 @@ from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from dieselfs.node_memory.piece import Piece
 
 
+class OwnNode(Protocol):
+    """What a process's source tells its node's memory. Thread-safe."""
+
+    def suspect(self, peer: str) -> None:
+        """Another node, by its id, was asked in vain: the node's other processes shall know. Once a second each at most; returns when they will."""
+        ...
+
+    def take_over(self, chunk: ChunkRef) -> memoryview | None:
+        """The payload of a chunk whose owner has failed, so that it is this node's now: fetched once for all. None if it can't be kept."""
+        ...
+
+
 @runtime_checkable
 class SharedSource(ChunkSource, Protocol):
     """A source that asks other nodes' memories first. Thread-safe.
@@ -26,6 +38,10 @@ class SharedSource(ChunkSource, Protocol):
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
         """Whether another node is asked to fetch it. About 1 µs."""
+        ...
+
+    def serve(self, node: OwnNode) -> None:
+        """It reads for this node from now on; kept as a weak reference."""
         ...
 
     def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:

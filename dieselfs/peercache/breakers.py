@@ -40,10 +40,18 @@ class BreakerState:
 class Breakers:
     """Of one process, towards all peers. Thread-safe."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(
+        self, now: Callable[[], float], opened: Callable[[MemberId], None] | None = None
+    ) -> None:
+        """`opened` is told of each breaker that opens, by who has failed, with no lock held: at most once a second and peer."""
         self._now = now
+        self._on_opened = opened
         self._lock = threading.Lock()
         self._states: dict[MemberId, BreakerState] = {}
+
+    def tell(self, opened: Callable[[MemberId], None]) -> None:
+        """Whom to tell of breakers that open from now on."""
+        self._on_opened = opened
 
     def failed(self, peer: MemberId) -> None:
         """It has not answered, or not soundly."""
@@ -55,6 +63,8 @@ class Breakers:
             failures = state.failures + 1 if state is not None else 1
             hold_s = min(LONGEST_HOLD_S, FIRST_HOLD_S * 2 ** min(failures - 1, 16))
             self._states[peer] = BreakerState(failures, now, now + hold_s, is_open=True)
+        if self._on_opened is not None:
+            self._on_opened(peer)
 
     def allows(self, peer: MemberId, answered: float | None) -> bool:
         """Whether it may be asked; `answered` says when the last ping that it has answered began. 0.1 µs for who has not failed."""

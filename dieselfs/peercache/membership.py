@@ -3,6 +3,9 @@
 Three kinds of threads: the *heartbeat* asks the directory once a second; a *prober* a peer pings it once a second; the *publisher* shows
 the view whenever something has changed, and once a second so that readers see when pings were last answered. A directory that does not answer changes nothing.
 
+A peer that this node has asked something else in vain is silent at once, and is pinged at once. It stays silent until its breaker closes: so who answers pings
+and nothing else, or too slowly, has no share in this node's eyes for as long as nobody here asks it.
+
 Neither does one that has forgotten, or could not be reached for longer than a lease, and hears of its members again only as they announce
 themselves: who is missing from its list but answers pings stays for the length of a lease, counted from when it answers again.
 """
@@ -16,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from dieselfs.errors import DirectoryUnavailable, PeerFailed, PeerRefused
+from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.directory import HEARTBEAT_S, LEASE_S, Directory
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member, MemberId, View, ViewBoard
@@ -44,6 +48,8 @@ class _Peer:
     silent: bool = False
     refused: bool = False
     status: NodeStatus | None = None
+    is_due: bool = False
+    """For a ping, at once."""
 
     @property
     def answers(self) -> bool:
@@ -60,13 +66,17 @@ class TaskMembership:
         client: PeerClient,
         me: Member,
         board: ViewBoard,
+        breakers: Breakers | None = None,
     ) -> None:
-        """The directory is used by this alone; `client` stays the caller's."""
+        """The directory is used by this alone; `client` stays the caller's, and so do the `breakers`, which tell this one what opens from now on."""
         self._runtime = runtime
         self._directory = directory
         self._client = client
         self._me = me
         self._board = board
+        self._breakers = breakers
+        if breakers is not None:
+            breakers.tell(self._suspect)
         self._lock = runtime.lock()
         self._news = runtime.condition(self._lock)
         """Something is worth publishing, or the end has come."""
@@ -254,6 +264,7 @@ class TaskMembership:
                 member = peer.member
                 if not self._is_at(peer, member):
                     return
+                peer.is_due = False
             began = self._runtime.now()
             try:
                 answer = self._client.ask(member, Ping())
@@ -267,6 +278,7 @@ class TaskMembership:
             with self._lock:
                 while (
                     self._is_at(peer, member)
+                    and not peer.is_due
                     and (now := self._runtime.now()) < began + PING_EVERY_S
                 ):
                     self._end.wait(began + PING_EVERY_S - now)
@@ -283,10 +295,12 @@ class TaskMembership:
         with self._lock:
             if peer.member.address != member.address:
                 return
-            if not peer.answers:
+            answered = peer.answers
+            peer.answered, peer.refused, peer.status = began, False, status
+            peer.silent = not (self._breakers is None or self._breakers.allows(member.id, began))
+            if peer.answers != answered:
                 self._changed()
                 log.info("%s at %s answers", member.id, member.address)
-            peer.answered, peer.silent, peer.refused, peer.status = began, False, False, status
 
     def _not_answered(self, peer: _Peer, member: Member, error: PeerFailed) -> None:
         with self._lock:
@@ -301,6 +315,17 @@ class TaskMembership:
             if not peer.silent:
                 self._changed()
             peer.silent, peer.refused = True, refused
+
+    def _suspect(self, id: MemberId) -> None:
+        """Its breaker has opened."""
+        with self._lock:
+            peer = self._peers.get(id)
+            if peer is None or peer.silent:
+                return
+            peer.silent = peer.is_due = True
+            self._changed()
+            self._end.notify_all()  # its prober asks at once
+        log.info("%s at %s has failed", id, peer.member.address)
 
     # The publisher.
 

@@ -58,7 +58,7 @@ class Participation:
             board = ViewFile(folder.path)
             board.write_secret(settings.secret)
             breakers = Breakers(runtime.now)
-            membership = TaskMembership(runtime, directory, client, me, board)
+            membership = TaskMembership(runtime, directory, client, me, board, breakers)
             source.attach(runtime, client, board, breakers)
             membership.start()
         except BaseException:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 3.0
 """After this node could not take part."""
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.05
 """How often the view is looked at: pieces are of the share, or not any more, so much later."""
 STEADY_S: Final = 2.0
 """A share that has changed is fetched if it stays so for so long: who was only silent for a moment takes it back."""
@@ -110,6 +110,12 @@ class PeerCache:
             counts=tuple(self._counts(part)),
             trouble=self._trouble or ("" if part is None else part.membership.trouble),
         )
+
+    def suspect(self, peer: MemberId) -> None:
+        """A process of this node has asked a peer in vain. When this returns the master asks it no more, and soon no process does."""
+        part = self._part
+        if part is not None:
+            part.breakers.failed(peer)
 
     def end(self, timeout_s: float) -> None:
         """Leave the task. Readers go past peers from now on; what does not end within `timeout_s` is left to the end of the process."""

@@ -9,8 +9,9 @@ Which peer is asked is in `routing`, what an answer means in `peer_questions` (d
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,7 @@ from chunkstore.chunk_reader import Expected, verified_file, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.node_memory.piece import PIECE_BYTES, Piece, is_whole
+from dieselfs.node_memory.shared_source import OwnNode
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import Breakers, BreakerState
 from dieselfs.peercache.members import MemberId, ViewBoard
@@ -72,6 +74,7 @@ class PeerSource:
         self._reader, self._found_by = reader, peers
         self._peers = TaskPeers(peers) if isinstance(peers, TaskFolder) else peers
         self._current = self._peers.current
+        self._node: Callable[[], OwnNode | None] = lambda: None
         self._questions: PeerQuestions
         self._recent: RecentRanges | None
         self._lock: Lock
@@ -111,6 +114,18 @@ class PeerSource:
         self._peers.attach(runtime, client, board, breakers)
         self._recent = None
 
+    def serve(self, node: OwnNode) -> None:
+        """See `SharedSource`."""
+        self._node = found = weakref.ref(node)
+        if isinstance(self._peers, TaskPeers):
+
+            def tell(peer: MemberId) -> None:
+                told = found()
+                if told is not None:
+                    told.suspect(peer)
+
+            self._peers.tell_failed(tell)
+
     def payload(self, chunk: ChunkRef) -> memoryview:
         """See `ChunkSource`; the payload of `whole`."""
         return self.whole(chunk)[1]
@@ -147,6 +162,11 @@ class PeerSource:
         piece = None if is_whole(file.chunk) else _as_piece(file, start, length)
         if piece is None:
             found = self._part_from_peers(peers, file, start, length)
+            if found is None:
+                whole = self._taken_over(peers, file.chunk)
+                if whole is not None:
+                    begin = file.offset + start
+                    return whole[begin : begin + length]
             return self._read_from_store(file, start, length) if found is None else found
         found = self._unit_from_peers(peers, file, start, length, "reader")
         if found is not None:
@@ -180,6 +200,8 @@ class PeerSource:
         self._peer_bytes += sum(columns.length)
         if missing:
             self._peer_bytes -= sum(columns.length[at] for at in missing)
+            missing = self._many_taken_over(peers, columns, missing, found)
+        if missing:
             contents = self._many_from_store([columns[at] for at in missing])
             for at, content in zip(missing, contents, strict=True):
                 found[at] = content
@@ -302,6 +324,38 @@ class PeerSource:
             contents[at] if at in contents else bytes(self.read(file, 0, file.length))
             for at, file in enumerate(files)
         ]
+
+    # From this node's memory: an owner has failed, and this node is the next one. Its master fetches the chunk, once for all.
+
+    def _taken_over(self, peers: Peers, chunk: ChunkRef) -> memoryview | None:
+        node = self._node()
+        if node is None or not is_whole(chunk):
+            return None
+        owner = peers.owner(chunk.id)
+        if owner is None or owner.id != peers.view.me.id:
+            return None
+        return node.take_over(chunk)
+
+    def _many_taken_over(
+        self,
+        peers: Peers,
+        files: FileExtents,
+        missing: Sequence[int],
+        found: list[bytes | None],
+    ) -> list[int]:
+        """Put into `found` what there is; the positions of the others."""
+        taken: dict[int, memoryview | None] = {}
+        left = []
+        for at in missing:
+            number, begin = files.which[at], files.offset[at]
+            if number not in taken:
+                taken[number] = self._taken_over(peers, files.chunks[number])
+            whole = taken[number]
+            if whole is None:
+                left.append(at)
+            else:
+                found[at] = bytes(whole[begin : begin + files.length[at]])
+        return left
 
     # From the store.
 

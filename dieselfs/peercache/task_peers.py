@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,6 +88,7 @@ class TaskPeers:
         """By `attach`; not ours to close."""
         self._given_breakers: Breakers | None = None
         self._trouble = ""
+        self._failed: Callable[[MemberId], None] | None = None
         self._opening: threading.Lock
         self._opened: Asker | None
         """Ours."""
@@ -103,6 +104,10 @@ class TaskPeers:
             self._peers = None
         if opened is not None:
             opened.close()
+
+    def tell_failed(self, failed: Callable[[MemberId], None]) -> None:
+        """Whom to tell of peers that this process finds failing, once a second each at most. Not of those that `attach` gives."""
+        self._failed = failed
 
     def current(self) -> Peers | None:
         """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""
@@ -143,7 +148,7 @@ class TaskPeers:
                 client = self._given or self._open(runtime, view)
                 if client is None:
                     return None
-                breakers = self._given_breakers or Breakers(runtime.now)
+                breakers = self._given_breakers or Breakers(runtime.now, self._failed)
                 peers = Peers(view, placement, client, breakers, runtime)
             self._peers = peers
             return peers

@@ -230,7 +230,11 @@ class SimulatedNode:
             FaultyHeld(runtime, self.memory, self.conscience),
             roll,
         )
-        self.membership = TaskMembership(runtime, directory, leader.client, self.me, self.board)
+        self.membership = TaskMembership(
+            runtime, directory, leader.client, self.me, self.board, leader.breakers
+        )
+        for process in self.processes[1:]:
+            process.breakers.tell(leader.breakers.failed)
         self.membership.start()
 
     def kill(self) -> None:

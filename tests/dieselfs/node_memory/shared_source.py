@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.shared_source import OwnNode
 from tests.dieselfs.node_memory.made_up_source import MadeUpSource
 
 Route: TypeAlias = Literal["reader", "owner"]
@@ -45,6 +46,9 @@ class MadeUpSharedSource(MadeUpSource):
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
         return chunk.value[-1] in self.elsewhere
+
+    def serve(self, node: OwnNode) -> None:
+        pass
 
     def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
         return (str(chunk) if piece is None else piece.name) in self.reading

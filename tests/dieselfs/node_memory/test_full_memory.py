@@ -13,6 +13,7 @@ from dieselfs.errors import NoRoom
 from dieselfs.node_memory.full_memory import FULL_S, LOOK_S, FullMemory
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.shared_source import OwnNode
 from dieselfs.node_memory.task_folder import TaskFolder
 from tests.dieselfs.node_memory.logged_source import (
     CHUNK_BYTES,
@@ -131,6 +132,9 @@ class Shared(LoggedSource):
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
         return int.from_bytes(chunk.value, "big") % 2 == 0
+
+    def serve(self, node: OwnNode) -> None:
+        pass
 
     def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
         return True
