@@ -126,12 +126,12 @@ class RingClient:
     def __init__(
         self,
         dataset: PeerDataset,
-        nodes: Sequence[NodeProcess],
+        nodes: Sequence[Address],
         name: str = "r",
         secret: str = SECRET,
         redis: str | None = None,
     ) -> None:
-        listed = StaticPeers(tuple(node.address for node in nodes))
+        listed = StaticPeers(tuple(nodes))
         self.settings = RingSettings(
             name, TaskSecret(secret.encode()), listed if redis is None else RedisLeases(redis)
         )
