@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
+from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory
@@ -137,7 +139,7 @@ class CacheNode:
             found = self._datasets.get(task)
             if found is None:
                 found = self._datasets[task] = DatasetChunks(topic.dataset, self._parts)
-                log.info("dataset %s is asked for", topic.dataset.name)
+                self._name(topic.dataset)
                 if len(self._datasets) > _MAX_DATASETS:
                     self._datasets.popitem(last=False)  # who is connected keeps it
             return found
@@ -181,6 +183,13 @@ class CacheNode:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _name(self, dataset: DatasetRef) -> None:
+        """So that `dlcmd cache ls` on this machine can say what lies on its SSD."""
+        log.info("dataset %s is asked for", dataset.name)
+        if self._tier.segments is not None:
+            names = LimitsFolder(self._settings.ssd.folder)
+            self._tier.call(lambda: names.name(dataset.id, dataset.name), 0)
 
     def _status(self) -> NodeStatus:
         pieces, _ = self._memory.held

@@ -223,8 +223,8 @@ class PeerSource:
         return (str(chunk) if piece is None else piece.name) in self._from_store
 
     def nodes(self) -> Mapping[MemberId, bool]:
-        """Who has a share and is known, and whether it may be asked just now. Asks nobody; may find who is there, as a read does."""
-        peers = self._current()
+        """Who has a share and is known, and whether it may be asked just now. Waits for nobody: before the first read nobody is known."""
+        peers = None if self._peers.breakers() is None else self._current()
         if peers is None:
             return {}
         up = {member.id for member in peers.placement.members if peers.is_up(member.id)}

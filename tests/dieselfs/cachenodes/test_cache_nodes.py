@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from benchmarks.shared_disk import SharedDisk
 from dieselfs.cachenodes.cache_node import CacheNode
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.ring_status import ring_nodes
+from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import Placement
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
@@ -123,6 +125,37 @@ def test_parts_of_files(
         part = client.source.read(file, 1000, 5000)
         assert part == client.reader.read(file, 1000, 5000)
     assert client.source.statistics().bytes_from_store == 0
+
+
+def test_a_forked_child_and_a_pickled_copy_read_through_the_ring(
+    dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
+) -> None:
+    client = client_of(three)
+    warm(client)
+    file = client.files[5]
+
+    def reads(source: PeerSource) -> bool:
+        before = source.statistics().bytes_from_peers
+        found = source.read(file, 0, file.length)
+        return found == client.reader.read(file, 0, file.length) and (
+            source.statistics().bytes_from_peers == before + file.length
+        )
+
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if reads(client.source) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    copy = pickle.loads(pickle.dumps(client.source))
+    try:
+        assert copy.nodes() == {}, "it asks nobody before it reads"
+        assert reads(copy)
+        assert set(copy.nodes().values()) == {True}
+    finally:
+        copy._peers.close()
 
 
 def test_a_client_with_another_secret_is_refused_and_reads_the_store(
