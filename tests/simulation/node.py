@@ -233,8 +233,10 @@ class SimulatedNode:
         self.membership = TaskMembership(
             runtime, directory, leader.client, self.me, self.board, leader.breakers
         )
+        for process in self.processes:
+            process.source.serve(self)
         for process in self.processes[1:]:
-            process.breakers.tell(leader.breakers.failed)
+            process.breakers.tell(self.suspect)
         self.membership.start()
 
     def kill(self) -> None:
@@ -251,6 +253,18 @@ class SimulatedNode:
         for process in self.processes:
             process.client.close()
         assert self.server.close(20.0), "a server's threads have not ended"
+
+    # What its processes tell its memory, as `OwnNode`.
+
+    def suspect(self, peer: MemberId) -> None:
+        self.processes[0].breakers.failed(peer)
+
+    def take_over(self, chunk: ChunkRef) -> memoryview | None:
+        try:
+            self.memory.fetch(chunk)
+        except (NoRoom, MasterGone):
+            return None
+        return self.memory.payload(chunk.id)
 
     # What its processes read, as `NodeMemory` does: from memory, by the master, past it.
 
