@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -91,13 +91,13 @@ def serve(invocation: Invocation, **options: Any) -> None:
     from dieselfs.cachenodes.cache_node import CacheNode
     from dieselfs.core_dumps import prevent_core_dumps
 
+    settings = _settings(invocation, options)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
         force=True,
     )
-    settings = _settings(invocation, options)
     prevent_core_dumps()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -143,9 +143,11 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
             f"clients can't connect to {reached}",
             "say by which host they reach this node: --advertise HOST",
         )
+    ring = ring_name(options["ring"])
+    secret = ring_secret(options["ring_secret_file"], invocation.config)
     ssd = ssd_settings(
         SsdOptions(
-            None if options["ssd"] is None else str(Path(options["ssd"]).absolute()),
+            None if options["ssd"] is None else os.path.abspath(os.path.expanduser(options["ssd"])),
             options["ssd_size"],
             options["ssd_admission"],
             options["ssd_eviction"],
@@ -155,8 +157,8 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
         raise UsageError("a cache node keeps chunks on an SSD", "say where: --ssd FOLDER")
     ssd.check()
     return CacheNodeSettings(
-        ring=ring_name(options["ring"]),
-        secret=ring_secret(options["ring_secret_file"], invocation.config),
+        ring=ring,
+        secret=secret,
         ssd=ssd,
         listen=listen,
         advertise=advertise,
