@@ -41,6 +41,23 @@ def test_a_lease_ends_by_the_clock_of_the_server(redis_url: str, name: str) -> N
     wait_until(lambda: leases.renew("a", b"a", LEASE_S) == [b"a"], "it does not end")
 
 
+@pytest.mark.parametrize("server", ["redis_url", "redis_cluster_url"])
+def test_who_looks_takes_no_lease_and_sees_none_that_has_ended(
+    server: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server)
+    leases, looking = RedisLeaseSet(url, name), RedisLeaseSet(url, name)
+    assert looking.entries() == []
+    leases.renew("short", b"short", 0.05)
+    wait_until(lambda: looking.entries() == [], "it does not end")
+    leases.renew("a", b"a 1", LEASE_S)
+    assert looking.entries() == [b"a 1"]
+    assert leases.renew("b", b"b 1", LEASE_S) == [b"a 1", b"b 1"]
+    assert set(looking.entries()) == {b"a 1", b"b 1"}
+    with pytest.raises(IndexUnavailable):
+        RedisLeaseSet(f"redis://127.0.0.1:{free_port()}/0", name).entries()
+
+
 @pytest.mark.parametrize(
     "url",
     ["redis+cluster://", "redis+cluster://h:1,,h:2", "http://h:1", "redis://h:x", "redis://h?x=1"],
