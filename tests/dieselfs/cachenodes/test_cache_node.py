@@ -1,0 +1,133 @@
+"""One node in this process, whose store and SSD a test decides on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
+from dieselfs.cachenodes.cache_node import CacheNode
+from dieselfs.cachenodes.dataset_chunks import STORE_READS
+from dieselfs.cachenodes.node_settings import CacheNodeSettings
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.secret import TaskSecret
+from dieselfs.ssd_tier import SsdSettings
+from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient
+from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
+from tests.services.redis_processes import free_port
+
+
+class HangingStore(ReadWrapper):
+    """Reads wait until it answers."""
+
+    def __init__(self, disk: Path) -> None:
+        super().__init__(SharedDisk(disk))
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waiting = threading.Semaphore(0)
+        """One for each read that waits."""
+
+    def _read(self, read: Read) -> bytes:
+        if not self.answers.is_set():
+            self.waiting.release()
+            self.answers.wait(60)
+        return read.of(self._wrapped)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    """30 chunks of 100 KB and more."""
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 60, 100_000, 200_000)
+
+
+@contextmanager
+def served(
+    dataset: PeerDataset, folder: Path, store: HangingStore
+) -> Iterator[tuple[CacheNode, RingClient]]:
+    settings = CacheNodeSettings(
+        "r",
+        TaskSecret(SECRET.encode()),
+        SsdSettings(folder, 128 << 20),
+        Address("127.0.0.1", free_port()),
+    )
+    with CacheNode(settings, store) as node:
+        client = RingClient(dataset, [settings.address])
+        try:
+            yield node, client
+        finally:
+            store.answers.set()
+            client.close()
+
+
+def test_while_the_store_hangs_the_ssd_is_read(dataset: PeerDataset, tmp_path: Path) -> None:
+    store = HangingStore(dataset.disk)
+    with served(dataset, tmp_path / "ssd", store) as (node, client):
+        warm, *cold = client.chunks
+        client.source.whole(warm)
+        assert node._tier.wait_until_written(30)
+        node._memory._kept.clear()
+        store.answers.clear()
+        with ThreadPoolExecutor(len(cold)) as threads:
+            wanted = [threads.submit(client.source.whole, chunk) for chunk in cold]
+            for _ in range(min(STORE_READS, len(cold))):
+                assert store.waiting.acquire(timeout=30)
+            head, payload = client.source.whole(warm)
+            assert len(head) + len(payload) == warm.head_bytes + warm.payload_bytes
+            assert node.statistics().from_ssd_bytes == warm.head_bytes + warm.payload_bytes
+            assert not any(one.done() for one in wanted)
+            store.answers.set()
+            for one in wanted:
+                one.result(60)
+        assert client.source.statistics().bytes_from_store == 0
+
+
+def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cachenodes.cache_node.OPEN_S", 0.1)
+    (tmp_path / "ssd").write_text("this is no folder")
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
+        assert not node.statistics().tier.in_service
+        for chunk in client.chunks:
+            client.source.whole(chunk)
+        assert client.source.statistics().bytes_from_store == 0
+        node._memory._kept.clear()
+        for file in client.files[:5]:
+            read = client.source.read(file, 0, file.length)
+            assert read == client.reader.read(file, 0, file.length)
+        assert client.source.statistics().fallbacks["failed"] == 0
+
+
+def test_what_a_node_sends_wrong_is_read_from_the_store(
+    dataset: PeerDataset, tmp_path: Path
+) -> None:
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
+        first, second = client.chunks[:2]
+        client.source.whole(first)
+        whole = node._memory.whole(first.id.value)
+        assert whole is not None
+        wrong = bytearray(whole.payload)
+        wrong[1000] ^= 1
+        object.__setattr__(whole, "payload", memoryview(wrong))
+        head, payload = client.source.whole(first)
+        assert (head, payload) == client.reader.whole(first)
+        read = client.source.statistics()
+        assert read.fallbacks["corrupt"] == 1
+        assert read.bytes_from_store == first.head_bytes + first.payload_bytes
+        client.source.whole(second)  # its breaker is open, or a ping has closed it again
+
+
+def test_a_dataset_is_named_on_the_ssd(dataset: PeerDataset, tmp_path: Path) -> None:
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
+        client.source.whole(client.chunks[0])
+        [named] = LimitsFolder(tmp_path / "ssd").read().values()
+        assert named.name == NAME
+        assert node.statistics().datasets == 1
