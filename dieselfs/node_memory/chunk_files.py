@@ -1,7 +1,7 @@
 """Pieces as files of the folder `chunks` in a task's folder.
 
-A file appears under its name when it is complete, and is never written, truncated or named again: whoever maps it sees the same bytes for
-as long as the map lives, also after the file is gone. Blocks are reserved before they are filled, since a full tmpfs would
+A file appears under its name when it is complete, and is never written, truncated or named again while anybody has it open or mapped: whoever maps it sees
+the same bytes for as long as the map lives, also after the file is gone. Only then its memory is taken for another piece (`spare_files`). Blocks are reserved before they are filled, since a full tmpfs would
 end a process that fills them through a map (SIGBUS). A file whose name starts with a dot is not complete.
 
 In a task with peers each whole chunk's head is kept too, as a file of the same name in the folder `heads`: there before the chunk's own file is,
@@ -24,6 +24,7 @@ import numpy as np
 
 from chunkstore.chunk_id import PRINTED_LENGTH
 from dieselfs.errors import LocalFileError, NoRoom
+from dieselfs.node_memory.spare_files import SpareFile, SpareFiles
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class ChunkFiles:
     def __init__(self, folder: Path, heads: Path | None = None) -> None:
         """`heads`: the folder for them, made if it is missing; None: they are not kept. `LocalFileError`."""
         self._folder = folder
+        self._spares = SpareFiles(folder)
         self._heads = heads
         if heads is not None:
             try:
@@ -51,7 +53,7 @@ class ChunkFiles:
     def store(self, name: str, data: memoryview, head: memoryview | None = None) -> None:
         """Make the file, after that of its head. `FileSystemFull`, `LocalFileError` if it can't be written otherwise; nothing is left then.
 
-        About 2 ms for 4 MiB.
+        About 2 ms for 4 MiB; 0.4 ms where there is a spare file.
         """
         if not len(data):
             raise ValueError(f"{name}: an empty piece is no file")
@@ -65,29 +67,27 @@ class ChunkFiles:
             (self._heads / name).unlink(missing_ok=True)
             raise
 
+    def allow_spare(self, limit_bytes: int) -> None:
+        """Keep so many bytes of what is removed, to be written over."""
+        self._spares.limit_bytes = limit_bytes
+
     def _store(self, folder: Path, name: str, data: memoryview) -> None:
-        temporary = folder / f".{name}.{secrets.token_hex(4)}"
+        spare = self._spares.take() if folder is self._folder else None
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(fd, 0, len(data))
-                _write_all(fd, data)
-                os.fchmod(fd, _COMPLETE_MODE)
-            finally:
-                os.close(fd)
-            os.rename(temporary, folder / name)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            if error.errno in _FULL:
-                raise FileSystemFull(f"{folder}: {error.strerror}") from error
-            raise LocalFileError(f"{temporary}: {error.strerror}") from error
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+                _fill(folder, name, data, spare)
+            except FileSystemFull:
+                if not self._spares.clear():
+                    raise
+                _fill(folder, name, data, None)
+        finally:
+            if spare is not None:
+                os.close(spare.fd)
 
     def remove(self, name: str) -> None:
-        """Unlink it; its memory is free when nobody maps it any more. Nothing happens if it is not there."""
-        (self._folder / name).unlink(missing_ok=True)
+        """Take it away; its memory is free when nobody maps it any more, or another piece's. Nothing happens if it is not there."""
+        if not self._spares.keep(name):
+            (self._folder / name).unlink(missing_ok=True)
         if self._heads is not None:
             (self._heads / name).unlink(missing_ok=True)
 
@@ -114,6 +114,33 @@ class ChunkFiles:
             self.remove(name)
             found.pop(name, None)
         return {name: length + heads.get(name, 0) for name, length in found.items()}
+
+
+def _fill(folder: Path, name: str, data: memoryview, spare: SpareFile | None) -> None:
+    """Write the data to a spare file, or else a new one, and give it its name."""
+    path = folder / f".{name}.{secrets.token_hex(4)}" if spare is None else spare.path
+    try:
+        if spare is None:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        else:
+            fd = os.dup(spare.fd)
+        try:
+            os.posix_fallocate(fd, 0, len(data))
+            _write_all(fd, data)
+            if spare is not None:
+                os.ftruncate(fd, len(data))
+            os.fchmod(fd, _COMPLETE_MODE)
+        finally:
+            os.close(fd)
+        os.rename(path, folder / name)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        if error.errno in _FULL:
+            raise FileSystemFull(f"{folder}: {error.strerror}") from error
+        raise LocalFileError(f"{path}: {error.strerror}") from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _complete_files(folder: Path) -> dict[str, int]:

@@ -42,6 +42,8 @@ CLOSE_S: Final = 0.5
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
 DAMAGE_KNOWN_S: Final = 5.0
 """A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""
+SPARE_SHARE: Final = 16
+"""Of the budget a sixteenth may lie beside it, in files of pieces that have left, for the next ones to be written over."""
 LOOK_AGAIN_S: Final = 10.0
 """After the file system was full: how often at most it is asked whether there is more room."""
 
@@ -108,6 +110,7 @@ class Master:
         self._failed_fetches = self._prefetched = self._not_kept = 0
         for name, length in self._files.adopt().items():
             self._ledger.adopt(name, length)
+        self._files.allow_spare(budget_bytes // SPARE_SHARE)
         with self._lock:
             self._remove(self._ledger.shrink())
 
@@ -358,6 +361,7 @@ class Master:
         if self._room_found is not None:
             budget = min(budget, self._room_found)
         self._ledger.budget_bytes = budget
+        self._files.allow_spare(budget // SPARE_SHARE)
         self._remove(self._ledger.shrink())
         self._changed.notify_all()
 
