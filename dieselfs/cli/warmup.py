@@ -64,7 +64,8 @@ def warmup(
     """Bring the chunks of a dataset onto the SSD of this node, so that they are read from there.
 
     What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Exit code 0: all is
-    there; 6: there was not room for all; with --check 10: not all is there.
+    there; 6: there was not room for all; with --check 10: not all is there. Through the cache nodes of DIESELFS_RING, if it names any: so several nodes
+    read the store once.
     """
     place = parse_address(address)
     if place.path:
@@ -99,11 +100,17 @@ def _run(
     check: bool,
     jobs: int | None,
 ) -> int:
+    from dieselfs.cachenodes.ring_options import ring_settings
+    from dieselfs.cachenodes.ring_settings import RingOptions
+    from dieselfs.cachenodes.ring_store import RingStore
     from dieselfs.ssd_warmup import JOBS, WarmUp, open_tier, wanted_chunks, warmth
 
     chunks = wanted_chunks(snapshot, older)
     if check:
         return _print_warmth(invocation, snapshot, settings, chunks)
+    ring = ring_settings(RingOptions(), invocation.config)
+    if ring is not None:
+        store = RingStore(store, snapshot.dataset, chunks, ring)
     work = WarmUp(store, snapshot.dataset, settings, chunks)
     with invocation.progress("warmup", "chunks") as progress:
         progress.expect(work.missing, work.missing_bytes)

@@ -17,9 +17,11 @@ from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cachenodes.cache_node import CacheNode
 from dieselfs.cachenodes.dataset_chunks import STORE_READS
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
+from dieselfs.cachenodes.ring_store import RingStore
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
-from dieselfs.ssd_tier import SsdSettings
+from dieselfs.ssd_tier import SsdSettings, shared_tier
+from dieselfs.ssd_warmup import WarmUp, warmth
 from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
@@ -123,6 +125,28 @@ def test_what_a_node_sends_wrong_is_read_from_the_store(
         assert read.fallbacks["corrupt"] == 1
         assert read.bytes_from_store == first.head_bytes + first.payload_bytes
         client.source.whole(second)  # its breaker is open, or a ping has closed it again
+
+
+def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
+    dataset: PeerDataset, tmp_path: Path
+) -> None:
+    store = HangingStore(dataset.disk)
+    with served(dataset, tmp_path / "ssd", store) as (_, client):
+        snapshot, before = client.snapshot, dataset.from_store_bytes()
+        warmed = []
+        for name in ("one", "two"):
+            through = RingStore(store, snapshot.dataset, client.chunks, client.settings)
+            settings = SsdSettings(tmp_path / name, 128 << 20)
+            work = WarmUp(through, snapshot.dataset, settings, client.chunks)
+            warmed.append((work, settings, through))
+        with ThreadPoolExecutor(2) as threads:
+            for run in [threads.submit(work.run, lambda *_: None) for work, _, _ in warmed]:
+                assert run.result(60).brought == len(client.chunks)
+        for _, settings, through in warmed:
+            assert warmth(shared_tier(settings), snapshot.dataset, client.chunks).is_all
+            shared_tier(settings).close()
+            through.close()
+        assert dataset.from_store_bytes() - before == client.object_bytes
 
 
 def test_a_dataset_is_named_on_the_ssd(dataset: PeerDataset, tmp_path: Path) -> None:
