@@ -24,6 +24,7 @@ from typing import Final
 
 import xxhash
 
+from chunkstore.ssd.cached_file import read_from_memory
 from chunkstore.ssd.region_table import (
     PAGE_BYTES,
     RegionTable,
@@ -110,6 +111,7 @@ class RegionFiles:
         if segment_bytes not in _SEGMENT_BYTES:
             raise ValueError("a segment has 32 KiB to 4 MiB, a power of two")
         self.folder = folder
+        self._regions = f"{folder}/regions/"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "regions").mkdir(mode=0o700, exist_ok=True)
         known = budget_bytes if budget_bytes is not None else self.budget_bytes
@@ -185,7 +187,7 @@ class RegionFiles:
         try:
             os.posix_fallocate(fd, 0, self.geometry.region_bytes)
         except BaseException:
-            path.unlink(missing_ok=True)  # it had not all its blocks, so nothing of it counts
+            os.unlink(path)  # it had not all its blocks, so nothing of it counts
             raise
         finally:
             os.close(fd)
@@ -211,8 +213,13 @@ class RegionFiles:
                 os.posix_fadvise(fd, offset, len(target), os.POSIX_FADV_WILLNEED)
             return os.preadv(fd, [target], offset) == len(target)
 
+    def read_from_memory(self, target: memoryview, region: int, offset: int) -> None:
+        """As far as the page cache has it: never waits. `BlockingIOError` if not all of it is there, `FileNotFoundError`."""
+        read_from_memory(target, os.fsencode(self._path(region)), offset)
+
     def remove(self, region: int) -> None:
-        self._path(region).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._path(region))
 
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
@@ -225,8 +232,8 @@ class RegionFiles:
         """The regions that have files, in order."""
         return sorted(int(name) for name in os.listdir(self.folder / "regions") if name.isdecimal())
 
-    def _path(self, region: int) -> Path:
-        return self.folder / "regions" / f"{region:07d}"
+    def _path(self, region: int) -> str:
+        return f"{self._regions}{region:07d}"
 
     @contextmanager
     def _opened(self, region: int, flags: int = os.O_RDONLY) -> Iterator[int]:

@@ -119,8 +119,20 @@ class SegmentStore:
     def segment_bytes(self) -> int:
         return self._geometry.segment_bytes
 
-    def read(self, chunk: bytes, start: int, length: int) -> memoryview | None:
-        """Bytes of a chunk's object as far as it has them, verified; None if one of their segments is not held, or not sound."""
+    def read(
+        self,
+        chunk: bytes,
+        start: int,
+        length: int,
+        *,
+        verified: bool = True,
+        waits: bool = True,
+    ) -> memoryview | None:
+        """Bytes of a chunk's object as far as it has them; None if one of their segments is not held, or not sound.
+
+        Not `verified`: they may be damaged, or another's, and it is for the caller to find it out and to `forget` them. Not `waits`: `BlockingIOError` if
+        they are not in the page cache.
+        """
         size = self._geometry.segment_bytes
         first, last = start // size, (start + max(length, 1) - 1) // size
         entries: list[Entry] = []
@@ -130,10 +142,12 @@ class SegmentStore:
             entries.append((Segment(chunk, number), placed))
             if placed.length < size:
                 break
-        return self._read(entries, start - first * size, length)
+        return self._read(entries, start - first * size, length, verified, waits)
 
-    def read_whole(self, chunk: bytes) -> memoryview | None:
-        """A chunk's whole object, if all of it is held."""
+    def read_whole(
+        self, chunk: bytes, *, verified: bool = True, waits: bool = True
+    ) -> memoryview | None:
+        """A chunk's whole object, if all of it is held; see `read`."""
         size = self._geometry.segment_bytes
         entries: list[Entry] = []
         for number, placed in enumerate(self._index.find(chunk, 0, _WHOLE_BYTES // size)):
@@ -145,7 +159,7 @@ class SegmentStore:
         else:
             return None
         total = (len(entries) - 1) * size + entries[-1][1].length
-        return self._read(entries, 0, total)
+        return self._read(entries, 0, total, verified, waits)
 
     def append(
         self, dataset: bytes, chunk: bytes, first: int, data: memoryview, is_end: bool
@@ -280,9 +294,11 @@ class SegmentStore:
 
     # Reading.
 
-    def _read(self, entries: Sequence[Entry], start: int, length: int) -> memoryview | None:
+    def _read(
+        self, entries: Sequence[Entry], start: int, length: int, verified: bool, waits: bool
+    ) -> memoryview | None:
         """`length` bytes from `start`, counted from the beginning of the first entry."""
-        block, size = self._geometry.block_bytes, self._geometry.segment_bytes
+        block, size = self._geometry.block_bytes if verified else 1, self._geometry.segment_bytes
         total = (len(entries) - 1) * size + entries[-1][1].length
         begin, end = start // block * block, min(-(-(start + length) // block) * block, total)
         data = _uninitialised(end - begin)
@@ -295,12 +311,15 @@ class SegmentStore:
             region, part = run[0][1].region, data[first - begin : last - begin]
             offset = run[0][1].offset + first - run_start
             try:
-                came = self._files.read_into(part, region, offset)
+                if not waits:
+                    self._files.read_from_memory(part, region, offset)
+                elif not self._files.read_into(part, region, offset):
+                    return None
             except FileNotFoundError:
                 if self._index.find(run[0][0].chunk, run[0][0].number, 1) == [run[0][1]]:
                     raise
                 return None  # it was let go in this moment
-            if not came or not self._is_sound(run, first - run_start, part):
+            if verified and not self._is_sound(run, first - run_start, part):
                 return None
             self._used[region] = self._now()
         return data[start - begin : start - begin + length].toreadonly()

@@ -37,6 +37,8 @@ T = TypeVar("T")
 DEADLINE_S: Final = 0.25
 """Of an access, and 20 ms a MiB: 50 MB/s."""
 _DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
+_WHOLE_BYTES: Final = 4 << 20
+"""Of a chunk, as a rule."""
 _OPEN_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 10.0
 TEND_INTERVAL_S: Final = 1.0
@@ -147,8 +149,10 @@ class SsdTier:
         with self._changed:
             self._changed.notify_all()
 
-    def read(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
-        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time."""
+    def read(
+        self, chunk: bytes, start: int, length: int | None, *, verified: bool = True
+    ) -> memoryview | None:
+        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time. For `verified` see `SegmentStore.read`."""
         segments = self._segments
         if segments is None or not self._health.is_up:
             self._bypassed += 1
@@ -156,9 +160,16 @@ class SsdTier:
             return None
         began = time.monotonic()
         if length is None:
-            found = self.call(lambda: segments.read_whole(chunk), 4 << 20)
+            read = partial(segments.read_whole, chunk, verified=verified)
         else:
-            found = self.call(lambda: segments.read(chunk, start, length), length)
+            read = partial(segments.read, chunk, start, length, verified=verified)
+        found: memoryview | None = None
+        try:
+            found = read(waits=False)  # no thread is needed, which costs as much as the read
+        except BlockingIOError:
+            found = self.call(read, _WHOLE_BYTES if length is None else length)
+        except _WRONG as error:
+            self._failed(error)
         if found is None:
             self._misses += 1
             return None

@@ -170,6 +170,8 @@ class Tampered:
             return found
 
         def call(*arguments: object, **named: object) -> object:
+            if not named.get("waits", True):
+                raise BlockingIOError  # it is not in the page cache
             self._first(name)
             return found(*arguments, **named)
 
