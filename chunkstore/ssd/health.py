@@ -15,6 +15,8 @@ QUIET_S: Final = 60.0
 """Without a failure, after which the hold is the shortest again."""
 _READS: Final = 32
 """That are compared: an average over about so many."""
+_OUTLIER: Final = 4
+"""Times what the store takes, as which a slower hit counts: one alone proves nothing."""
 
 
 class TierHealth:
@@ -67,7 +69,10 @@ class TierHealth:
         """Whether hits are slower than reads of the store, and it had better go out of service."""
         with self._lock:
             self._ssd_reads = min(self._ssd_reads + 1, _READS)
-            self._ssd_s += (seconds / _weight(length) - self._ssd_s) / self._ssd_reads
+            took_s = seconds / _weight(length)
+            if self._store_reads == _READS:
+                took_s = min(took_s, _OUTLIER * self._store_s)
+            self._ssd_s += (took_s - self._ssd_s) / self._ssd_reads
             compared = self._ssd_reads == self._store_reads == _READS
             return compared and self._ssd_s > 2 * self._store_s
 
