@@ -17,6 +17,7 @@ from chunkstore.errors import Corrupt
 from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import Answer, Data, Failed, NotHeld, Request
+from dieselfs.peercache.placement import Placement
 from dieselfs.peercache.range_batches import RangeBatch, batches, by_chunk
 from dieselfs.peercache.routing import OWNERS_ASKED, Role, owner_of
 from dieselfs.peercache.task_peers import Peers, PendingAnswer
@@ -28,7 +29,7 @@ REASONS: Final = ("silent", "refused", "not held", "failed", "corrupt")
 """Why a question was not answered by what was asked for."""
 
 NOT_HELD_S: Final = 1.0
-"""Ranges of a chunk that its owner could not keep are read from the store for at most so long."""
+"""Ranges of a chunk that its owner could not keep are read from the store for at most so long, and until shares change."""
 _SAME_FOR_ALL: Final = "give all nodes of the task the same secret, task name and release"
 _UNDER_WAY: Final = 16
 """Messages whose answers are awaited at a time: 128 MiB at most."""
@@ -44,6 +45,7 @@ class PeerQuestions:
         self._refused: set[MemberId] = set()
         self._not_held: set[bytes] = set()
         self._not_held_until = 0.0
+        self._not_held_of: Placement | None = None
 
     def ask(
         self,
@@ -98,7 +100,7 @@ class PeerQuestions:
         """Whether its owner said a moment ago that it can't keep it."""
         if not self._not_held:
             return False
-        if peers.runtime.now() >= self._not_held_until:
+        if peers.placement is not self._not_held_of or peers.runtime.now() >= self._not_held_until:
             self._not_held = set()
             return False
         return chunk.id.value in self._not_held
@@ -181,8 +183,9 @@ class PeerQuestions:
     def _declined(self, peers: Peers, chunk: ChunkRef, not_held: bool) -> None:
         """By who might have fetched it."""
         self.fallbacks["not held" if not_held else "failed"] += 1
-        if not self._not_held:
+        if not self._not_held or peers.placement is not self._not_held_of:
             self._not_held_until = peers.runtime.now() + NOT_HELD_S
+            self._not_held_of, self._not_held = peers.placement, set()
         self._not_held.add(chunk.id.value)
 
     def _failed(self, peers: Peers, peer: Member, error: PeerFailed | Corrupt) -> None:
