@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from dieselfs.peercache.held_chunks import HeldRanges, NodeStatus
 from dieselfs.peercache.held_ranges import held_ranges, missing_pieces
 from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadRanges
 from tests.chunkstore.packed import DATASET, Packed
+from tests.dieselfs.cachenodes.ring_of_nodes import eventually
 
 BUDGET = 128 << 20
 
@@ -121,8 +121,7 @@ def test_many_who_want_a_chunk_read_it_once(tier: SsdTier) -> None:
     node.store.hold.clear()
     with ThreadPoolExecutor(8) as threads:
         wanted = [threads.submit(node.chunks.bring, Piece(ref)) for _ in range(4)]
-        while not node.chunks.is_coming(Piece(ref)):
-            time.sleep(0.001)
+        eventually(lambda: node.store.gets and node.chunks.is_coming(Piece(ref)), "it comes")
         pieces = missing_pieces(node.chunks, ReadFile(ref, 5, 10, True))
         assert pieces == [Piece(ref)], "who wants a part waits for what is coming"
         wanted += [threads.submit(node.chunks.bring, pieces[0])]
