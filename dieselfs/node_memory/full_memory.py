@@ -73,6 +73,12 @@ class FullMemory:
         """After it was looked for."""
         self._absent.add(chunk)
 
+    def forget(self, chunk: bytes) -> bool:
+        """It may be this node's now. Whether it was noted."""
+        noted = chunk in self._absent
+        self._absent.discard(chunk)
+        return noted
+
     def _look(self) -> None:
         try:
             changed_ns = self._folder_changed_ns()

@@ -272,7 +272,11 @@ class NodeMemory:
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
         """See `OwnNode`."""
         piece = Piece(chunk)
-        return self._held(piece) or self._brought(piece)
+        view = self._held(piece)
+        # Of a chunk that was not another's a moment ago the master has just said that there is no room.
+        if view is None and self._full.forget(chunk.id.value):
+            view = self._brought(piece)
+        return view
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         view = self._obtain(Piece(chunk)) if is_whole(chunk) else None

@@ -17,7 +17,7 @@ class OwnNode(Protocol):
         ...
 
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
-        """The payload of a chunk whose owner has failed, so that it is this node's now: fetched once for all. None if it can't be kept."""
+        """The payload of a chunk whose owner has failed, so that it is this node's now: fetched once for all. None if it can't be kept, or was this node's before."""
         ...
 
 

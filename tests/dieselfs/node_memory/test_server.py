@@ -30,6 +30,7 @@ from dieselfs.node_memory.piece import Piece
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.server import Server
 from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.peercache.task_statistics import TaskStatistics
 from tests.dieselfs.node_memory.logged_source import (
     CHUNK_BYTES,
     CORRUPT,
@@ -242,6 +243,31 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
             server.arrived(name)
         member.fetch(piece(1))
         assert heard(deaf, lambda news: len(news) >= count)
+
+
+class Part:
+    """Implements `TaskPart`."""
+
+    def __init__(self) -> None:
+        self.suspected: list[str] = []
+
+    def statistics(self) -> TaskStatistics:
+        raise AssertionError("nobody asks")
+
+    def suspect(self, peer: str) -> None:
+        self.suspected.append(peer)
+
+
+def test_peers_that_a_member_finds_failing_are_known_when_it_goes_on(
+    folder: TaskFolder, master: Master
+) -> None:
+    part = Part()
+    with closing(Server(folder, master, part)), joined(folder) as member:
+        for peer in ("b", "c"):
+            member.suspect(peer)
+            assert part.suspected[-1] == peer
+    with closing(Server(folder, master)), joined(folder) as member:
+        member.suspect("b")  # there are no peers any more
 
 
 def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(

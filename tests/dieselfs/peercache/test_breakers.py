@@ -22,6 +22,17 @@ def breakers(clock: Clock) -> Breakers:
     return Breakers(clock)
 
 
+def test_each_that_opens_is_told_of_once(clock: Clock) -> None:
+    opened: list[str] = []
+    breakers = Breakers(clock, opened.append)
+    for _ in range(3):
+        breakers.failed("b")
+    breakers.failed("c")
+    assert opened == ["b", "c"]
+    fail_again(breakers, clock)
+    assert opened == ["b", "c", "b"]
+
+
 def fail_again(breakers: Breakers, clock: Clock) -> float:
     """As soon as it may be asked again; the hold."""
     clock.now = max((state.until for state in breakers.states().values()), default=clock.now)

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from dieselfs.errors import DirectoryUnavailable, PeerFailed, PeerRefused
+from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.directory import LEASE_S
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member, MemberId, View
@@ -99,12 +100,14 @@ class Node:
         self.directory = ListedMembers(self.runtime)
         self.peers = Peers(self.runtime)
         self.board = Board(self.runtime)
+        self.breakers = Breakers(self.runtime.now)
         self.membership = TaskMembership(
             self.runtime,
             self.directory,
             self.peers,  # type: ignore[arg-type]
             A,
             self.board,
+            self.breakers,
         )
 
     def run(self, case: Callable[[], None]) -> None:
@@ -191,6 +194,26 @@ def test_a_view_says_when_the_answered_pings_began_and_comes_every_second(node: 
         assert len(set(told)) >= 8
         assert all(any(one <= at < one + 1e-3 for at in began) for one in told)
         assert node.runtime.now() - told[-1] < 2.5
+
+    node.run(case)
+
+
+def test_who_is_asked_in_vain_is_silent_at_once_until_its_breaker_closes(node: Node) -> None:
+    node.meet(B, C)
+
+    def case() -> None:
+        node.wait(lambda: node.sees(B, C))
+        for hold_s in (1.0, 2.0):
+            asked = [peer for peer, _ in node.peers.asked].count("b")
+            node.breakers.failed("b")
+            failed = node.runtime.now()
+            node.wait(lambda: node.sees(C), within_s=0.1)
+            node.wait(
+                lambda asked=asked: [peer for peer, _ in node.peers.asked].count("b") > asked,
+                within_s=0.1,
+            )
+            node.wait(lambda: node.sees(B, C), within_s=hold_s + 1.5)
+            assert node.runtime.now() - failed >= hold_s
 
     node.run(case)
 

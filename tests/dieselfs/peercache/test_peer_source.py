@@ -206,6 +206,47 @@ def test_files_of_the_own_share_are_read_from_the_store_without_a_question(node:
     assert len(paths) > 10
 
 
+class TakesOver:
+    """Implements `OwnNode`."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self.taken: list[ChunkId] = []
+        self.suspected: list[str] = []
+        self.has_room = True
+
+    def suspect(self, peer: str) -> None:
+        self.suspected.append(peer)
+
+    def take_over(self, chunk: ChunkRef) -> memoryview | None:
+        self.taken.append(chunk.id)
+        whole = memoryview(self._content.objects[chunk.id])
+        return whole[chunk.head_bytes :] if self.has_room else None
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["each", "together"])
+def test_what_becomes_this_nodes_when_its_owner_fails_is_taken_over(
+    node: Node, together: bool
+) -> None:
+    own = TakesOver(node.content)
+    node.source.serve(own)
+    inherited = {chunk.id for chunk in node.chunks() if node.peers.ranked(chunk)[:2] == ["b", "me"]}
+    paths = [path for path, file in node.content.extents.items() if file.chunk.id in inherited]
+    files = [node.content.extents[path] for path in paths if node.content.files[path]]
+    wanted = [node.content.files[path] for path in paths if node.content.files[path]]
+    assert len(files) > 3
+    node.breakers.failed("b")
+    for own.has_room in (True, False):
+        node.store.calls.clear()
+        if together:
+            assert node.source.read_many(files) == wanted
+        else:
+            assert [node.source.read(file, 0, file.length) for file in files] == wanted
+        assert set(own.taken) == inherited
+        assert bool(node.store.calls) != own.has_room
+    assert node.peers.begun == []
+
+
 def test_a_part_of_a_small_file_is_read_as_the_whole_once(node: Node) -> None:
     path = next(path for path in node.elsewhere() if len(node.content.files[path]) == 4096)
     file, data = node.content.extents[path], node.content.files[path]
