@@ -3,6 +3,9 @@
 A piece is brought by one thread however many requests wait for it, and a request waits for all its pieces at once; so no thread waits for
 another, and what is bounded is the number of pieces. Who finds no room in the queue is told that the piece is not held: it can read the
 store itself.
+
+Who brings also answers, and a client that was stopped may keep it at that for long: another thread brings in its stead then, so that the processes of one
+node that takes nothing keep no other node waiting. There is at most one such thread a connection.
 """
 
 from __future__ import annotations
@@ -65,9 +68,14 @@ class SlowAnswers:
         self._wanted: dict[str, list[_Waiting]] = {}
         """By the name of the piece, queued or being brought."""
         self._waiting: dict[_Waiting, None] = {}  # in order, for replay
+        self._teller: list[Running] = []
+        """One, from the first request on."""
         self._threads: list[Running] = []
+        """Workers."""
         self._workers = 0
         self._idle = 0
+        self._answering = 0
+        """Workers that do."""
         self._closed = False
         self._surprises: set[type[Exception]] = set()
         """That were logged."""
@@ -78,7 +86,7 @@ class SlowAnswers:
             new = [piece for piece in pieces if piece.name not in self._wanted]
             if self._closed or len(self._wanted) + len(new) > self._max_pieces:
                 return False
-            if not self._staff(len(new)):
+            if not self._staff(len(new), self._max_workers):
                 return False
             waiting = _Waiting(asker, number, request, len(pieces))
             for piece in pieces:
@@ -98,14 +106,14 @@ class SlowAnswers:
             self._waiting.clear()
             self._queued.notify_all()
             self._waits.notify_all()
-            return tuple(self._threads)
+            return *self._teller, *self._threads
 
-    def _staff(self, new: int) -> bool:
-        """Threads for so many more pieces, as far as they are allowed. False if there is none at all."""
+    def _staff(self, new: int, most: int) -> bool:
+        """Threads for so many more pieces, but no more than `most` that bring. False if there is none at all."""
         try:
-            if not self._threads:
-                self._threads.append(self._runtime.start(self._tell, "peer-server-tells"))
-            while self._workers < self._max_workers and self._idle < len(self._queue) + new:
+            if not self._teller:
+                self._teller.append(self._runtime.start(self._tell, "peer-server-tells"))
+            while self._workers < most and self._idle < len(self._queue) + new:
                 self._threads.append(self._runtime.start(self._work, "peer-server-brings"))
                 self._workers += 1
                 self._idle += 1
@@ -132,9 +140,14 @@ class SlowAnswers:
                         if not waiting.missing:
                             self._waiting.pop(waiting, None)
                             ended.append(waiting)
+                self._answering += 1
             for waiting in ended:
                 waiting.asker.finish(waiting.number, waiting.request, failure)
             with self._lock:
+                self._answering -= 1
+                if self._workers > self._max_workers + self._answering:  # another came in its stead
+                    self._workers -= 1
+                    return
                 self._idle += 1
 
     def _bring(self, piece: Piece, held: HeldChunks) -> Answer | None:
@@ -159,6 +172,10 @@ class SlowAnswers:
                     self._waits.wait()
                     continue
                 self._waits.wait(WORKING_S)
+                if self._queue and not self._closed:
+                    ended = [thread for thread in self._threads if thread.join(0.0)]
+                    self._threads = [each for each in self._threads if each not in ended]
+                    self._staff(0, self._max_workers + self._answering)
                 waiting = list(self._waiting)
                 self._lock.release()
                 try:

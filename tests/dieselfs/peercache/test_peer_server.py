@@ -367,6 +367,25 @@ def test_a_client_that_takes_nothing_holds_up_nobody(
     greedy.close()
 
 
+def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:
+    """As many as there are workers: the processes of a node that was stopped."""
+    patient = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, PlainChunks([]), max_workers=2)
+    stopped = [greeted(patient) for _ in range(4)]
+    for number, stream in enumerate(stopped):
+        wanted = chunk(10 + number, 16 << 20)
+        stream.send((encode_request(1, ReadFile(wanted, 0, 16 << 20, True)),), SOON_S)
+    time.sleep(0.5)  # they are brought, and sent as far as the network takes them
+    client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", patient.address, 1)
+    for number in range(40, 44):
+        began = time.monotonic()
+        assert isinstance(client.ask(member, ReadFile(chunk(number), 0, 10, True)), Data)
+        assert time.monotonic() - began < served_connection.TAKE_S / 4
+    for stream in stopped:
+        stream.close()
+    client.close()
+    assert patient.close(SOON_S)
+
+
 def test_connections_that_can_not_be_accepted(held: PlainChunks) -> None:
     class Scarce(OperatingSystem):
         """Has no descriptor left, for a while."""
