@@ -143,6 +143,15 @@ class SsdTier:
         """While it is in service. Its calls block and raise what an SSD makes them: see `call`."""
         return self._segments if self._health.is_up else None
 
+    def is_in_service(self) -> bool:
+        """Asked before a read, which is else counted as one past the tier: 0.2 µs."""
+        if self._segments is not None and self._health.is_up:
+            return True
+        self._bypassed += 1
+        if self._worker is None:
+            self.start()
+        return False
+
     def introduce(self, dataset: DatasetRef) -> None:
         """Have it noted what a dataset is called, for those who look at the tier."""
         self._unnamed.append(dataset)
@@ -154,9 +163,7 @@ class SsdTier:
     ) -> memoryview | None:
         """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time. For `verified` see `SegmentStore.read`."""
         segments = self._segments
-        if segments is None or not self._health.is_up:
-            self._bypassed += 1
-            self._look_after()
+        if segments is None or not self.is_in_service():
             return None
         began = time.monotonic()
         if length is None:
@@ -284,10 +291,6 @@ class SsdTier:
         if self._worker is None and not self._closed:
             self._worker = threading.Thread(target=self._work, name="ssd-tier", daemon=True)
             self._worker.start()
-
-    def _look_after(self) -> None:
-        if self._worker is None:
-            self.start()
 
     def _work(self) -> None:
         while not self._closed:

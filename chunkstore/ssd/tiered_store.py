@@ -87,7 +87,7 @@ class TieredStore:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Buffer:
-        chunk = self._chunk(key)
+        chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None:
             return self.store.get(key)
         found = self._tier.read(chunk, 0, None, verified=False)
@@ -101,7 +101,7 @@ class TieredStore:
         return data
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        chunk = self._chunk(key)
+        chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None or not length:
             return self.store.get_range(key, offset, length)
         found = self._tier.read(chunk, offset, length, verified=False)

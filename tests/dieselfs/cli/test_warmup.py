@@ -1,0 +1,110 @@
+"""`dlcmd warmup`, `dlcmd cache` and `dlcmd ls --cached`: a dataset on an SSD under the user's hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import NotFound
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.assembly import open_index, open_store
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.client import Client
+from tests.dieselfs.cli.conftest import FILES, Dlcmd
+
+MIB = 1 << 20
+pytestmark = pytest.mark.usefixtures("pets", "ssd")
+
+
+@pytest.fixture
+def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DIESELFS_SSD", str(tmp_path / "ssd"))
+    monkeypatch.setenv("DIESELFS_SSD_SIZE", "30MiB")
+    return tmp_path / "ssd"
+
+
+def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Path) -> None:
+    checked = dlcmd("warmup", "--check", "pets")
+    assert (checked.code, "0 of 1 chunk" in checked.out.decode()) == (ExitCode.FOUND, True)
+    [brought] = dlcmd("warmup", "--json", "pets").records
+    assert (brought["brought"], brought["held_chunks"], brought["no_room"]) == (1, 1, 0)
+    assert brought["brought_bytes"] == brought["bytes"] > sum(map(len, FILES.values()))
+    [again] = dlcmd("warmup", "--json", "pets").records
+    assert (again["brought"], again["held_chunks"]) == (0, 1)
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+    [dataset, tier] = dlcmd("cache", "ls", "--json").records
+    assert (dataset["dataset"], dataset["bytes"]) == ("pets", 4 * MIB)
+    assert (tier["budget_bytes"], tier["used_bytes"]) == (30 * MIB, 4 * MIB)
+    [listed] = dlcmd("ls", "pets:readme.txt", "--cached", "--json").records
+    assert (listed["ssd"], listed["memory"]) == ("all", False)
+    assert dlcmd("ls", "pets:readme.txt", "--cached").lines == ["all   -       readme.txt"]
+    assert dlcmd("warmup", "--evict", "pets").code == ExitCode.OK
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.FOUND
+    assert sum(path.stat().st_blocks * 512 for path in ssd.rglob("*")) < MIB
+
+
+def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Path) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == ExitCode.OK
+    assert dlcmd("snapshot", "tag", "pets", "v1").code == ExitCode.OK
+    with Client.connect(
+        "pets", store=open_store(url), index=open_index(url), snapshot_folder=snapshots
+    ) as client:
+        client.put(b"new" * 1000, "new.bin")
+    [brought] = dlcmd("warmup", "--json", "--since", "v1", "pets").records
+    assert (brought["chunks"], brought["brought"]) == (1, 1)
+    assert 3000 < brought["bytes"] < 30_000
+    [whole] = dlcmd("warmup", "--check", "--json", "pets").records
+    assert (whole["chunks"], whole["held_chunks"]) == (2, 1)
+
+
+def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
+    small = dlcmd("cache", "quota", "pets", "1MiB")
+    assert (small.code, "smaller than a region" in small.err) == (ExitCode.USAGE, True)
+    assert dlcmd("cache", "quota", "pets", "8MiB").code == ExitCode.OK
+    assert dlcmd("cache", "ttl", "pets", "7d").code == ExitCode.OK
+    [pinned] = dlcmd("cache", "pin", "pets", "--json").records
+    assert pinned == {
+        "dataset": "pets",
+        "quota_bytes": 8 * MIB,
+        "ttl_s": 7 * 86_400,
+        "pinned": True,
+    }
+    assert dlcmd("cache", "ls", "--json").records[0]["quota_bytes"] == 8 * MIB
+    assert dlcmd("cache", "unpin", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "quota", "pets", "none").code == ExitCode.OK
+    [listed, _] = dlcmd("cache", "ls", "--json").records
+    assert (listed["quota_bytes"], listed["pinned"]) == (None, False)
+    assert dlcmd("cache", "evict", "nothing").code == ExitCode.DIRECTORY_NOT_FOUND
+
+
+def test_without_a_tier_it_says_what_to_do(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIESELFS_SSD")
+    result = dlcmd("warmup", "pets")
+    assert (result.code, "--ssd FOLDER" in result.err) == (ExitCode.USAGE, True)
+    monkeypatch.setenv("DIESELFS_SSD", "relative")
+    assert dlcmd("warmup", "pets").code == ExitCode.USAGE
+
+
+def test_an_ssd_that_can_t_be_used_is_an_error_here_and_nowhere_else(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DIESELFS_SSD", str(tmp_path / "file"))
+    assert dlcmd("warmup", "pets").code == ExitCode.USAGE
+    got = dlcmd("cat", "pets:readme.txt")
+    assert (got.code, got.out) == (ExitCode.OK, FILES["readme.txt"])
+
+
+def test_a_client_reads_what_the_store_has_lost(
+    tmp_path: Path, dlcmd: Dlcmd, dataset: Path
+) -> None:
+    """The store's chunks are gone: what comes comes from the SSD."""
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    store = LocalDirectory(tmp_path / "data/dieselfs/store")
+    for info in list(store.list("datasets/pets/chunks/")):
+        store.delete(info.key)
+        with pytest.raises(NotFound):
+            store.stat(info.key)
+    got = dlcmd("cat", "pets:cat/1.jpg")
+    assert (got.code, got.out) == (ExitCode.OK, (dataset / "cat/1.jpg").read_bytes())
