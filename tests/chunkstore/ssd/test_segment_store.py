@@ -268,3 +268,97 @@ def test_killed_writers_leave_nothing_wrong(open_store: Open, tmp_path: Path) ->
         put(store, 90_000 + turn, 3 * MIB)
         assert du(tmp_path / "ssd") <= 40 * MIB
         store.close()
+
+
+def test_what_one_process_left_half_filled_is_filled_on(open_store: Open, tmp_path: Path) -> None:
+    for number in range(12):
+        store = open_store()
+        put(store, number, 200_000)
+        store.close()
+    store = open_store()
+    assert len(list((tmp_path / "ssd/regions").iterdir())) == 1
+    assert all(store.read_whole(chunk_id(n)) == content(n, 200_000) for n in range(12))
+    store.close()
+
+
+def test_what_is_missing_of_a_chunk_comes_though_its_beginning_is_there(open_store: Open) -> None:
+    store = open_store()
+    data = content(1, MIB)
+    assert store.append(DATASET, chunk_id(1), 0, memoryview(data)[: MIB // 2], is_end=False)
+    assert store.read_whole(chunk_id(1)) is None
+    assert store.append(DATASET, chunk_id(1), 0, memoryview(data), is_end=True)
+    assert store.read_whole(chunk_id(1)) == data
+    assert store.held(DATASET)[chunk_id(1)].is_whole
+    store.close()
+
+
+def test_a_budget_made_smaller_by_one_is_obeyed_by_the_other(
+    open_store: Open, tmp_path: Path
+) -> None:
+    running = open_store(60 * MIB)
+    for number in range(30):
+        put(running, number, 3 * MIB)
+    smaller = open_store(20 * MIB)
+    put(running, 40, 3 * MIB)
+    running.tend()
+    assert du(tmp_path / "ssd") <= 20 * MIB
+    smaller.close()
+    running.close()
+
+
+def test_a_forked_child_opens_its_own_and_leaves_its_parents_alone(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    data = put(store, 1, 3 * MIB)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            own = open_store()
+            found = own.read_whole(chunk_id(1)) == data
+            put(own, 2, MIB)
+            own.close()
+            code = 0 if found else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.read_whole(chunk_id(1)) == data
+    assert store.read_whole(chunk_id(2)) == content(2, MIB)
+    store.close()
+
+
+def test_an_index_that_is_damaged_is_made_again(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    data = put(store, 1, MIB)
+    store.close()
+    (tmp_path / "index/data.mdb").write_bytes(b"no database" * 1000)
+    again = open_store()
+    assert again.read_whole(chunk_id(1)) == data
+    again.close()
+
+
+def test_an_index_folder_of_others_is_not_used(open_store: Open, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir(mode=0o755)
+    (tmp_path / "index").chmod(0o755)
+    with pytest.raises(PermissionError):
+        open_store()
+
+
+def test_a_claim_is_one_processs_and_ends_with_it(open_store: Open, tmp_path: Path) -> None:
+    store = open_store()
+    assert store.claim(b"x")
+    assert not store.claim(b"x")
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            own = open_store()
+            code = 0 if not own.claim(b"x") and own.claim(b"y") else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.claim(b"y"), "who had it has ended"
+    store.disclaim(b"x")
+    assert store.claim(b"x")
+    store.close()
