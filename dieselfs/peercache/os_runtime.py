@@ -21,6 +21,7 @@ from typing import Final
 from weakref import WeakSet
 
 from chunkstore.stores.object_store import Buffer
+from dieselfs.peercache.name_lookup import addresses_of
 from dieselfs.peercache.runtime import Address, Condition, Listener, Lock, Running, Stream
 
 _IOV_MAX: Final = 1024
@@ -62,11 +63,16 @@ class OperatingSystem:
         return threading.Condition(lock)
 
     def connect(self, address: Address, timeout_s: float) -> Stream:
-        try:
-            connection = socket.create_connection((address.host, address.port), timeout_s)
-        except UnicodeError:  # of IDNA: anybody may have put a name into a list of members
-            raise OSError(f"{address.host!r} is no name of a host") from None
-        return SocketStream(connection, polls=True)
+        """The time is that of finding the host, and again of each of its addresses, mostly one."""
+        failure = OSError(f"{address.host} has no address")
+        for host in addresses_of(address.host, timeout_s):
+            try:
+                connection = socket.create_connection((host, address.port), timeout_s)
+            except OSError as error:
+                failure = error
+            else:
+                return SocketStream(connection, polls=True)
+        raise failure
 
     def listen(self, address: Address) -> Listener:
         return _SocketListener(address)
