@@ -177,8 +177,12 @@ _tiers: dict[Path, SsdTier] = {}
 _opening = threading.Lock()
 
 
-def _end() -> None:
-    for tier in _tiers.values():
+def end_tiers() -> None:
+    """Close this process's tiers, after a moment for what is still to be written; done by itself when the process ends."""
+    with _opening:
+        ended = list(_tiers.values())
+        _tiers.clear()
+    for tier in ended:
         tier.wait_until_written(_DRAIN_S)
         tier.close(_DRAIN_S)
 
@@ -189,7 +193,7 @@ def _after_fork() -> None:
     _opening = threading.Lock()
 
 
-atexit.register(_end)
+atexit.register(end_tiers)
 os.register_at_fork(after_in_child=_after_fork)
 
 

@@ -152,7 +152,7 @@ def _file_id(folder: Path) -> tuple[int, int]:
 
 def _make_private(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True)
+        folder.mkdir(mode=0o700)
     except FileExistsError:
         pass
     found = folder.lstat()

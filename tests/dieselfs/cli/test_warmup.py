@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.client import Client
+from dieselfs.ssd_tier import end_tiers
 from tests.dieselfs.cli.conftest import FILES, Dlcmd
 
 MIB = 1 << 20
@@ -18,10 +21,11 @@ pytestmark = pytest.mark.usefixtures("pets", "ssd")
 
 
 @pytest.fixture
-def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DIESELFS_SSD", str(tmp_path / "ssd"))
     monkeypatch.setenv("DIESELFS_SSD_SIZE", "30MiB")
-    return tmp_path / "ssd"
+    yield tmp_path / "ssd"
+    end_tiers()
 
 
 def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Path) -> None:
@@ -108,3 +112,32 @@ def test_a_client_reads_what_the_store_has_lost(
             store.stat(info.key)
     got = dlcmd("cat", "pets:cat/1.jpg")
     assert (got.code, got.out) == (ExitCode.OK, (dataset / "cat/1.jpg").read_bytes())
+
+
+def test_mounts_share_what_one_has_read(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, ssd: Path
+) -> None:
+    wanted = (dataset / "cat/1.jpg").read_bytes()
+
+    def figures() -> dict[str, int]:
+        [record] = dlcmd("stats", "--once", "--json", mountpoint).records
+        found: dict[str, int] = record["ssd"]
+        return found
+
+    def wait_until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    mounted = dlcmd("mount", "pets", mountpoint, "--ssd", ssd, "--ssd-size", "30MiB")
+    assert mounted.code == ExitCode.OK, mounted.err
+    wait_until(lambda: bool(figures()["in_service"]))
+    assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
+    wait_until(lambda: figures()["written_bytes"] > len(wanted))
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+    assert dlcmd("mount", "pets", mountpoint, "-o", f"ssd={ssd}").code == ExitCode.OK
+    wait_until(lambda: bool(figures()["in_service"]))
+    assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
+    assert figures()["hits"] == 1
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK

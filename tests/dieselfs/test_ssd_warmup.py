@@ -1,0 +1,87 @@
+"""Several processes of a node warm one dataset at once, and each byte leaves the store once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, pieces_of
+from dieselfs.ssd_tier import SsdSettings, end_tiers
+from dieselfs.ssd_warmup import open_tier, warmth
+
+DATASET = DatasetRef("pets", b"an id 16 bytes..")
+CHUNKS, CHUNK_BYTES = 12, 1_000_000
+CHUNK_REFS = [
+    ChunkRef(ChunkId(n.to_bytes(16, "big")), 1000, CHUNK_BYTES - 1000) for n in range(CHUNKS)
+]
+
+_WARMER = """
+import sys
+from pathlib import Path
+from benchmarks.shared_disk import SharedDisk
+from dieselfs.ssd_tier import SsdSettings
+from dieselfs.ssd_warmup import WarmUp
+from tests.dieselfs.test_ssd_warmup import CHUNK_REFS, DATASET
+folder = Path(sys.argv[1])
+work = WarmUp(SharedDisk(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20), CHUNK_REFS)
+print("ready", flush=True)
+sys.stdin.readline()
+report = work.run(lambda chunks, size: None, jobs=4)
+print(report.brought, report.held_before, report.by_others, report.no_room)
+"""
+
+
+def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
+    SharedDisk.make(tmp_path, seek_s=0.02)
+    disk = SharedDisk(tmp_path)
+    for chunk in CHUNK_REFS:
+        disk.create(chunk_key(DATASET.name, chunk.id), [os.urandom(CHUNK_BYTES)])
+    warmers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WARMER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for _ in range(3)
+    ]
+    for warmer in warmers:
+        assert warmer.stdout is not None
+        assert warmer.stdout.readline() == "ready\n"
+    brought = 0
+    outputs = []
+    for warmer in warmers:
+        assert warmer.stdin is not None
+        warmer.stdin.write("go\n")
+        warmer.stdin.flush()
+    for warmer in warmers:
+        out, _ = warmer.communicate(timeout=60)
+        assert warmer.returncode == 0
+        outputs.append([int(number) for number in out.split()])
+        brought += outputs[-1][0]
+    assert brought == CHUNKS
+    assert all(sum(counts) == CHUNKS for counts in outputs), outputs
+    assert disk.state().bytes == CHUNKS * CHUNK_BYTES
+    settings = SsdSettings(tmp_path / "ssd")
+    assert warmth(open_tier(settings), DATASET, CHUNK_REFS).is_all
+    end_tiers()
+
+
+@pytest.mark.parametrize("size", [1, 5 << 20, MAX_WHOLE_BYTES, MAX_WHOLE_BYTES + 1, 40 << 20])
+def test_pieces_cover_an_object_once(size: int) -> None:
+    pieces = pieces_of(ChunkId(bytes(16)), size)
+    assert [piece.start for piece in pieces] == [
+        sum(before.length for before in pieces[:at]) for at in range(len(pieces))
+    ]
+    assert sum(piece.length for piece in pieces) == size
+    assert [piece.is_end for piece in pieces] == [False] * (len(pieces) - 1) + [True]
