@@ -64,6 +64,8 @@ class FrameReceiver:
         """
         start, end = self._start, self._end
         if start == end:
+            if bulk_bytes >= LARGE_BYTES:
+                return self._expected_large(frame, bulk_bytes, timeout_s)
             start, end = 0, self._stream.receive_into(self._buffer, timeout_s)
             if not end:
                 raise _ended()
@@ -73,6 +75,22 @@ class FrameReceiver:
             return None
         self._start = begin + bulk_bytes
         return memoryview(bytes(self._buffer[begin : self._start]))
+
+    def _expected_large(self, frame: bytes, bulk_bytes: int, timeout_s: float) -> memoryview | None:
+        """All into one piece of memory, whose end is the caller's. If something else comes it is the buffer from now on."""
+        target = np.empty(len(frame) + bulk_bytes, np.uint8).data
+        ready = self._stream.receive_into(target, timeout_s)
+        if not ready:
+            raise _ended()
+        if ready < len(frame) or target[: len(frame)] != frame:
+            self._buffer, self._start, self._end = target, 0, ready
+            return None
+        missing = len(target) - ready
+        if missing:
+            timeout_s = FRAME_S + missing / BYTES_PER_S
+            if self._stream.receive_into(target[ready:], timeout_s, at_least=missing) < missing:
+                raise _ended()
+        return target[len(frame) :]
 
     def bulk(self, count: int) -> memoryview:
         """The bulk that follows the last header, in memory of its own. `OSError` if it does not come at `BYTES_PER_S`."""
