@@ -29,6 +29,7 @@ from dieselfs.peercache import (
     frame_stream,
     membership,
     node_share,
+    pace,
     peer_cache,
     peer_connection,
 )
@@ -223,7 +224,7 @@ def _be_quick_and_patient() -> None:
     peer_cache.STEADY_S = 0.2  # type: ignore[misc]
     node_share.COUNTED_EVERY_S = 0.1  # type: ignore[misc]
     membership.PING_EVERY_S = membership.HEARTBEAT_S = 0.1  # type: ignore[misc]
-    frame_stream.FRAME_S = DEADLINE_S  # type: ignore[misc]
+    frame_stream.FRAME_S = pace.TOO_SLOW_S = DEADLINE_S  # type: ignore[misc]
     for name in ("SILENCE_S", "PATIENCE_S", "CONNECT_S", "HANDSHAKE_S"):
         assert hasattr(peer_connection, name)
         setattr(peer_connection, name, DEADLINE_S)
