@@ -100,8 +100,6 @@ def serve(invocation: Invocation, **options: Any) -> None:
     )
     prevent_core_dumps()
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     store = open_configured_store(invocation.config, PATIENCE_S)
     try:
         node = CacheNode(settings, store)
@@ -109,6 +107,8 @@ def serve(invocation: Invocation, **options: Any) -> None:
         raise LocalFileError(
             f"{settings.listen}: {error.strerror or error}", "choose another --listen"
         ) from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
     found_by = "in the index's Redis" if settings.leases else "by a list that has it"
     logging.getLogger(__name__).info(
         "ready: %s of ring %s, %s on %s, found %s",
