@@ -135,8 +135,8 @@ class CloudStore:
                 max_concurrency=_PARTS_AT_ONCE,
             )
         except Exception as error:
-            if error is source.error:
-                raise
+            if source.error is not None:  # whatever became of the upload: this is why
+                raise source.error from None
             raise _translated(error, key) from error
 
 
