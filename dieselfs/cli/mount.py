@@ -20,6 +20,7 @@ from dieselfs.address import parse_address
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_request import MountRequest, daemon_command, mount_request
+from dieselfs.cli.option_groups import peer_options, ssd_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound
@@ -113,56 +114,9 @@ _CHUNKS_LOOKED_FOR: Final = 8
     metavar="SECONDS",
     help="How long reads wait for a store that does not answer, before they fail (default: 150).",
 )
-@click.option(
-    "--peers",
-    metavar="redis|torch|HOST:PORT,…",
-    help="Put the task's memory together with that of its other nodes, found by the index's Redis, by a PyTorch job's variables, or in this list.",
-)
-@click.option(
-    "--peer-listen",
-    metavar="ADDRESS[:PORT]",
-    help="Where peers reach this node (default: 127.0.0.1, of a list the own entry).",
-)
-@click.option(
-    "--peer-advertise",
-    metavar="HOST",
-    help="What peers are told to connect to, if it is not where this listens.",
-)
-@click.option("--peer-name", metavar="ID", help="This node's name (default: its address).")
-@click.option(
-    "--peer-nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes the task has."
-)
-@click.option(
-    "--secret-file",
-    metavar="FILE",
-    help="The secret that peers prove to each other; `dlcmd task secret` makes one.",
-)
-@click.option(
-    "--cache-policy",
-    type=click.Choice(["oneshot", "on-demand"]),
-    help="When this node fetches its share: at the start, or each chunk on first use (default).",
-)
-@click.option("--no-share", is_flag=True, help="Give peers no memory, only read from theirs.")
-@click.option(
-    "--ssd",
-    metavar="FOLDER",
-    help="Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured.",
-)
-@click.option(
-    "--ssd-size",
-    type=Size(),
-    metavar="SIZE",
-    help="What it may take of the SSD (default: as before; of a new one four fifths of what is free).",
-)
-@click.option(
-    "--ssd-admission",
-    type=click.Choice(["all", "reject-first"]),
-    help="Which chunks come onto it: all that are read (default), or those read a second time.",
-)
-@click.option(
-    "--ssd-eviction",
-    type=click.Choice(["lru", "fifo"]),
-    help="What leaves it first: what was used least recently (default), or what came first.",
+@peer_options
+@ssd_options(
+    "Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured."
 )
 @click.option(
     "--ring",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.option_groups import ssd_options
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, UsageError
@@ -48,27 +49,7 @@ CLOSE_S: Final = 4.0
     metavar="FILE",
     help="The secret of the ring; `dlcmd task secret` makes one.",
 )
-@click.option(
-    "--ssd",
-    metavar="FOLDER",
-    help="Where chunks are kept, on a local SSD (needed, unless configured).",
-)
-@click.option(
-    "--ssd-size",
-    type=Size(),
-    metavar="SIZE",
-    help="What it may take of the SSD (default: as before; of a new one four fifths of what is free).",
-)
-@click.option(
-    "--ssd-admission",
-    type=click.Choice(["all", "reject-first"]),
-    help="Which chunks come onto it: all that are asked for (default), or those asked for a second time.",
-)
-@click.option(
-    "--ssd-eviction",
-    type=click.Choice(["lru", "fifo"]),
-    help="What leaves it first: what was used least recently (default), or what came first.",
-)
+@ssd_options("Where chunks are kept, on a local SSD (needed, unless configured).")
 @click.option(
     "--memory",
     type=Size(),
