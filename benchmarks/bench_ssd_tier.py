@@ -332,7 +332,7 @@ def restart(folder: Path, *, quick: bool) -> None:
                 began = time.perf_counter()
                 tier = SsdTier(opened, ssd)
                 tier.wait_until_open(PATIENCE_S)
-                found = tier.read((0).to_bytes(16, "big"), 1000, FILE_BYTES)
+                found = tier.read((0).to_bytes(16, "big"), 1000, FILE_BYTES, dataset=DATASET.id)
                 took.append(time.perf_counter() - began)
                 if found != data[1000 : 1000 + FILE_BYTES]:
                     raise RuntimeError("what was written is not there")

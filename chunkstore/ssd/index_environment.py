@@ -23,7 +23,7 @@ _MAX_READERS: Final = 4096
 """Slots for read transactions of all processes together; 64 bytes each."""
 _END_S: Final = 1.0
 """For transactions that run: they take microseconds, unless they wait for another process's."""
-DATABASES: Final = (b"segments", b"regions", b"contents")
+DATABASES: Final = (b"segments", b"regions", b"contents", b"reads")
 
 
 class IndexEnvironment:
@@ -100,7 +100,8 @@ class IndexEnvironment:
             mode=0o600,
         )
         self._file = _file_id(self.folder)
-        self.segments, self.regions, self.contents = map(environment.open_db, DATABASES)
+        databases = map(environment.open_db, DATABASES)
+        self.segments, self.regions, self.contents, self.reads = databases
         environment.reader_check()
         self._environment = environment
 

@@ -3,6 +3,7 @@
     segments   chunk (16) + number (4, big-endian)  →  region, offset, length, checksums
     regions    region (4, big-endian)               →  state, generation, dataset, bytes, entries, born, last used
     contents   region (4, big-endian)               →  the keys of its segments, one after the other
+    reads      dataset (16)                         →  hits, their bytes, misses
 
 Every method is one transaction. `lmdb.Error` means that the index can't be used just now; one that can't be opened is thrown away, and made again from the
 tables.
@@ -20,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import lmdb
 
 from chunkstore.ssd.index_environment import acquire, release
+from chunkstore.ssd.read_counts import ReadCount
 from chunkstore.ssd.segments import CHECKSUMS_BYTES, Placed, Segment
 
 Order: TypeAlias = Literal["lru", "fifo"]
@@ -28,6 +30,7 @@ _KEY: Final = struct.Struct(">16sI")
 _PLACED: Final = struct.Struct(f"<III{CHECKSUMS_BYTES}s")
 _REGION_KEY: Final = struct.Struct(">I")
 _REGION: Final = struct.Struct("<BQ16sIIQd")
+_READS: Final = struct.Struct("<QQQ")
 _META: Final = b"view of"
 FREE, FILLING, FULL = range(3)
 UNSOUND: Final = (
@@ -101,7 +104,7 @@ class SegmentIndex:
         """Anew, from what the tables say. About 3 µs a segment."""
         with self._environment.begin(write=True) as transaction:
             of = self._environment
-            for database in (of.segments, of.regions, of.contents):
+            for database in (of.segments, of.regions, of.contents, of.reads):
                 transaction.drop(database, delete=False)
             everything: list[tuple[bytes, bytes]] = []
             for region, entries in regions:
@@ -188,9 +191,20 @@ class SegmentIndex:
                     _REGION_KEY.pack(number), value, db=self._environment.regions, overwrite=False
                 )
 
-    def touch(self, used: Mapping[int, float]) -> None:
-        """Regions that were read, and when."""
+    def reads(self) -> dict[bytes, ReadCount]:
+        """By dataset: of all processes, since the index was made, as far as they have told."""
+        with self._environment.begin() as transaction:
+            cursor = transaction.cursor(db=self._environment.reads)
+            return {dataset: ReadCount(*_READS.unpack(value)) for dataset, value in cursor}
+
+    def touch(self, used: Mapping[int, float], counted: Mapping[bytes, ReadCount]) -> None:
+        """Regions that were read, and when; reads of datasets, to be added to those known."""
         with self._environment.begin(write=True) as transaction:
+            for dataset, count in counted.items():
+                known = transaction.get(dataset, bytes(_READS.size), db=self._environment.reads)
+                hits, hit_bytes, misses = _READS.unpack(known)
+                sums = hits + count.hits, hit_bytes + count.hit_bytes, misses + count.misses
+                transaction.put(dataset, _READS.pack(*sums), db=self._environment.reads)
             regions = self._environment.regions
             for number, when in used.items():
                 key = _REGION_KEY.pack(number)

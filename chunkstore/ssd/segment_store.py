@@ -21,6 +21,7 @@ import numpy as np
 from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, next_region
+from chunkstore.ssd.read_counts import ReadCounts
 from chunkstore.ssd.region_files import Geometry, RegionFiles
 from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
 from chunkstore.ssd.segment_index import (
@@ -63,6 +64,10 @@ class Occupancy:
     bytes: int
     """Of the SSD: whole regions."""
     last_used: float
+    hits: int = 0
+    """Of all processes, since the index was made, like those below; what a process has counted in the last second is not in it."""
+    hit_bytes: int = 0
+    misses: int = 0
 
 
 class SegmentStore:
@@ -92,6 +97,8 @@ class SegmentStore:
         self._writing = threading.Lock()
         self._filling: dict[bytes, _Filling] = {}
         """By dataset: the region that this process fills."""
+        self.counts = ReadCounts()
+        """For readers to say what they have had, and what not."""
         self._used: dict[int, float] = {}
         self._budget_seen = 0
         self._index: SegmentIndex
@@ -200,15 +207,19 @@ class SegmentStore:
         return self._index.held(dataset, self._geometry.segment_bytes)
 
     def occupancy(self) -> list[Occupancy]:
-        found: dict[bytes, Occupancy] = {}
+        """Of each dataset that holds something, or was read."""
+        found = {
+            dataset: Occupancy(dataset, 0, 0, 0.0, count.hits, count.hit_bytes, count.misses)
+            for dataset, count in self._index.reads().items()
+        }
         for region in self._index.regions():
             if region.state != FREE:
                 of = found.get(region.dataset) or Occupancy(region.dataset, 0, 0, 0.0)
-                found[region.dataset] = Occupancy(
-                    region.dataset,
-                    of.regions + 1,
-                    of.bytes + self._geometry.region_bytes,
-                    max(of.last_used, region.last_used),
+                found[region.dataset] = replace(
+                    of,
+                    regions=of.regions + 1,
+                    bytes=of.bytes + self._geometry.region_bytes,
+                    last_used=max(of.last_used, region.last_used),
                 )
         return list(found.values())
 
@@ -268,10 +279,11 @@ class SegmentStore:
                 self._let_go(region)
 
     def touch(self) -> None:
-        """Tell the others which regions were read."""
+        """Tell the others which regions were read, and how often datasets were."""
         used, self._used = self._used, {}
-        if used:
-            self._index.touch(dict(used))
+        counted = self.counts.take()
+        if used or counted:
+            self._index.touch(dict(used), counted)
 
     def close(self) -> None:
         with self._writing:

@@ -159,9 +159,18 @@ class SsdTier:
             self._changed.notify_all()
 
     def read(
-        self, chunk: bytes, start: int, length: int | None, *, verified: bool = True
+        self,
+        chunk: bytes,
+        start: int,
+        length: int | None,
+        *,
+        dataset: bytes,
+        verified: bool = True,
     ) -> memoryview | None:
-        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time. For `verified` see `SegmentStore.read`."""
+        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time. For `verified` see `SegmentStore.read`.
+
+        It is counted for the `dataset`.
+        """
         segments = self._segments
         if segments is None or not self.is_in_service():
             return None
@@ -179,8 +188,10 @@ class SsdTier:
             self._failed(error)
         if found is None:
             self._misses += 1
+            segments.counts.miss(dataset)
             return None
         self._hits += 1
+        segments.counts.hit(dataset, len(found))
         self._hit_bytes += len(found)
         if self._health.hit_took(time.monotonic() - began, len(found)):
             self._out_of_service("it is slower than the store")

@@ -90,7 +90,7 @@ class TieredStore:
         chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None:
             return self.store.get(key)
-        found = self._tier.read(chunk, 0, None, verified=False)
+        found = self._read(chunk, 0, None)
         if found is not None:
             return found
         began = time.monotonic()
@@ -104,7 +104,7 @@ class TieredStore:
         chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None or not length:
             return self.store.get_range(key, offset, length)
-        found = self._tier.read(chunk, offset, length, verified=False)
+        found = self._read(chunk, offset, length)
         if found is not None:
             return found
         segments = self._tier.segments
@@ -167,6 +167,9 @@ class TieredStore:
             return ChunkId.parse(key[len(self._prefix) :]).value
         except ValueError:
             return None
+
+    def _read(self, chunk: bytes, offset: int, length: int | None) -> memoryview | None:
+        return self._tier.read(chunk, offset, length, dataset=self._dataset.id, verified=False)
 
     def _timed(self, key: str, offset: int, length: int) -> bytes:
         began = time.monotonic()

@@ -117,7 +117,7 @@ class DatasetChunks:
     def _bring_whole(self, chunk: ChunkRef) -> None:
         if self.payload(chunk.id) is not None:  # by who was before us
             return
-        data = self._node.tier.read(chunk.id.value, 0, None)
+        data = self._read_ssd(chunk.id.value, 0, None)
         if data is None:
             self._fetch(chunk)
             return
@@ -128,7 +128,7 @@ class DatasetChunks:
         self._keep_whole(chunk, data)
 
     def _bring_part(self, chunk: ChunkRef, part: Part) -> None:
-        data = self._node.tier.read(*part)
+        data = self._read_ssd(*part)
         if data is not None:
             self._node.traffic.from_ssd_bytes += len(data)
             self._node.memory.put_part(part, data)
@@ -158,7 +158,7 @@ class DatasetChunks:
         part, file = _part_of(piece), piece.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
-        data = self._node.tier.read(*part)
+        data = self._read_ssd(*part)
         if data is not None:
             try:
                 verify_blocks(data, file, piece.start, hashes)
@@ -196,7 +196,7 @@ class DatasetChunks:
     def _fetch_block(self, chunk: ChunkRef, key: Part) -> None:
         if self._node.memory.part(key) is not None:
             return
-        data = self._node.tier.read(*key)
+        data = self._read_ssd(*key)
         if data is None:
             data = self._read_store(chunk, key[1], key[2])
             if len(data) != key[2]:
@@ -204,6 +204,9 @@ class DatasetChunks:
             is_end = key[1] + key[2] == chunk.head_bytes + chunk.payload_bytes
             self._offer(chunk, key[1], data, is_end=is_end)
         self._node.memory.put_part(key, data)
+
+    def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
+        return self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
 
     def _offer(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
         tier = self._node.tier

@@ -362,3 +362,26 @@ def test_a_claim_is_one_processs_and_ends_with_it(open_store: Open, tmp_path: Pa
     store.disclaim(b"x")
     assert store.claim(b"x")
     store.close()
+
+
+def test_reads_of_all_processes_are_counted_by_dataset(open_store: Open) -> None:
+    mine = open_store()
+    put(mine, 1, MIB)
+    mine.counts.hit(DATASET, 1000)
+    mine.counts.miss(OTHER)
+    mine.touch()
+    child = os.fork()
+    if not child:
+        try:
+            own = open_store()
+            own.counts.hit(DATASET, 500)
+            own.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    mine.counts.hit(DATASET, 1)
+    mine.tend()
+    found = {of.dataset: of for of in mine.occupancy()}
+    assert (found[DATASET].hits, found[DATASET].hit_bytes, found[DATASET].misses) == (3, 1501, 0)
+    assert (found[OTHER].regions, found[OTHER].hits, found[OTHER].misses) == (0, 0, 1)
+    mine.close()

@@ -107,6 +107,11 @@ def test_what_was_read_once_comes_from_the_ssd(tier: SsdTier, store: CountingSto
         assert set(store.reads.values()) == {1}, turn
     assert bytes(tiered.get_range(key(3), 700_000, 90_000)) == content(3)[700_000:790_000]
     assert tier.statistics().hits == 17
+    assert tier.segments is not None
+    tier.segments.touch()
+    [of] = tier.segments.occupancy()
+    assert (of.dataset, of.hits, of.misses) == (DATASET.id, 17, 8)
+    assert of.hit_bytes == 16 * 3 * MIB + 90_000
     assert tier.statistics().written_bytes == 8 * 3 * MIB
 
 
