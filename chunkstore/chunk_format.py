@@ -20,6 +20,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, InvalidPath
 from chunkstore.object_keys import check_dataset_name
 from chunkstore.paths import check_paths
+from chunkstore.stores.object_store import Buffer
 
 MAGIC: Final = b"DIESELCK"
 FORMAT_VERSION: Final = 1
@@ -214,7 +215,7 @@ class Preamble:
         return PREAMBLE_BYTES + self.header_bytes
 
 
-def decode_preamble(data: bytes | memoryview) -> Preamble:
+def decode_preamble(data: Buffer) -> Preamble:
     """Raise `Corrupt` unless `data` starts with a sound preamble of a version we read."""
     if len(data) < PREAMBLE_BYTES:
         raise Corrupt(f"a chunk has at least {PREAMBLE_BYTES} bytes, got {len(data)}")
@@ -237,7 +238,7 @@ def decode_preamble(data: bytes | memoryview) -> Preamble:
     return Preamble(ChunkId(chunk_id), header_bytes, payload_bytes, header_hash)
 
 
-def decode_head(data: bytes | memoryview, expected: ChunkId | None = None) -> ChunkHead:
+def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     """Decode preamble and header from the first bytes of a chunk; the columns are views of `data`.
 
     Everything is checked before it is believed: hashes, bounds, paths, and that the chunk is the `expected` one. Raises `Corrupt`.

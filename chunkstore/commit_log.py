@@ -22,7 +22,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import check_dataset_name, chunk_key, commit_key, commit_prefix
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 
 MAGIC: Final = b"DIESELCM"
 FORMAT_VERSION: Final = 1
@@ -73,8 +73,9 @@ class Commit:
         return body + xxhash.xxh3_64_digest(body)
 
     @classmethod
-    def decode(cls, data: bytes, generation: int) -> Commit:
+    def decode(cls, data: Buffer, generation: int) -> Commit:
         """Raises `Corrupt` unless `data` is a sound commit object of `generation`."""
+        data = bytes(data)
         body, check = data[:-8], data[-8:]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
             raise Corrupt(f"commit {generation} is not a commit object")

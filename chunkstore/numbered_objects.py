@@ -109,4 +109,4 @@ def read_bounded(store: ObjectStore, key: str, limit_bytes: int) -> bytes:
     data = store.get_range(key, 0, limit_bytes + 1)
     if len(data) > limit_bytes:
         raise Corrupt(f"{key} is longer than the {limit_bytes} bytes that it may have")
-    return data
+    return bytes(data)

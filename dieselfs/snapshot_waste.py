@@ -86,7 +86,7 @@ def _chunks(
 ) -> list[ChunkId]:
     """The chunks that hold a live file of the snapshot."""
     start, size = header.sections["chunk_id"]
-    data = store.get_range(snapshot_key(name, snapshot.snapshot_id), start, size)
+    data = bytes(store.get_range(snapshot_key(name, snapshot.snapshot_id), start, size))
     if len(data) != size:
         raise SnapshotRefused("it is shorter than it says")
     return [ChunkId(data[at : at + _ID_BYTES]) for at in range(0, size, _ID_BYTES)]

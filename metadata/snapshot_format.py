@@ -21,6 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.stores.object_store import Buffer
 from metadata.errors import SnapshotRefused
 
 MAGIC: Final = b"DIESELSN"
@@ -209,8 +210,9 @@ def blank_hashes(header: bytes) -> bytes:
     return before + bytes(_FILE_HASH_BYTES) + after + bytes(_HEADER_HASH_BYTES)
 
 
-def decode_header(data: bytes, file_bytes: int) -> SnapshotHeader:
+def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
     """Decode and check the header at the start of `data`, for a file of `file_bytes`. Raises `SnapshotRefused` with the reason."""
+    data = bytes(data)
     if len(data) < _FIXED.size:
         raise SnapshotRefused(f"not a snapshot: only {len(data)} bytes long")
     (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.errors import Unavailable
 from chunkstore.stores.aimd import Aimd, LimitPolicy
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from chunkstore.stores.time_left import time_left_s
@@ -66,7 +66,7 @@ class LimitedStore(ReadWrapper):
             aimd.limit, turns.taken, turns.waiting, turns.waited, aimd.increases, aimd.decreases
         )
 
-    def _read(self, read: Read) -> bytes:
+    def _read(self, read: Read) -> Buffer:
         turns = self._turns
         if not turns.take(time_left_s(_LONGEST_WAIT_S)):
             raise Unavailable(

@@ -63,17 +63,17 @@ class CloudStore:
         except Exception as error:
             raise _translated(error, key) from error
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> memoryview:
         return self._read(key, None)
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> memoryview:
         if not length:
-            return b""
+            return memoryview(b"")
         try:
             return self._read(key, (offset, offset + length))
         except Unavailable as error:
             if _BEYOND_THE_END in str(error) and offset >= self.stat(key).size_bytes:
-                return b""
+                return memoryview(b"")
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -100,12 +100,12 @@ class CloudStore:
         except Exception as error:
             raise _translated(error, key) from error
 
-    def _read(self, key: str, wanted: tuple[int, int] | None) -> bytes:
+    def _read(self, key: str, wanted: tuple[int, int] | None) -> memoryview:
         options: Any = None if wanted is None else {"range": wanted}
         try:
             answer = obstore.get(self._store, key, options=options)
             size = answer.meta["size"]
-            data = answer.bytes().to_bytes()
+            data = memoryview(answer.bytes())  # a copy would cost a fifth of the client's time
         except Exception as error:
             raise _translated(error, key) from error
         start, end = wanted or (0, size)

@@ -55,10 +55,10 @@ class DeadlineStore:
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         self._store.create(key, parts)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> Buffer:
         return self._bounded(lambda: self._store.get(key), key)
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._bounded(lambda: self._store.get_range(key, offset, length), key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -76,18 +76,18 @@ class DeadlineStore:
         return self._bounded(lambda: self._store.stat(key), key)
 
     def begin(
-        self, read: Read, answers: Answers[bytes], call: int, then: Callable[[], None]
+        self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]
     ) -> None:
         """Start a read; it is answered in `answers`. `then` is called in its thread when it has succeeded, also if nobody waits any more."""
 
-        def act() -> bytes:
+        def act() -> Buffer:
             data = read.of(self._store)
             then()
             return data
 
         self._threads.start(act, answers, call)
 
-    def answer(self, answers: Answers[bytes], timeout_s: float, what: object) -> Answer[bytes]:
+    def answer(self, answers: Answers[Buffer], timeout_s: float, what: object) -> Answer[Buffer]:
         """The next of `answers`; `Unavailable` if there is none in time."""
         try:
             return answers.get(timeout=max(0.0, timeout_s))

@@ -60,14 +60,14 @@ class ForkedStore:
         else:
             self._store.create(key, parts)
 
-    def get(self, key: str) -> bytes:
-        data: bytes = self._call("get", key) if self._goes_elsewhere() else self._store.get(key)
+    def get(self, key: str) -> Buffer:
+        data: Buffer = self._call("get", key) if self._goes_elsewhere() else self._store.get(key)
         return data
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         if not self._goes_elsewhere():
             return self._store.get_range(key, offset, length)
-        data: bytes = self._call("get_range", key, offset, length)
+        data: Buffer = self._call("get_range", key, offset, length)
         return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -22,6 +22,7 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.deadline import DeadlineStore
 from chunkstore.stores.hedge_budget import HedgeBudget
 from chunkstore.stores.latencies import Latencies
+from chunkstore.stores.object_store import Buffer
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 
@@ -82,8 +83,8 @@ class HedgingStore(ReadWrapper):
         with self._lock:
             return HedgeStatistics(self._reads, self._hedges, self._won, self._refused)
 
-    def _read(self, read: Read) -> bytes:
-        answers: Answers[bytes] = SimpleQueue()
+    def _read(self, read: Read) -> Buffer:
+        answers: Answers[Buffer] = SimpleQueue()
         time_left_s = self._store.time_left_s()
         late_after_s = self._count_read(read)
         self._begin(read, answers, 0)
@@ -104,7 +105,7 @@ class HedgingStore(ReadWrapper):
                 self._budget.learn(won=bool(answer.call))
         return answer.result()
 
-    def _begin(self, read: Read, answers: Answers[bytes], call: int) -> None:
+    def _begin(self, read: Read, answers: Answers[Buffer], call: int) -> None:
         begin = self._clock()
 
         def observe() -> None:
@@ -114,7 +115,7 @@ class HedgingStore(ReadWrapper):
 
         self._store.begin(read, answers, call, observe)
 
-    def _begin_again(self, read: Read, answers: Answers[bytes]) -> bool:
+    def _begin_again(self, read: Read, answers: Answers[Buffer]) -> bool:
         try:
             self._begin(read, answers, 1)
         except Unavailable:  # no thread for it: the first request may be answered yet

@@ -58,11 +58,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get(self, key: str) -> bytes:
-        """The whole object; `NotFound`."""
+    def get(self, key: str) -> Buffer:
+        """The whole object, to be read only; `NotFound`."""
         ...
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         """Bytes [offset, offset + length) as far as the object has them: shorter only at its end. `NotFound`."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 
 ReadKind: TypeAlias = str | int
 """Reads of one kind move about equally many bytes, so that their latencies can be compared."""
@@ -18,7 +18,7 @@ class Read:
     length: int | None = None
     """None: the whole object."""
 
-    def of(self, store: ObjectStore) -> bytes:
+    def of(self, store: ObjectStore) -> Buffer:
         if self.length is None:
             return store.get(self.key)
         return store.get_range(self.key, self.offset, self.length)

@@ -17,10 +17,10 @@ class ReadWrapper:
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         self._wrapped.create(key, parts)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> Buffer:
         return self._read(Read(key))
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._read(Read(key, offset, length))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -32,5 +32,5 @@ class ReadWrapper:
     def stat(self, key: str) -> ObjectInfo:
         return self._wrapped.stat(key)
 
-    def _read(self, read: Read) -> bytes:
+    def _read(self, read: Read) -> Buffer:
         raise NotImplementedError

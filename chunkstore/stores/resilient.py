@@ -60,10 +60,10 @@ class ResilientStore:
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         self._retrying.create(key, parts)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> Buffer:
         return self._retrying.get(key)
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._retrying.get_range(key, offset, length)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -110,10 +110,10 @@ class RetryingStore:
 
         self._persist(act)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str) -> Buffer:
         return self._persist(lambda: self._store.get(key))
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._persist(lambda: self._store.get_range(key, offset, length))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

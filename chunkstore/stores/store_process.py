@@ -35,7 +35,7 @@ def _serve(store: ObjectStore, connection: socket.socket) -> None:
         try:
             while True:
                 method, arguments = pickle.loads(receive_message(connection))
-                send_message(connection, pickle.dumps(_called(store, method, arguments)))
+                send_message(connection, pickle.dumps(_called(store, method, arguments), protocol=5))
         except (OSError, EOFError):
             pass
 
@@ -43,6 +43,8 @@ def _serve(store: ObjectStore, connection: socket.socket) -> None:
 def _called(store: ObjectStore, method: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
     try:
         result = getattr(store, method)(*arguments)
+        if isinstance(result, memoryview):
+            return True, pickle.PickleBuffer(result)  # arrives as bytes
         return True, list(result) if method == "list" else result
     except Exception as error:
         error.__cause__ = error.__context__ = None  # of a library that the asker can't use

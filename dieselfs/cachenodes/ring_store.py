@@ -11,7 +11,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cachenodes.ring_peers import RingPeers
@@ -41,7 +41,7 @@ class RingStore(ReadWrapper):
         """The ring's connections end."""
         self._peers.close()
 
-    def _read(self, read: Read) -> bytes:
+    def _read(self, read: Read) -> Buffer:
         chunk = self._chunks.get(read.key)
         if chunk is None or read.offset:
             return read.of(self._wrapped)

@@ -29,7 +29,7 @@ from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.checking.findings import Kind
 
 PIECE_BYTES: Final = 8 << 20
@@ -265,7 +265,7 @@ def _check_bounds(chunk: ChunkRef) -> None:
         raise _Unsound(Kind.CHUNK_HEAD, what)
 
 
-def _sound_head(data: bytes | memoryview, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
+def _sound_head(data: Buffer, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
     """Raises `_Unsound` unless `data` starts with the head of this very chunk."""
     try:
         found = decode_preamble(data)

@@ -211,7 +211,7 @@ def generation_before(commits: Sequence[Commit], time_ns: int) -> int:
 def read_chunk_head(store: ObjectStore, name: str, chunk_id: ChunkId) -> ChunkHead:
     """A head of whatever dataset, by one ranged read, or two if it is long. `Corrupt`, `NotFound`."""
     key = chunk_key(name, chunk_id)
-    data = store.get_range(key, 0, HEAD_GUESS_BYTES)
+    data = bytes(store.get_range(key, 0, HEAD_GUESS_BYTES))
     wanted = decode_preamble(data).head_bytes
     if len(data) < wanted:
         data += store.get_range(key, len(data), wanted - len(data))

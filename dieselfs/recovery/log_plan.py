@@ -17,7 +17,7 @@ import xxhash
 from chunkstore.commit_log import Commit
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
 from chunkstore.object_keys import commit_key, damaged_commit_key, log_plan_key
-from chunkstore.stores.object_store import ObjectStore
+from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.errors import Conflict
 
 _MAGIC: Final = b"DIESELLP"
@@ -44,8 +44,9 @@ class LogPlan:
         return body + xxhash.xxh3_64_digest(body)
 
     @classmethod
-    def decode(cls, name: str, data: bytes) -> LogPlan:
+    def decode(cls, name: str, data: Buffer) -> LogPlan:
         """Raises `Corrupt`."""
+        data = bytes(data)
         body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
         if len(body) < _FIXED.size or xxhash.xxh3_64_digest(body) != check:
             raise Corrupt(f"the plan of lost commits of {name} is damaged")
@@ -123,10 +124,10 @@ def _move_aside(store: ObjectStore, name: str, planned: Commit, data: bytes) -> 
     return True
 
 
-def _is_kept(store: ObjectStore, key: str, data: bytes) -> bool:
+def _is_kept(store: ObjectStore, key: str, data: Buffer) -> bool:
     """Whether `key` holds `data`, from before or from now on."""
     try:
         store.create(key, [data])
     except AlreadyExists:
-        return store.get(key) == data
+        return bytes(store.get(key)) == data
     return True
