@@ -15,7 +15,7 @@ class DatasetLimits:
     quota_bytes: int | None = None
     """At most so much; None: as much as there is."""
     ttl_s: float | None = None
-    """Regions that were not read for so long leave first."""
+    """Regions that were neither read nor written to for so long leave, also while there is room."""
     pinned: bool = False
     """Nothing of it leaves by itself."""
 
@@ -46,8 +46,8 @@ def next_region(
     if free:
         return min(free, key=lambda region: region.number)
     evictable = [region for region in available if not limits_of(region.dataset).pinned]
-    expired = [region for region in evictable if _is_expired(region, limits_of, now)]
-    return min(expired or evictable, key=_rank(order), default=None)
+    over = [region for region in evictable if _is_expired(region, limits_of, now)]
+    return min(over or evictable, key=_rank(order), default=None)
 
 
 def above_quota(
@@ -65,6 +65,17 @@ def above_quota(
             surplus = len(own) - quota_bytes // region_bytes
             found += sorted(own, key=_rank(order))[: max(0, surplus)]
     return found
+
+
+def expired(regions: Sequence[Region], limits_of: LimitsOf, now: float) -> list[Region]:
+    """Those that must go because nobody has used them for as long as their dataset's TTL; of what is pinned, none."""
+    return [
+        region
+        for region in regions
+        if region.state != FREE
+        and _is_expired(region, limits_of, now)
+        and not limits_of(region.dataset).pinned
+    ]
 
 
 def _rank(order: Order) -> Callable[[Region], tuple[float, int]]:

@@ -32,6 +32,8 @@ _REGION_KEY: Final = struct.Struct(">I")
 _REGION: Final = struct.Struct("<BQ16sIIQd")
 _READS: Final = struct.Struct("<QQQ")
 _META: Final = b"view of"
+CLOCK_S: Final = 60.0
+"""A time of use that lies farther in the future is of a clock that was set back since."""
 FREE, FILLING, FULL = range(3)
 UNSOUND: Final = (
     lmdb.CorruptedError,
@@ -58,7 +60,7 @@ class Region:
     born: int = 0
     """When its turn began: counts up."""
     last_used: float = 0.0
-    """Wall clock, in seconds."""
+    """Read or written: wall clock, in seconds. Not on the SSD: what an index that is made finds counts as used then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class SegmentIndex:
             return {dataset: ReadCount(*_READS.unpack(value)) for dataset, value in cursor}
 
     def touch(self, used: Mapping[int, float], counted: Mapping[bytes, ReadCount]) -> None:
-        """Regions that were read, and when; reads of datasets, to be added to those known."""
+        """Regions that were read, and when, unless a later time is known; reads of datasets, to be added to those known."""
         with self._environment.begin(write=True) as transaction:
             for dataset, count in counted.items():
                 known = transaction.get(dataset, bytes(_READS.size), db=self._environment.reads)
@@ -211,7 +213,8 @@ class SegmentIndex:
                 value = transaction.get(key, db=regions)
                 if value is not None:
                     *rest, last_used = _REGION.unpack(value)
-                    record = _REGION.pack(*rest, max(last_used, when))
+                    is_later = when < last_used <= when + CLOCK_S
+                    record = _REGION.pack(*rest, last_used if is_later else when)
                     transaction.put(key, record, db=regions)
 
     def release(self, number: int, generation: int | None = None, *, remove: bool = False) -> bool:

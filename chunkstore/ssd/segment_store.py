@@ -20,11 +20,12 @@ import numpy as np
 
 from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
-from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, next_region
+from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, expired, next_region
 from chunkstore.ssd.read_counts import ReadCounts
 from chunkstore.ssd.region_files import Geometry, RegionFiles
 from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
 from chunkstore.ssd.segment_index import (
+    CLOCK_S,
     FILLING,
     FREE,
     FULL,
@@ -255,8 +256,8 @@ class SegmentStore:
             self._prepare(anew=anew)
 
     def tend(self) -> None:
-        """What is due from time to time: the others hear which regions were read; regions above the budget or a quota are let go; what is not
-        written to any more is not kept open. `OSError` if folder or index are not those that were opened. 50 µs if nothing is due.
+        """What is due from time to time: the others hear which regions were read; regions above the budget or a quota, or not used for as long as
+        their TTL, are let go; what is not written to any more is not kept open. `OSError` if folder or index are not those that were opened. 50 µs if nothing is due.
         """
         if not self.is_there:
             raise OSError("the folder, or the index, is not the one that was opened")
@@ -269,10 +270,14 @@ class SegmentStore:
             if count != self._budget_seen:
                 self._end_above(count)
                 self._fit(regions, count)
+            now = self._now()
+            late = [region.number for region in regions if region.last_used > now + CLOCK_S]
+            if late:
+                self._index.touch(dict.fromkeys(late, now), {})
             surplus = above_quota(
                 regions, self._limits_of, self._geometry.region_bytes, self._order
             )
-            for region in surplus:
+            for region in surplus + expired(regions, self._limits_of, now):
                 filling = self._filling.get(region.dataset)
                 if filling is not None and filling.region.number == region.number:
                     self._end_region(region.dataset)
@@ -497,7 +502,7 @@ class SegmentStore:
         return filling
 
     def _is_idle(self, filling: _Filling) -> bool:
-        return self._now() - filling.region.last_used > IDLE_S
+        return abs(self._now() - filling.region.last_used) > IDLE_S
 
     def _kept(self, dataset: bytes, lost: Sequence[Entry]) -> list[tuple[Segment, memoryview]]:
         """What is to be reinserted, read before it is overwritten."""
@@ -578,7 +583,9 @@ class SegmentStore:
                 continue
             end = max(placed.offset + placed.length for _, placed in table.entries)
             count = len(table.entries)
-            region = Region(number, FULL, table.generation, table.dataset, end, count, table.born)
+            region = Region(
+                number, FULL, table.generation, table.dataset, end, count, table.born, self._now()
+            )
             yield region, list(table.entries)
 
 

@@ -171,7 +171,7 @@ class TieredStore:
     def _read(self, chunk: bytes, offset: int, length: int | None) -> memoryview | None:
         return self._tier.read(chunk, offset, length, dataset=self._dataset.id, verified=False)
 
-    def _timed(self, key: str, offset: int, length: int) -> bytes:
+    def _timed(self, key: str, offset: int, length: int) -> Buffer:
         began = time.monotonic()
         data = self.store.get_range(key, offset, length)
         self._tier.store_took(time.monotonic() - began, len(data))

@@ -163,6 +163,99 @@ def test_what_time_is_over_leaves_first(open_store: Open) -> None:
     store.close()
 
 
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_nobody_uses_for_its_ttl_goes_though_there_is_room(open_store: Open) -> None:
+    clock = Clock()
+    limits = {OTHER: DatasetLimits(ttl_s=60)}
+    store = open_store(now=clock, limits_of=lambda dataset: limits.get(dataset, DatasetLimits()))
+    for number in range(4):
+        put(store, number, 3 * MIB, OTHER)
+    put(store, 9, 3 * MIB)
+    clock.now += 59
+    store.tend()
+    assert len(store.held(OTHER)) == 4
+    assert store.read_whole(chunk_id(0)) is not None
+    clock.now += 30
+    store.tend()
+    assert chunk_id(0) in store.held(OTHER), "it was read"
+    assert chunk_id(2) not in store.held(OTHER)
+    limits[OTHER] = DatasetLimits(ttl_s=60, pinned=True)
+    clock.now += 3600
+    store.tend()
+    assert chunk_id(0) in store.held(OTHER)
+    limits[OTHER] = DatasetLimits(ttl_s=60)
+    store.tend()
+    assert not store.held(OTHER)
+    assert chunk_id(9) in store.held(DATASET)
+    store.close()
+
+
+def test_what_another_process_fills_outlives_its_ttl(open_store: Open) -> None:
+    clock = Clock()
+    store = open_store(now=clock, limits_of=lambda dataset: DatasetLimits(ttl_s=60))
+    to_child, to_parent = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            own = open_store(now=clock)
+            put(own, 1, MIB)
+            os.write(to_parent[1], b".")
+            os.read(to_child[0], 1)
+        finally:
+            os._exit(0)
+    os.read(to_parent[0], 1)
+    clock.now += 3600
+    store.tend()
+    assert store.read_whole(chunk_id(1)) is not None
+    os.write(to_child[1], b".")
+    os.waitpid(child, 0)
+    clock.now += 3600
+    store.touch()
+    clock.now += 3600
+    store.tend()
+    assert store.read_whole(chunk_id(1)) is None
+    store.close()
+    for end in (*to_child, *to_parent):
+        os.close(end)
+
+
+def test_after_a_reboot_a_ttl_counts_anew(open_store: Open, tmp_path: Path) -> None:
+    clock = Clock()
+    store = open_store(now=clock)
+    put(store, 1, MIB)
+    store.close()
+    for file in (tmp_path / "index").iterdir():
+        file.unlink()
+    clock.now += 3600
+    again = open_store(now=clock, limits_of=lambda dataset: DatasetLimits(ttl_s=60))
+    again.tend()
+    assert again.read_whole(chunk_id(1)) is not None
+    again.close()
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_for_ever(open_store: Open) -> None:
+    clock = Clock()
+    clock.now = 1e9
+    store = open_store(now=clock)
+    for number in range(30):
+        put(store, number, 3 * MIB)
+    clock.now = 5e8
+    store.tend()
+    for number in range(100, 140):
+        clock.now += 1
+        put(store, number, 3 * MIB)
+    held = set(store.held(DATASET))
+    assert held <= {chunk_id(number) for number in range(100, 140)}
+    assert len(held) >= 5
+    store.close()
+
+
 def test_damage_is_a_miss_and_is_forgotten(open_store: Open, tmp_path: Path) -> None:
     store = open_store()
     data = put(store, 1, 2 * MIB)
