@@ -1,0 +1,57 @@
+"""The index of a tier's folder, opened: made from what the regions say of themselves unless it is their view already."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from chunkstore.ssd import index_environment
+from chunkstore.ssd.letting_go import fit
+from chunkstore.ssd.region_files import RegionFiles
+from chunkstore.ssd.segment_index import FULL, UNSOUND, Region, SegmentIndex
+from chunkstore.ssd.segment_reader import Entry
+
+log = logging.getLogger(__name__)
+
+
+def open_index(files: RegionFiles, folder: Path, now: float, *, anew: bool = False) -> SegmentIndex:
+    """Of no more regions than the budget allows; `anew`: what is there is damaged. One process at a time; `OSError`, `lmdb.Error`."""
+    files.lock_all()
+    try:
+        if anew:
+            index_environment.discard(folder)
+        index = _opened(folder)
+        try:
+            tables = files.geometry.id.encode()
+            if not index.is_view_of(tables):
+                index.fill(tables, _described(files, now))
+            fit(files, index, index.regions(), files.count)
+            files.remove_left_overs()
+        except BaseException:
+            index.close()
+            raise
+        return index
+    finally:
+        files.unlock_all()
+
+
+def _opened(folder: Path) -> SegmentIndex:
+    try:
+        return SegmentIndex(folder)
+    except UNSOUND as error:
+        log.warning("the index %s is made anew: %s", folder, error)
+        index_environment.discard(folder)
+        return SegmentIndex(folder)
+
+
+def _described(files: RegionFiles, now: float) -> Iterator[tuple[Region, list[Entry]]]:
+    for number in files.present():
+        table = files.table(number)
+        if table is None or not table.entries:
+            yield Region(number), []
+            continue
+        end = max(placed.offset + placed.length for _, placed in table.entries)
+        count = len(table.entries)
+        region = Region(number, FULL, table.generation, table.dataset, end, count, table.born, now)
+        yield region, list(table.entries)

@@ -1,0 +1,272 @@
+"""Regions filled with segments, each dataset's in one of its own: which region comes next, and how it is emptied, written and ended."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from chunkstore.ssd.admission import Reinsertion
+from chunkstore.ssd.eviction import LimitsOf, next_region
+from chunkstore.ssd.letting_go import remove
+from chunkstore.ssd.region_files import Geometry, RegionFiles
+from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
+from chunkstore.ssd.segment_index import FILLING, FREE, FULL, Order, Region, SegmentIndex
+from chunkstore.ssd.segment_reader import Entry, uninitialised
+from chunkstore.ssd.segments import Placed, Segment, checksums_of, is_sound
+from chunkstore.stores.object_store import Buffer
+
+IDLE_S: Final = 60.0
+"""A region that was not written to for so long is not kept open for its dataset."""
+_WORTH_RESUMING: Final = 4
+"""A region with a quarter of its room left, and of entries at least so many, is filled on."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class FillingRules:
+    """Who leaves for what comes, and when it is."""
+
+    order: Order
+    limits_of: LimitsOf
+    reinsertion: Reinsertion
+    now: Callable[[], float]
+
+
+class RegionFilling:
+    """For one thread at a time: its caller sees to it. Raises `OSError` and `lmdb.Error`; the region that is concerned is then left as it is, and the next
+    write tries another place."""
+
+    def __init__(self, files: RegionFiles, index: SegmentIndex, rules: FillingRules) -> None:
+        self._files, self._index = files, index
+        self._geometry = files.geometry
+        self._order, self._limits_of, self._now = rules.order, rules.limits_of, rules.now
+        self._reinsertion = rules.reinsertion
+        self._filling: dict[bytes, Filling] = {}
+        """By dataset."""
+
+    def append(self, dataset: bytes, segments: Sequence[tuple[Segment, memoryview]]) -> bool:
+        """False if there is no room for the dataset; then some of them may be written."""
+        left = list(segments)
+        while left:
+            self.end_above(self._files.count)
+            filling = self._filling.get(dataset) or self._begin_region(dataset)
+            if filling is None:
+                return False
+            count = filling.room_for([len(data) for _, data in left])
+            if count:
+                self._write(filling, left[:count])
+                left = left[count:]
+            if left:
+                self.end(dataset)
+        return True
+
+    def end_idle(self) -> None:
+        """So that they may leave, too."""
+        for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
+            self.end(idle)
+
+    def end_above(self, count: int) -> None:
+        """Regions that the budget has no room for any more, since another process made it smaller."""
+        for dataset, filling in list(self._filling.items()):
+            if filling.region.number >= count:
+                self.end(dataset)
+                remove(self._files, self._index, filling.region.number)
+
+    def _write(self, filling: Filling, segments: Sequence[tuple[Segment, memoryview]]) -> None:
+        offset, region = filling.offset, filling.region
+        parts: list[Buffer] = []
+        entries: list[Entry] = []
+        for segment, data in segments:
+            checksums = checksums_of(segment, data, self._geometry.block_bytes)
+            entries.append((segment, Placed(region.number, offset, len(data), checksums)))
+            padding = -len(data) % PAGE_BYTES
+            parts += [data, bytes(padding)] if padding else [data]
+            offset += len(data) + padding
+        try:
+            self._files.write(region.number, filling.offset, parts)
+            filling.entries += entries
+            filling.turn += 1
+            filling.offset = offset
+            self._files.write_table(region.number, filling.table)
+            filling.region = replace(
+                region, used_bytes=offset, entries=len(filling.entries), last_used=self._now()
+            )
+            self._index.add(filling.region, entries)
+        except BaseException:
+            del self._filling[region.dataset]  # the next write tries another place
+            self._files.unlock(region.number)
+            raise
+
+    def _begin_region(self, dataset: bytes) -> Filling | None:
+        """The next region, emptied, with what is reinserted of it written again first."""
+        self.end_idle()
+        resumed = self._resumed(dataset)
+        if resumed is not None:
+            return resumed
+        try:
+            return self._begun(dataset, may_grow=True)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # Others have filled the disk: what has its blocks can be used again.
+            filling = self._begun(dataset, may_grow=False)
+            if filling is None:
+                raise
+            return filling
+
+    def _resumed(self, dataset: bytes) -> Filling | None:
+        """A region that another process, or this one earlier, has left half filled: who reads little and often would take a region each time."""
+        count, room = self._files.count, self._geometry.region_bytes // _WORTH_RESUMING
+        for region in self._index.regions():
+            if (
+                region.state != FREE
+                and region.dataset == dataset
+                and region.number < count
+                and region.used_bytes + room <= self._geometry.region_bytes
+                and region.entries + _WORTH_RESUMING <= self._geometry.max_entries
+                and self._files.lock(region.number)
+            ):
+                filling = self._taken_up(region)
+                if filling is not None:
+                    self._filling[dataset] = filling
+                    return filling
+                self._files.unlock(region.number)
+        return None
+
+    def _taken_up(self, region: Region) -> Filling | None:
+        """With its lock held; None if it is not what it was."""
+        now = [found for found in self._index.regions() if found.number == region.number]
+        table = self._files.table(region.number)
+        if now != [region] or table is None or table.generation != region.generation:
+            return None
+        filling = Filling(replace(region, state=FILLING, last_used=self._now()), self._geometry)
+        filling.turn, filling.entries = table.turn, list(table.entries)
+        for _, placed in table.entries:
+            end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
+            filling.offset = max(filling.offset, end)
+        self._index.put_regions([filling.region])
+        return filling
+
+    def _begun(self, dataset: bytes, *, may_grow: bool) -> Filling | None:
+        count = self._files.count
+
+        def choose(regions: Sequence[Region], busy: Container[int]) -> Region | None:
+            return next_region(
+                [of for of in regions if of.number < count and (may_grow or of.state != FREE)],
+                dataset,
+                self._limits_of,
+                self._geometry.region_bytes,
+                self._order,
+                self._now(),
+                busy,
+            )
+
+        def begun(region: Region, born: int) -> Region:
+            return Region(
+                region.number, FILLING, secrets.randbits(63), dataset, 0, 0, born, self._now()
+            )
+
+        self._limits_of(dataset)  # reads what is to be read before others wait for the transaction
+        taken = self._index.take(choose, self._files.lock, begun)
+        if taken is None:
+            return None
+        former, region, lost = taken
+        if region.number >= self._files.count:  # made smaller in this moment
+            self._files.unlock(region.number)
+            remove(self._files, self._index, region.number)
+            return None
+        try:
+            kept = self._kept(former.dataset, lost)
+            self._files.make(region.number)
+            filling = Filling(region, self._geometry)
+            for filling.turn in (0, 1):  # nothing of its predecessor's is to be believed
+                self._files.write_table(region.number, filling.table)
+        except BaseException:
+            self._index.release(region.number)
+            self._files.unlock(region.number)
+            raise
+        self._filling[dataset] = filling
+        self._reinsert(former.dataset, kept)
+        return filling
+
+    def _is_idle(self, filling: Filling) -> bool:
+        return abs(self._now() - filling.region.last_used) > IDLE_S
+
+    def _kept(self, dataset: bytes, lost: Sequence[Entry]) -> list[tuple[Segment, memoryview]]:
+        """What is to be reinserted, read before it is overwritten."""
+        by_segment = dict(lost)
+        kept = []
+        for segment in self._reinsertion.stays(dataset, list(by_segment)):
+            placed = by_segment[segment]
+            data = uninitialised(placed.length)
+            came = self._files.read_into(data, placed.region, placed.offset)
+            if came and is_sound(segment, 0, data, placed.checksums, self._geometry.block_bytes):
+                kept.append((segment, data))
+        return kept
+
+    def _reinsert(self, dataset: bytes, kept: Sequence[tuple[Segment, memoryview]]) -> None:
+        """As far as the region has room that is being filled for their dataset: no other leaves for them."""
+        filling = self._filling.get(dataset)
+        if filling is not None and kept:
+            count = filling.room_for([len(data) for _, data in kept])
+            if count:
+                self._write(filling, kept[:count])
+
+    def end(self, dataset: bytes) -> None:
+        """Its region, if it has one here, is nobody's now, and may leave, or be filled on."""
+        filling = self._filling.pop(dataset, None)
+        if filling is None:
+            return
+        try:
+            self._index.put_regions([replace(filling.region, state=FULL)])
+        finally:
+            self._files.unlock(filling.region.number)
+
+    def end_if(self, region: Region) -> None:
+        """If this process fills it."""
+        filling = self._filling.get(region.dataset)
+        if filling is not None and filling.region.number == region.number:
+            self.end(region.dataset)
+
+    def end_all(self) -> None:
+        for dataset in list(self._filling):
+            self.end(dataset)
+
+    def give_up(self) -> None:
+        """All of them, without a word to files and index, which may be out of reach."""
+        for filling in self._filling.values():
+            self._files.unlock(filling.region.number)
+        self._filling.clear()
+
+
+class Filling:
+    """One region that this process fills."""
+
+    def __init__(self, region: Region, geometry: Geometry) -> None:
+        self.region = region
+        self.offset = geometry.data_offset
+        self.turn = 0
+        self.entries: list[Entry] = []
+        self._geometry = geometry
+
+    @property
+    def table(self) -> RegionTable:
+        region = self.region
+        return RegionTable(
+            region.generation, self.turn, region.dataset, region.born, tuple(self.entries)
+        )
+
+    def room_for(self, lengths: Sequence[int]) -> int:
+        """How many of the segments, in order, still fit."""
+        offset = self.offset
+        for count, length in enumerate(lengths):
+            offset += -(-length // PAGE_BYTES) * PAGE_BYTES
+            if (
+                offset > self._geometry.region_bytes
+                or len(self.entries) + count >= self._geometry.max_entries
+            ):
+                return count
+        return len(lengths)
