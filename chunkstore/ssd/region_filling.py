@@ -147,7 +147,7 @@ class RegionFilling:
         for _, placed in table.entries:
             end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
             filling.offset = max(filling.offset, end)
-        self._index.put_regions([filling.region])
+        self._index.put_region(filling.region)
         return filling
 
     def _begun(self, dataset: bytes, *, may_grow: bool) -> Filling | None:
@@ -221,7 +221,7 @@ class RegionFilling:
         if filling is None:
             return
         try:
-            self._index.put_regions([replace(filling.region, state=FULL)])
+            self._index.put_region(replace(filling.region, state=FULL))
         finally:
             self._files.unlock(filling.region.number)
 

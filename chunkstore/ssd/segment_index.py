@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -142,10 +142,16 @@ class SegmentIndex:
             self._put_region(transaction, region)
             self._put_entries(transaction, region.number, entries)
 
-    def put_regions(self, regions: Iterable[Region]) -> None:
+    def put_region(self, region: Region) -> None:
+        """Its state as of now; when it was used last is as of the later time that is known."""
         with self._environment.begin(write=True) as transaction:
-            for region in regions:
-                self._put_region(transaction, region)
+            key = _REGION_KEY.pack(region.number)
+            value = transaction.get(key, db=self._environment.regions)
+            known = None if value is None else Region(region.number, *_REGION.unpack(value))
+            if known is not None and known.generation == region.generation:
+                last_used = max(region.last_used, known.last_used)
+                region = replace(region, last_used=last_used)
+            self._put_region(transaction, region)
 
     def drop(self, segment: Segment, placed: Placed) -> bool:
         """Forget a segment that is damaged; False if it lies elsewhere by now, or nowhere."""

@@ -35,6 +35,8 @@ class SegmentReader:
         """
         block, size = self._geometry.block_bytes if verified else 1, self._geometry.segment_bytes
         total = (len(entries) - 1) * size + entries[-1][1].length
+        if start >= total:
+            return memoryview(b"")
         begin, end = start // block * block, min(-(-(start + length) // block) * block, total)
         data = uninitialised(end - begin)
         for run in _runs(entries, size):

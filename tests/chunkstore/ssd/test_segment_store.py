@@ -478,3 +478,32 @@ def test_reads_of_all_processes_are_counted_by_dataset(open_store: Open) -> None
     assert (found[DATASET].hits, found[DATASET].hit_bytes, found[DATASET].misses) == (3, 1501, 0)
     assert (found[OTHER].regions, found[OTHER].hits, found[OTHER].misses) == (0, 0, 1)
     mine.close()
+
+
+def test_what_is_read_while_it_is_filled_outlives_its_ttl(open_store: Open) -> None:
+    clock = Clock()
+    store = open_store(now=clock, limits_of=lambda dataset: DatasetLimits(ttl_s=90))
+    data = put(store, 1, MIB)
+    for _ in range(20):
+        clock.now += 50
+        assert store.read_whole(chunk_id(1)) == data
+        store.tend()
+    store.close()
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_beyond_an_objects_end_there_is_nothing(open_store: Open, verified: bool) -> None:
+    store = open_store()
+    data = put(store, 1, 1000)
+    assert store.read(chunk_id(1), 900, 500, verified=verified) == data[900:]
+    assert store.read(chunk_id(1), 100_000, 500, verified=verified) == b""
+    store.close()
+
+
+def test_after_it_was_opened_again_no_region_stays_locked(open_store: Open) -> None:
+    store = open_store()
+    put(store, 1, MIB)
+    store.reopen(anew=True)
+    assert store.read_whole(chunk_id(1)) == content(1, MIB)
+    assert store.evict(DATASET) == store.region_bytes
+    store.close()
