@@ -7,21 +7,13 @@ for the checksums of chunks to say. obstore's threads do not survive a fork: see
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import obstore
-from obstore import exceptions
 
-from chunkstore.errors import (
-    AlreadyExists,
-    ChunkStoreError,
-    Denied,
-    NotFound,
-    StoreFull,
-    Unavailable,
-)
+from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable
+from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, translated
 from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
@@ -30,11 +22,8 @@ SINGLE_PUT_BYTES: Final = 32 << 20
 _PART_BYTES: Final = 16 << 20
 """10,000 parts are the most that S3 takes: 160 GB."""
 _PARTS_AT_ONCE: Final = 4
-_FULL: Final = re.compile("QuotaExceeded|EntityTooLarge|InsufficientStorage|507 ")
-_BEYOND_THE_END: Final = "416 "
-_ROLE: Final = "169.254.169.254"
-"""Where a machine in a cloud asks for the credentials of its role."""
-_NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_ABSENT: Final = ".dieselfs-no-such-object"
+"""No key of ours, for asking what the store says of an object that is not there."""
 
 
 class CloudStore:
@@ -45,23 +34,26 @@ class CloudStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._store = CloudLocation.parse(url).open()
+        self._location = CloudLocation.parse(url)
+        self._store = self._location.open()
 
     def __reduce__(self) -> tuple[type[CloudStore], tuple[str]]:
         return type(self), (self.url,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
         left = iter(parts)
-        first = bytearray()
+        first: list[Buffer] = []
+        size_bytes = 0
         for part in left:
-            first += part
-            if len(first) > SINGLE_PUT_BYTES:
-                self._create_large(key, itertools.chain([bytes(first)], _joined(left)))
+            first.append(part)
+            size_bytes += len(part)
+            if size_bytes > SINGLE_PUT_BYTES:
+                self._create_large(key, _joined(itertools.chain(first, left)))
                 return
         try:
-            obstore.put(self._store, key, bytes(first), mode="create", use_multipart=False)
+            obstore.put(self._store, key, first, mode="create", use_multipart=False)
         except Exception as error:
-            raise _translated(error, key) from error
+            raise self._not_created(error, key) from error
 
     def get(self, key: str) -> memoryview:
         return self._read(key, None)
@@ -72,33 +64,36 @@ class CloudStore:
         try:
             return self._read(key, (offset, offset + length))
         except Unavailable as error:
-            if _BEYOND_THE_END in str(error) and offset >= self.stat(key).size_bytes:
+            if is_beyond_the_end(error) and offset >= self.stat(key).size_bytes:
                 return memoryview(b"")
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        empty = True
         try:
             for page in obstore.list(self._store, prefix=prefix.rstrip("/") or None):
                 for entry in page:
-                    if entry["path"].startswith(prefix):
+                    empty = False
+                    if entry["path"].startswith(prefix) and entry["path"]:
                         yield ObjectInfo(entry["path"], entry["size"])
         except Exception as error:
-            raise _translated(error, prefix) from error
+            raise self._translated(error, prefix) from error
+        if empty:
+            self._check_that_absence_is_told()
 
     def delete(self, key: str) -> None:
         try:
             obstore.delete(self._store, key)
-        except FileNotFoundError as error:
-            if _NO_BUCKET.search(str(error)):
-                raise _translated(error, key) from error
         except Exception as error:
-            raise _translated(error, key) from error
+            told = self._translated(error, key)
+            if not isinstance(told, NotFound):
+                raise told from error
 
     def stat(self, key: str) -> ObjectInfo:
         try:
             return ObjectInfo(key, obstore.head(self._store, key)["size"])
         except Exception as error:
-            raise _translated(error, key) from error
+            raise self._translated(error, key) from error
 
     def _read(self, key: str, wanted: tuple[int, int] | None) -> memoryview:
         options: Any = None if wanted is None else {"range": wanted}
@@ -107,7 +102,7 @@ class CloudStore:
             size = answer.meta["size"]
             data = memoryview(answer.bytes())  # a copy would cost a fifth of the client's time
         except Exception as error:
-            raise _translated(error, key) from error
+            raise self._translated(error, key) from error
         start, end = wanted or (0, size)
         expected = min(end, size) - start
         if len(data) != expected:
@@ -121,13 +116,13 @@ class CloudStore:
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise _translated(error, key) from error
+            raise self._translated(error, key) from error
         else:
             raise AlreadyExists(key)
         source = _Watched(parts)
         try:
             obstore.put(
-                self._store,
+                self._location.open(retries_parts=True),
                 key,
                 source,
                 use_multipart=True,
@@ -137,27 +132,60 @@ class CloudStore:
         except Exception as error:
             if source.error is not None:  # whatever became of the upload: this is why
                 raise source.error from None
-            raise _translated(error, key) from error
+            told = self._not_created(error, key)
+            if not (isinstance(told, Unavailable) and source.ended and self._has(key, source)):
+                raise told from error
+
+    def _has(self, key: str, source: _Watched) -> bool:
+        """Whether an upload was completed of which only the answer was lost."""
+        try:
+            return self.stat(key).size_bytes == source.size_bytes
+        except ChunkStoreError:
+            return False
+
+    def _check_that_absence_is_told(self) -> None:
+        """obstore takes any page for a listing of nothing: that of a proxy, or of a console whose port was given for the store's."""
+        try:
+            obstore.head(self._store, _ABSENT)
+        except Exception:
+            return
+        raise Unavailable(
+            "what answers at the address of the store has every object that one asks for: it is no object store"
+        )
+
+    def _not_created(self, error: Exception, key: str) -> Exception:
+        told = self._translated(error, key)
+        if isinstance(told, NotFound):  # the upload that was to be completed, or where it was to be
+            return Unavailable(f"{key}: {brief(str(error))}")
+        return told
+
+    def _translated(self, error: Exception, key: str) -> Exception:
+        return translated(error, key, self._location.scheme)
 
 
 class _Watched:
-    """An iterator that remembers its own exception, which is not the store's."""
+    """An iterator that remembers how far it came, and its own exception, which is not the store's."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
         self.error: BaseException | None = None
+        self.ended = False
+        self.size_bytes = 0
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
         try:
-            return next(self._parts)
+            part = next(self._parts)
         except StopIteration:
+            self.ended = True
             raise
         except BaseException as error:
             self.error = error
             raise
+        self.size_bytes += len(part)
+        return part
 
 
 def _joined(parts: Iterator[Buffer]) -> Iterator[bytes]:
@@ -170,41 +198,3 @@ def _joined(parts: Iterator[Buffer]) -> Iterator[bytes]:
             kept = bytearray()
     if kept:
         yield bytes(kept)
-
-
-def _translated(error: Exception, key: str) -> ChunkStoreError | Exception:
-    """In our terms; what is not the store's passes unchanged. Messages of obstore hold addresses, and no credentials."""
-    text = str(error)
-    match error:
-        case ChunkStoreError():
-            return error
-        case _ if _ROLE in text:
-            return Unavailable(
-                f"{key}: neither the environment nor ~/.aws has credentials, and the machine's role can't be asked for: {_brief(text)}"
-            )
-        case FileNotFoundError() if _NO_BUCKET.search(text):
-            return Denied("the bucket does not exist: make it, or correct the address of the store")
-        case FileNotFoundError():
-            return NotFound(key)
-        case exceptions.AlreadyExistsError():
-            return AlreadyExists(key)
-        case exceptions.PermissionDeniedError() | exceptions.UnauthenticatedError():
-            return StoreFull(_brief(text)) if _FULL.search(text) else Denied(_brief(text))
-        case exceptions.PreconditionError():
-            return Unavailable(f"{key}: {_brief(text)}")  # another creator is at it: look again
-        case exceptions.BaseError():
-            return (
-                StoreFull(_brief(text))
-                if _FULL.search(text)
-                else Unavailable(f"{key}: {_brief(text)}")
-            )
-        case OSError():
-            return Unavailable(f"{key}: {_brief(text)}")
-        case _:
-            return error
-
-
-def _brief(text: str) -> str:
-    """Its first line, without the debugging output that follows."""
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 400 else f"{line[:400]}…"

@@ -5,7 +5,7 @@ call would wait for ever. So a child hands its calls to a process of its own, st
 anew from its pickle. That costs the child 0.3 s at its first call and some 0.1 ms and one copy a call; training's workers come here only for what is neither in
 node memory nor to be had from the node's master.
 
-Who is about to fork workers that will use the store a lot lets them be the first to call the library (`before_fork`).
+Who forks workers that will use the store a lot does so before it calls the library itself (`dieselfs.packing`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
@@ -35,8 +34,6 @@ class ForkedStore:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self.is_remote = False
-        """Asked through another process in any case: see `before_fork`."""
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
@@ -45,8 +42,6 @@ class ForkedStore:
 
     def _goes_elsewhere(self) -> bool:
         global _used_in
-        if self.is_remote:
-            return True
         if _used_in is None:
             _used_in = os.getpid()
         return os.getpid() != _used_in
@@ -99,21 +94,6 @@ class ForkedStore:
                 if self._process is process:
                     self._process = None
             raise Unavailable(f"the process that asks the store has ended: {error}") from error
-
-
-@contextmanager
-def before_fork(store: ObjectStore) -> Iterator[None]:
-    """In this block the store (or the one that it makes resilient) is asked through another process, so that what is forked from this one can ask itself."""
-    found = getattr(store, "store", store)
-    if not isinstance(found, ForkedStore) or _used_in is not None:
-        yield
-        return
-    found.is_remote = True
-    try:
-        yield
-    finally:
-        found.is_remote = False
-        found.renew()
 
 
 class StoreProcess:

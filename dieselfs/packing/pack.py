@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
 from chunkstore.errors import AlreadyExists, ChunkStoreError
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
-from chunkstore.stores.forked_store import before_fork
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.packing.background import BackgroundThread
@@ -48,20 +48,22 @@ def pack(
     """
     for source in request.sources:
         check_source(source.disk_path if isinstance(source, SourceTree) else source.base)
-    store, index = open_store(), open_index()
-    try:
-        with before_fork(store):
-            dataset = open_dataset(store, index, name, create=True)
-            dataset.check_writable()
+    workers = PackingProcesses(
+        open_store, open_index, request.jobs if request.order == "scatter" else 1
+    )
+    with ExitStack() as stack:
+        stack.callback(workers.stop)
+        store, index = open_store(), open_index()
+        stack.callback(index.close)
+        dataset = open_dataset(store, index, name, create=True)
+        dataset.check_writable()
         try:
-            _pack(dataset, request, open_store, open_index, progress)
+            _pack(dataset, request, workers, progress)
         except BaseException:
             if dataset.born:
                 _take_back(dataset)
             raise
         return dataset.namespace.state()
-    finally:
-        index.close()
 
 
 def _take_back(dataset: Dataset) -> None:
@@ -78,8 +80,7 @@ def _take_back(dataset: Dataset) -> None:
 def _pack(
     dataset: Dataset,
     request: PackRequest,
-    open_store: Callable[[], ObjectStore],
-    open_index: Callable[[], KeyValueStore],
+    workers: PackingProcesses,
     progress: PackProgress,
 ) -> None:
     state = dataset.namespace.state()
@@ -90,24 +91,25 @@ def _pack(
         seed=request.seed,
         compare_with_index=bool(state.files or state.directories),
         checksum=request.checksum,
-        open_store=open_store,
-        open_index=open_index,
     )
-    workers = PackingProcesses(packing, request.jobs if request.order == "scatter" else 1)
+    progress.changed()
     try:
-        progress.changed()
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
-            _run(request, workers, commits, progress)
+            _run(request, packing, workers, commits, progress)
     finally:
-        workers.stop()
+        workers.stop()  # before anything is taken back
 
 
 def _run(
-    request: PackRequest, workers: PackingProcesses, commits: _Commits, progress: PackProgress
+    request: PackRequest,
+    packing: Packing,
+    workers: PackingProcesses,
+    commits: _Commits,
+    progress: PackProgress,
 ) -> None:
     surveyor = BackgroundThread(lambda: _survey_first(request, progress, commits))
     oddities = Oddities()
-    workers.start_feeding(_ordered_runs(request, oddities))
+    workers.start_feeding(packing, _ordered_runs(request, oddities))
     try:
         for report in workers.reports():
             surveyor.raise_failure()

@@ -5,23 +5,30 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from chunkstore.errors import Unavailable
+from chunkstore.stores.object_store import ObjectStore
 from dieselfs.packing.background import BackgroundThread
 from dieselfs.packing.source_tree import Run
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure, run_worker
+from metadata.kv.key_value_store import KeyValueStore
 
 _STOP_TIMEOUT_S = 5.0
 
 
 class PackingProcesses:
-    """Forked before this process starts any thread; fed by one thread, heard by another."""
+    """Forked before this process starts any thread, or uses a store's library, which may not survive a fork (`forked_store`); fed by one thread, heard by another."""
 
-    def __init__(self, packing: Packing, count: int) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], ObjectStore],
+        open_index: Callable[[], KeyValueStore],
+        count: int,
+    ) -> None:
         context = multiprocessing.get_context("fork")
         self._feeder: BackgroundThread | None = None
         self._connections: list[Connection] = []
@@ -29,24 +36,27 @@ class PackingProcesses:
         for number in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(packing, number, theirs, [*self._connections, ours])
+                target=_serve,
+                args=(open_store, open_index, number, theirs, [*self._connections, ours]),
             )
             process.start()
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
 
-    def start_feeding(self, runs: Iterator[Run]) -> None:
-        self._feeder = BackgroundThread(lambda: self._feed(runs))
+    def start_feeding(self, packing: Packing, runs: Iterator[Run]) -> None:
+        self._feeder = BackgroundThread(lambda: self._feed(packing, runs))
 
     def finish_feeding(self) -> None:
         if self._feeder is not None:
             self._feeder.join()
 
-    def _feed(self, runs: Iterator[Run]) -> None:
+    def _feed(self, packing: Packing, runs: Iterator[Run]) -> None:
         """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
         count = len(self._connections)
         try:
+            for connection in self._connections:
+                _sent(connection, packing)
             for number, run in enumerate(runs):
                 if not _sent(self._connections[number % count], run):
                     return
@@ -67,7 +77,7 @@ class PackingProcesses:
                     self._check_exit(self._processes[self._connections.index(connection)])
 
     def stop(self) -> None:
-        """Hang up and wait; a worker that does not end in time is killed."""
+        """Hang up and wait; a worker that does not end in time is killed. May be called again."""
         for connection in self._connections:
             with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
                 pipe.shutdown(socket.SHUT_RDWR)
@@ -75,8 +85,8 @@ class PackingProcesses:
             self._feeder is not None
         ):  # only then: it may be writing, and the number of a closed descriptor is used again
             self._feeder.wait()
-        for connection in self._connections:
-            connection.close()
+        while self._connections:
+            self._connections.pop().close()
         for process in self._processes:
             process.join(_STOP_TIMEOUT_S)
             if process.is_alive():
@@ -91,20 +101,24 @@ class PackingProcesses:
             )
 
 
-def _sent(connection: Connection, run: Run | None) -> bool:
+def _sent(connection: Connection, message: Packing | Run | None) -> bool:
     """False if the worker is gone: `reports` says so."""
     try:
-        connection.send(run)
+        connection.send(message)
     except OSError:
         return False
     return True
 
 
 def _serve(
-    packing: Packing, number: int, connection: Connection, inherited: Sequence[Connection]
+    open_store: Callable[[], ObjectStore],
+    open_index: Callable[[], KeyValueStore],
+    number: int,
+    connection: Connection,
+    inherited: Sequence[Connection],
 ) -> None:
     for (
         other
     ) in inherited:  # or a worker would hold the others' pipes open after their parent's end
         other.close()
-    run_worker(packing, number, connection)
+    run_worker(open_store, open_index, number, connection)

@@ -49,8 +49,6 @@ class Packing:
     """The dataset has content: skip unchanged files, and refuse a file where a directory is."""
     checksum: bool
     """Compare content instead of size and mtime."""
-    open_store: Callable[[], ObjectStore]
-    open_index: Callable[[], KeyValueStore]
 
 
 class ChunkReport(NamedTuple):
@@ -75,8 +73,13 @@ class WorkerFailure(NamedTuple):
     error: BaseException
 
 
-def run_worker(packing: Packing, number: int, connection: Connection) -> None:
-    """Serve runs from `connection` until None comes; then pack what is open and hang up."""
+def run_worker(
+    open_store: Callable[[], ObjectStore],
+    open_index: Callable[[], KeyValueStore],
+    number: int,
+    connection: Connection,
+) -> None:
+    """Serve runs from `connection`, which begins with how to pack them, until None comes; then pack what is open and hang up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and hangs up
     send_lock = threading.Lock()
 
@@ -85,7 +88,10 @@ def run_worker(packing: Packing, number: int, connection: Connection) -> None:
             connection.send(report)
 
     try:
-        _Worker(packing, number, send).serve(connection)
+        store = open_store()
+        packing: Packing = connection.recv()
+        index = open_index() if packing.compare_with_index else None
+        _Worker(packing, store, index, number, send).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone; what it did not commit stays invisible
     except BaseException as error:
@@ -99,21 +105,22 @@ class _Worker:
     def __init__(
         self,
         packing: Packing,
+        store: ObjectStore,
+        index: KeyValueStore | None,
         number: int,
         send: Callable[[ChunkReport | FileReport | WorkerFailure], None],
     ) -> None:
         self._packing = packing
         self._seed = packing.seed * 1000 + number
         self._send = send
-        self._namespace = (
-            Namespace(packing.open_index(), packing.dataset) if packing.compare_with_index else None
-        )
+        self._store = store
+        self._namespace = None if index is None else Namespace(index, packing.dataset)
         self._parents = ParentDirectories(self._namespace) if self._namespace else None
 
     def serve(self, connection: Connection) -> None:
         packing = self._packing
         with Uploader(
-            packing.open_store(),
+            self._store,
             packing.dataset.name,
             self._durable,
             on_bad_source=self._not_stored,

@@ -400,8 +400,8 @@ def test_processes_are_forked_before_progress_is_told_and_keep_an_order_that_is_
     events: list[object] = []
     real = pack_module.PackingProcesses
 
-    def processes(packing: worker_module.Packing, count: int) -> object:
-        made = real(packing, count)
+    def processes(open_store: Any, open_index: Any, count: int) -> object:
+        made = real(open_store, open_index, count)
         events.append(count)
         return made
 
