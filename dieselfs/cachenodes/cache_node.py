@@ -20,16 +20,12 @@ from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory
-from dieselfs.cachenodes.dataset_chunks import (
-    STORE_READS,
-    DatasetChunks,
-    NodeParts,
-    NodeTraffic,
-)
+from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
+from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.ring_topic import RingTopic
-from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.cachenodes.store_reads import STORE_READS, StoreReads
 from dieselfs.errors import ConfigError, NoRoom
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
@@ -74,25 +70,38 @@ class CacheNode:
         self._tier = settings.ssd.open()
         self._lock = threading.Lock()
         self._datasets: OrderedDict[str, DatasetChunks] = OrderedDict()
-        self._memory, self._traffic = ChunkMemory(settings.memory_bytes), NodeTraffic()
-        reads = threading.BoundedSemaphore(STORE_READS)
-        self._parts = NodeParts(
-            *(store, self._tier, self._memory, SingleFlight(), reads, self._traffic, self._status)
-        )
         self._occupied = 0.0, 0
         """When the SSD was looked at, and the bytes that were occupied then."""
-        self._tier.wait_until_open(OPEN_S)
         self._server: PeerServer | None = None
         self._heartbeat: LeaseHeartbeat | None = None
+        self._tier.wait_until_open(OPEN_S)
         try:
+            self._budget_bytes = _budget_bytes(settings, self._tier)
+            self._parts = self._made_of(store)
             self._begin()
         except BaseException:
             self.close(0.0)
             raise
 
+    def _made_of(self, store: ObjectStore) -> NodeParts:
+        reads = StoreReads(store, self._tier.store_took)
+
+        def excess() -> int:
+            return reads.bytes - (
+                0 if self._server is None else self._server.statistics().sent_bytes
+            )
+
+        return NodeParts(
+            store,
+            reads,
+            self._tier,
+            ChunkMemory(self._settings.memory_bytes),
+            RangeAllowance(self._budget_bytes, excess),
+            self._status,
+        )
+
     def _begin(self) -> None:
         settings = self._settings
-        self._budget_bytes = _budget_bytes(settings, self._tier)
         directory = None
         topic = str(RingTopic(settings.ring))
         if settings.leases is not None:
@@ -145,15 +154,15 @@ class CacheNode:
             return found
 
     def status(self) -> NodeStatus:
-        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD. At most a second old."""
+        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD, and `budget_bytes` is 0 while that is out of service. At most a second old."""
         return self._status()
 
     def statistics(self) -> CacheNodeStatistics:
         assert self._server is not None
         return CacheNodeStatistics(
-            from_store_bytes=self._traffic.from_store_bytes,
-            from_ssd_bytes=self._traffic.from_ssd_bytes,
-            memory_bytes=self._memory.held[1],
+            from_store_bytes=self._parts.reads.bytes,
+            from_ssd_bytes=self._parts.from_ssd_bytes,
+            memory_bytes=self._parts.memory.held[1],
             datasets=len(self._datasets),
             tier=self._tier.statistics(),
             server=self._server.statistics(),
@@ -192,13 +201,14 @@ class CacheNode:
             self._tier.call(lambda: names.name(dataset.id, dataset.name), 0)
 
     def _status(self) -> NodeStatus:
-        pieces, _ = self._memory.held
+        held_bytes = self._occupied_bytes()  # may find that it is out of service
+        in_service = self._tier.segments is not None
         return NodeStatus(
-            budget_bytes=self._budget_bytes,
-            held_bytes=self._occupied_bytes(),
-            pieces=pieces,
-            from_store_bytes=self._traffic.from_store_bytes,
-            from_peers_bytes=self._traffic.from_ssd_bytes,
+            budget_bytes=self._budget_bytes if in_service else 0,
+            held_bytes=held_bytes if in_service else 0,
+            pieces=self._parts.memory.held[0],
+            from_store_bytes=self._parts.reads.bytes,
+            from_peers_bytes=self._parts.from_ssd_bytes,
         )
 
     def _occupied_bytes(self) -> int:

@@ -56,6 +56,11 @@ class ChunkMemory:
         """`content` keeps alive no more than itself."""
         self._put(part, content)
 
+    def forget_part(self, part: Part) -> None:
+        with self._lock:
+            before = self._kept.pop(part, None)
+            self._bytes -= 0 if before is None else _size(before)
+
     @property
     def held(self) -> tuple[int, int]:
         """(how many, bytes) now."""

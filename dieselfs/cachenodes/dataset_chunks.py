@@ -7,10 +7,9 @@ the SSD is out of service nothing would be kept, and who wants parts is told to 
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef, decode_preamble
@@ -22,15 +21,13 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.tier import Offer, SsdTier
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
+from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import NoRoom
 from dieselfs.node_memory.piece import Piece, is_whole
 from dieselfs.peercache.held_chunks import NodeStatus
 
-STORE_READS: Final = 24
-"""At a time, of all datasets of a node."""
-_STORE_WAIT_S: Final = 5.0
-"""For one of them. Later the client had better read the store itself: this node's does not answer, or not fast enough."""
 BURST_S: Final = 1.0
 _BURST: Final = 4
 """When a quarter of a chunk was asked for by parts within `BURST_S`, the chunk is read."""
@@ -40,24 +37,19 @@ _BLOCK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True, eq=False)
-class NodeTraffic:
-    """Bytes since the node began. Counted by all threads without a lock: see `NodeMemory`."""
-
-    from_store_bytes: int = 0
-    from_ssd_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class NodeParts:
     """What the datasets of a node have in common."""
 
     store: ObjectStore
+    reads: StoreReads
+    """Of the same store."""
     tier: SsdTier
     memory: ChunkMemory
-    flights: SingleFlight
-    reads: threading.BoundedSemaphore
-    traffic: NodeTraffic
+    allowance: RangeAllowance
     status: Callable[[], NodeStatus]
+    flights: SingleFlight = field(default_factory=SingleFlight)
+    from_ssd_bytes: int = 0
+    """Counted by all threads without a lock: see `NodeMemory`."""
 
 
 class DatasetChunks:
@@ -114,40 +106,43 @@ class DatasetChunks:
         else:
             self._bring_part(chunk, _part_of(piece))
 
-    def _bring_whole(self, chunk: ChunkRef) -> None:
+    def _bring_whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> None:
         if self.payload(chunk.id) is not None:  # by who was before us
             return
         data = self._read_ssd(chunk.id.value, 0, None)
         if data is None:
-            self._fetch(chunk)
+            self._fetch(chunk, is_admitted)
             return
         head_bytes = decode_preamble(data).head_bytes
         if (head_bytes, len(data)) != (chunk.head_bytes, chunk.head_bytes + chunk.payload_bytes):
             raise Corrupt(f"chunk {chunk.id} has other lengths than were asked for")
-        self._node.traffic.from_ssd_bytes += len(data)
         self._keep_whole(chunk, data)
 
     def _bring_part(self, chunk: ChunkRef, part: Part) -> None:
+        node, id = self._node, chunk.id.value
         data = self._read_ssd(*part)
         if data is not None:
-            self._node.traffic.from_ssd_bytes += len(data)
-            self._node.memory.put_part(part, data)
+            node.memory.put_part(part, data)
             return
-        if self._node.tier.segments is None:
-            raise NoRoom("the SSD is out of service")
-        self._node.flights.run(chunk.id.value, lambda: self._bring_whole(chunk))
+        if not node.flights.is_under_way(id):
+            if not self._is_admitted(chunk):
+                raise NoRoom("the chunk would not be kept")
+            if not node.allowance.grants(part[2], chunk.head_bytes + chunk.payload_bytes):
+                raise NoRoom("too much was read of the store in vain")
+        node.flights.run(id, lambda: self._bring_whole(chunk, is_admitted=True))
         payload = self.payload(chunk.id)
         if payload is not None:
             start = part[1] - chunk.head_bytes
             copy = bytes(payload[start : start + part[2]])
             self._node.memory.put_part(part, memoryview(copy))
 
-    def _fetch(self, chunk: ChunkRef) -> None:
+    def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> None:
         """The whole chunk from the store."""
         data = self._read_store(chunk, 0, None)
         self._reader.verified(data, chunk)
         self._keep_whole(chunk, data)
-        self._offer(chunk, 0, data, is_end=True)
+        if is_admitted or self._is_admitted(chunk):
+            self._offer(chunk, 0, data, is_end=True)
 
     def _keep_whole(self, chunk: ChunkRef, data: memoryview) -> None:
         whole = WholeChunk(data[: chunk.head_bytes], data[chunk.head_bytes :])
@@ -158,33 +153,41 @@ class DatasetChunks:
         part, file = _part_of(piece), piece.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
-        data = self._read_ssd(*part)
-        if data is not None:
+        try:
+            data = self._large_part(piece.chunk, part)
+            verify_blocks(data, file, piece.start, hashes)
+        except Corrupt:  # it may have come so from the store, which may be whole again
+            self._forget_large(piece.chunk, part)
+            data = self._large_part(piece.chunk, part)
             try:
                 verify_blocks(data, file, piece.start, hashes)
             except Corrupt:
-                data = None  # it came so from the store, which may be whole again
-            else:
-                self._node.traffic.from_ssd_bytes += len(data)
-        if data is None:
-            data = self._from_blocks(piece.chunk, part)
-            if len(data) != piece.length:
-                raise Corrupt(f"chunk {piece.chunk.id} ends inside a file")
-            verify_blocks(data, file, piece.start, hashes)
+                self._forget_large(piece.chunk, part)
+                raise
         self._node.memory.put_part(part, data)
+
+    def _large_part(self, chunk: ChunkRef, part: Part) -> memoryview:
+        data = self._read_ssd(*part)
+        return self._from_blocks(chunk, part) if data is None else data
+
+    def _forget_large(self, chunk: ChunkRef, part: Part) -> None:
+        """What memory and SSD have of a part that is wrong."""
+        self._node.tier.forget(chunk.id.value)
+        for key in _blocks(chunk, part):
+            self._node.memory.forget_part(key)
 
     def _from_blocks(self, chunk: ChunkRef, part: Part) -> memoryview:
         """Each block is read from the store once, however many pieces it is a part of."""
         _, start, length = part
         found = bytearray()
-        for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
-            block = self._block(chunk, begin)
-            found += block[max(0, start - begin) : start + length - begin]
+        for key in _blocks(chunk, part):
+            begin = key[1]
+            found += self._block(chunk, key)[max(0, start - begin) : start + length - begin]
+        if len(found) != length:
+            raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return memoryview(found).toreadonly()
 
-    def _block(self, chunk: ChunkRef, begin: int) -> memoryview:
-        end = min(begin + _BLOCK_BYTES, chunk.head_bytes + chunk.payload_bytes)
-        key: Part = chunk.id.value, begin, end - begin
+    def _block(self, chunk: ChunkRef, key: Part) -> memoryview:
         memory = self._node.memory
         for _ in range(3):  # it may have left again before we have looked
             block = memory.part(key)
@@ -201,35 +204,28 @@ class DatasetChunks:
             data = self._read_store(chunk, key[1], key[2])
             if len(data) != key[2]:
                 raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-            is_end = key[1] + key[2] == chunk.head_bytes + chunk.payload_bytes
-            self._offer(chunk, key[1], data, is_end=is_end)
+            if self._is_admitted(chunk):
+                is_end = key[1] + key[2] == chunk.head_bytes + chunk.payload_bytes
+                self._offer(chunk, key[1], data, is_end=is_end)
         self._node.memory.put_part(key, data)
 
     def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
-        return self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
+        data = self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
+        self._node.from_ssd_bytes += 0 if data is None else len(data)
+        return data
+
+    def _is_admitted(self, chunk: ChunkRef) -> bool:
+        return self._node.tier.admits(self._dataset.id, chunk.id.value)
 
     def _offer(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
-        tier = self._node.tier
-        segments = tier.segments
-        if segments is not None and tier.admits(self._dataset.id, chunk.id.value):
+        segments = self._node.tier.segments
+        if segments is not None:
             first = begin // segments.segment_bytes
-            tier.offer(Offer(self._dataset.id, chunk.id.value, first, data, is_end))
+            self._node.tier.offer(Offer(self._dataset.id, chunk.id.value, first, data, is_end))
 
     def _read_store(self, chunk: ChunkRef, begin: int, length: int | None) -> memoryview:
         key = chunk_key(self._dataset.name, chunk.id)
-        node = self._node
-        if not node.reads.acquire(timeout=_STORE_WAIT_S):
-            raise NoRoom("too many reads of the store wait")
-        try:
-            began = time.monotonic()
-            data = (
-                node.store.get(key) if length is None else node.store.get_range(key, begin, length)
-            )
-            node.tier.store_took(time.monotonic() - began, len(data))
-        finally:
-            node.reads.release()
-        node.traffic.from_store_bytes += len(data)
-        return memoryview(data)
+        return memoryview(self._node.reads.read(key, begin, length))
 
     def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
         """Whether so much of a chunk is asked for by parts that it had better be read."""
@@ -249,3 +245,11 @@ def _part_of(piece: Piece) -> Part:
     assert piece.file is not None
     begin = piece.chunk.head_bytes + piece.file.offset + piece.start
     return piece.chunk.id.value, begin, piece.length
+
+
+def _blocks(chunk: ChunkRef, part: Part) -> Iterator[Part]:
+    """Those of a large chunk's object that a part touches."""
+    id, start, length = part
+    object_bytes = chunk.head_bytes + chunk.payload_bytes
+    for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
+        yield id, begin, min(_BLOCK_BYTES, object_bytes - begin)

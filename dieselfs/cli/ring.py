@@ -68,6 +68,7 @@ def _record(node: RingNode) -> dict[str, Any]:
     status = asdict(node.status)
     return {
         **record,
+        "ssd_in_service": bool(status["budget_bytes"]),
         "ssd_bytes": status["budget_bytes"],
         "ssd_used_bytes": status["held_bytes"],
         "served_bytes": status["served_bytes"],
@@ -81,13 +82,15 @@ def _row(node: RingNode, output: Output) -> list[str]:
     status = node.status
     if status is None:
         return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
-    sizes = (status.budget_bytes, status.held_bytes, status.served_bytes)
+    sizes = (status.budget_bytes, status.held_bytes)
+    state = f"answers in {node.answered_in_s * 1e3:.1f} ms"
     return [
         node.member.id,
         f"{node.share:.1%}",
-        *map(output.size, sizes),
+        *(map(output.size, sizes) if status.budget_bytes else ["", ""]),
+        output.size(status.served_bytes),
         str(status.served_requests),
         output.size(status.from_peers_bytes),
         output.size(status.from_store_bytes),
-        f"answers in {node.answered_in_s * 1e3:.1f} ms",
+        state if status.budget_bytes else f"{state}, its SSD is out of service",
     ]

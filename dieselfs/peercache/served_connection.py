@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.frame_stream import FrameReceiver
 from dieselfs.peercache.frames import decode_request, encode_answer
 from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
@@ -146,13 +147,13 @@ class ServedConnection:
     def _answer(self, number: int, request: Request) -> None:
         """Whatever is not a file that is held."""
         parts: Sequence[memoryview] = ()
+        pieces: Sequence[Piece] = ()
         try:
             if isinstance(request, Read):
                 found = held_ranges(self.held, request)
                 if found is None:
-                    if self._begin_slow(number, request):
-                        return
                     answer: Answer = NotHeld()
+                    pieces = self._to_bring(request)
                 else:
                     answer, parts = _DATA, found
             elif isinstance(request, Ping):
@@ -161,17 +162,20 @@ class ServedConnection:
                 answer = self._enroll(request)
         except Exception as error:
             answer = _failed(error)
+        if pieces and self._begin_slow(number, request, pieces):
+            return
         bulk_bytes = sum(map(len, parts))
         self._send(encode_answer(number, answer, bulk_bytes), parts, bulk_bytes)
 
-    def _begin_slow(self, number: int, read: Read) -> bool:
-        """False if nobody will bring what is missing."""
+    def _to_bring(self, read: Read) -> Sequence[Piece]:
+        """Nothing, if nobody may bring what is missing."""
         pieces = missing_pieces(self.held, read)
-        if not pieces or len(self._slow) >= _MAX_SLOW:
-            return False
         # What is being fetched just now is worth the wait also for who must not let it be fetched.
-        if not (read.may_fetch or all(map(self.held.is_coming, pieces))):
-            return False
+        is_worth_it = read.may_fetch or all(map(self.held.is_coming, pieces))
+        return pieces if is_worth_it and len(self._slow) < _MAX_SLOW else ()
+
+    def _begin_slow(self, number: int, read: Request, pieces: Sequence[Piece]) -> bool:
+        """False if there is too much to bring. `OSError` if the client has gone."""
         # From now on its time does not count against us (`pace`). Said before it is begun: nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)

@@ -14,10 +14,11 @@ from benchmarks.shared_disk import SharedDisk
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cachenodes.cache_node import CacheNode
-from dieselfs.cachenodes.dataset_chunks import STORE_READS
+from dieselfs.cachenodes.cache_node import WORKERS, CacheNode
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
+from dieselfs.cachenodes.ring_status import ring_nodes
 from dieselfs.cachenodes.ring_store import RingStore
+from dieselfs.cachenodes.store_reads import STORE_READS
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.ssd_tier import SsdSettings, shared_tier
@@ -46,8 +47,8 @@ class HangingStore(ReadWrapper):
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
-    """30 chunks of 100 KB and more."""
-    return make_dataset(tmp_path_factory.mktemp("dataset"), 60, 100_000, 200_000)
+    """80 chunks of 100 KB and more."""
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 160, 100_000, 200_000)
 
 
 @contextmanager
@@ -69,26 +70,34 @@ def served(
             client.close()
 
 
-def test_while_the_store_hangs_the_ssd_is_read(dataset: PeerDataset, tmp_path: Path) -> None:
+def test_while_the_store_hangs_the_ssd_is_read(
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cachenodes.store_reads.WAIT_S", 1000.0)
     store = HangingStore(dataset.disk)
     with served(dataset, tmp_path / "ssd", store) as (node, client):
         warm, *cold = client.chunks
         client.source.whole(warm)
         assert node._tier.wait_until_written(30)
-        node._memory._kept.clear()
+        node._parts.memory._kept.clear()
         store.answers.clear()
+        others = [RingClient(dataset, [node.member.address]) for _ in range(2)]
+        assert len(cold) > WORKERS, "more than the node has threads"
         with ThreadPoolExecutor(len(cold)) as threads:
-            wanted = [threads.submit(client.source.whole, chunk) for chunk in cold]
-            for _ in range(min(STORE_READS, len(cold))):
+            wanted = [
+                threads.submit(others[at % 2].source.whole, chunk) for at, chunk in enumerate(cold)
+            ]
+            for _ in range(STORE_READS):
                 assert store.waiting.acquire(timeout=30)
             head, payload = client.source.whole(warm)
             assert len(head) + len(payload) == warm.head_bytes + warm.payload_bytes
             assert node.statistics().from_ssd_bytes == warm.head_bytes + warm.payload_bytes
-            assert not any(one.done() for one in wanted)
+            assert client.source.statistics().bytes_from_store == 0
             store.answers.set()
             for one in wanted:
                 one.result(60)
-        assert client.source.statistics().bytes_from_store == 0
+        for other in others:
+            other.close()
 
 
 def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
@@ -98,10 +107,14 @@ def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
     (tmp_path / "ssd").write_text("this is no folder")
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         assert not node.statistics().tier.in_service
+        [shown] = ring_nodes(client.settings)
+        assert shown.status is not None
+        assert (shown.status.budget_bytes, shown.status.held_bytes) == (0, 0)
+        assert node.member.weight == 128, "its share is what it was"
         for chunk in client.chunks:
             client.source.whole(chunk)
         assert client.source.statistics().bytes_from_store == 0
-        node._memory._kept.clear()
+        node._parts.memory._kept.clear()
         for file in client.files[:5]:
             read = client.source.read(file, 0, file.length)
             assert read == client.reader.read(file, 0, file.length)
@@ -114,7 +127,7 @@ def test_what_a_node_sends_wrong_is_read_from_the_store(
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         first, second = client.chunks[:2]
         client.source.whole(first)
-        whole = node._memory.whole(first.id.value)
+        whole = node._parts.memory.whole(first.id.value)
         assert whole is not None
         wrong = bytearray(whole.payload)
         wrong[1000] ^= 1

@@ -14,12 +14,15 @@ import pytest
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, Unavailable
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, WholeChunk
-from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts, NodeTraffic
+from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
+from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
+from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import NoRoom
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.held_chunks import HeldRanges, NodeStatus
@@ -46,7 +49,9 @@ class CountedStore(MemoryObjectStore):
 
 
 class Node:
-    def __init__(self, tier: SsdTier, memory_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, tier: SsdTier, memory_bytes: int = 64 << 20, allowed_bytes: int = BUDGET
+    ) -> None:
         packed = Packed()
         writer = packed.writer(target_bytes=1 << 20)
         for number in range(40):
@@ -57,12 +62,14 @@ class Node:
         self.refs = [chunk.ref for chunk in packed.chunks]
         self.tier = tier
         self.memory = ChunkMemory(memory_bytes)
-        self.traffic = NodeTraffic()
-        parts = NodeParts(
-            *(self.store, tier, self.memory, SingleFlight()),
-            *(threading.BoundedSemaphore(4), self.traffic, NodeStatus),
+        self.reads = StoreReads(self.store, tier.store_took)
+        self.sent_bytes = 0
+        self.parts = NodeParts(
+            *(self.store, self.reads, tier, self.memory),
+            RangeAllowance(allowed_bytes, lambda: self.reads.bytes - self.sent_bytes),
+            NodeStatus,
         )
-        self.chunks = DatasetChunks(DATASET, parts)
+        self.chunks = DatasetChunks(DATASET, self.parts)
 
     def object(self, ref: ChunkRef) -> bytes:
         return MemoryObjectStore.get(self.store, chunk_key(DATASET.name, ref.id))
@@ -112,7 +119,7 @@ def test_a_chunk_comes_from_the_store_once_and_then_from_the_ssd(tier: SsdTier) 
     node.chunks.bring(Piece(ref))
     assert node.store.gets == []
     assert node.chunks.payload(ref.id) == node.payload(ref)
-    assert node.traffic.from_ssd_bytes == len(node.object(ref))
+    assert node.parts.from_ssd_bytes == len(node.object(ref))
 
 
 def test_many_who_want_a_chunk_read_it_once(tier: SsdTier) -> None:
@@ -146,12 +153,12 @@ def test_a_part_costs_a_part_of_the_ssd_and_several_cost_the_chunk(tier: SsdTier
         return b"".join(parts)
 
     assert read(1000, 100_000) == node.payload(ref)[1000:101_000]
-    assert node.traffic.from_ssd_bytes == 100_000
+    assert node.parts.from_ssd_bytes == 100_000
     for number in range(8):
         start = 1000 + number * 100_000
         assert read(start, 100_000) == node.payload(ref)[start : start + 100_000]
     assert node.chunks.payload(ref.id) is not None, "a burst brings the chunk"
-    assert node.traffic.from_ssd_bytes < 3 * ref.payload_bytes
+    assert node.parts.from_ssd_bytes < 3 * ref.payload_bytes
     assert node.store.gets == []
 
 
@@ -188,6 +195,66 @@ def test_without_its_ssd_a_node_passes_chunks_on_and_leaves_parts_to_the_store(
     assert node.store.gets == []
     node.chunks.bring(Piece(ref))
     assert node.chunks.payload(ref.id) == node.payload(ref)
+
+
+def test_a_part_of_what_is_not_admitted_is_left_to_the_store(tier: SsdTier) -> None:
+    tier.admission = RejectFirst()
+    node = Node(tier)
+    ref = node.refs[0]
+    request = ReadFile(ref, 1000, 500, True)
+    [part] = missing_pieces(node.chunks, request)
+    with pytest.raises(NoRoom):
+        node.chunks.bring(part)
+    assert node.store.gets == []
+    node.chunks.bring(part)
+    assert tier.wait_until_written(30)
+    node.memory.__init__(64 << 20)  # type: ignore[misc]
+    node.chunks.bring(part)
+    assert len(node.store.gets) == 1, "the second miss brings it onto the SSD"
+    found = held_ranges(node.chunks, request)
+    assert found is not None
+    assert b"".join(found) == node.payload(ref)[1000:1500]
+
+
+def test_no_more_is_read_in_vain_than_may_be(tier: SsdTier) -> None:
+    first = Node(tier).refs[0]
+    node = Node(tier, allowed_bytes=first.head_bytes + first.payload_bytes)
+    [part], [other] = (
+        missing_pieces(node.chunks, ReadFile(ref, 0, 500, True)) for ref in node.refs[:2]
+    )
+    node.chunks.bring(part)
+    with pytest.raises(NoRoom):
+        node.chunks.bring(other)
+    node.sent_bytes = first.payload_bytes
+    node.chunks.bring(other)
+    assert len(node.store.gets) == 2
+
+
+def test_a_piece_of_a_large_file_that_came_damaged_from_the_store_is_asked_for_again(
+    tier: SsdTier,
+) -> None:
+    content, packed = random.Random(5).randbytes(20 << 20), Packed()
+    writer = packed.writer(target_bytes=1 << 20)
+    writer.add_file(b"large", content, 0o644, 0)
+    writer.flush()
+    node = Node(tier)
+    packed.store_in(node.store)
+    [file] = packed.extents().values()
+    key = chunk_key(DATASET.name, file.chunk.id)
+    sound = MemoryObjectStore.get(node.store, key)
+    wrong = bytearray(sound)
+    wrong[file.chunk.head_bytes + (9 << 20)] ^= 1
+    node.store.delete(key)
+    node.store.create(key, [wrong])
+    pieces = [Piece(file.chunk, file, number) for number in range(3)]
+    for piece in pieces[:2]:
+        node.chunks.bring(piece)
+    with pytest.raises(Corrupt):
+        node.chunks.bring(pieces[2])
+    node.store.delete(key)
+    node.store.create(key, [sound])
+    node.chunks.bring(pieces[2])
+    assert node.chunks.piece(pieces[2]) == content[8 << 20 : 12 << 20]
 
 
 def test_what_is_damaged_in_the_store_is_not_kept(tier: SsdTier) -> None:

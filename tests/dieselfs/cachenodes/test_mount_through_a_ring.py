@@ -46,7 +46,7 @@ def mounted(
         "DIESELFS_INDEX": f"lmdb://{folder}/index",
         "DIESELFS_SNAPSHOTS": str(dataset.snapshot.parent),
     }
-    said = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, timeout=60)
     try:
         yield mountpoint
     except BaseException:

@@ -14,6 +14,7 @@ import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound, Unavailable
+from chunkstore.stores.object_store import Buffer
 from dieselfs.errors import LocalFileError, MasterGone, NoRoom, PeerFailed, PeerRefused
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache import peer_server, served_connection
@@ -42,6 +43,8 @@ from dieselfs.peercache.peer_connection import shake_hands
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.runtime import Address, Listener, Stream
 from dieselfs.peercache.secret import TaskSecret
+from dieselfs.peercache.served_connection import ServedConnection, Service
+from dieselfs.peercache.slow_answers import SlowAnswers
 from tests.dieselfs.peercache.plain_chunks import (
     PlainChunks,
     chunk,
@@ -365,6 +368,33 @@ def test_a_client_that_takes_nothing_holds_up_nobody(
         assert isinstance(ask(ReadFile(chunk(number), 0, 10, True)), Data)
     wait_for(lambda: server.statistics().connections == 1, "the greedy client is let go")
     greedy.close()
+
+
+def test_a_client_that_has_gone_is_no_surprise(
+    held: PlainChunks, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gone:
+        """Its last request is there still."""
+
+        def __init__(self) -> None:
+            self.left = encode_request(1, ReadFile(MISSING, 0, 10, True))
+
+        def receive_into(self, target: memoryview, timeout_s: float, *, at_least: int = 1) -> int:
+            part, self.left = self.left[: len(target)], self.left[len(target) :]
+            target[: len(part)] = part
+            return len(part)
+
+        def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+            raise ConnectionResetError("gone")
+
+        def close(self) -> None: ...
+
+    slow = SlowAnswers(RUNTIME, 1, 1)
+    service = Service(held, slow, None, held.status)
+    with pytest.raises(ConnectionResetError):
+        ServedConnection(RUNTIME, Gone(), "client", service).serve()
+    assert not caplog.records
+    assert held.brought == []
 
 
 def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:

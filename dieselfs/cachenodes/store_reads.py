@@ -1,0 +1,107 @@
+"""The store as a cache node reads it: so many reads at a time for all its datasets, counted, and not waited for when it hangs.
+
+Who waits here holds a thread of the node that could read the SSD for somebody else. So nobody waits for a store of which nothing comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from chunkstore.errors import ChunkStoreError, NotFound
+from chunkstore.stores.object_store import Buffer, ObjectStore
+from dieselfs.errors import NoRoom
+
+log = logging.getLogger(__name__)
+
+STORE_READS: Final = 24
+"""At a time."""
+WAIT_S: Final = 5.0
+"""For one's turn. Later the client had better read the store itself: it is not fast enough for all that this node is asked."""
+HANGS_S: Final = 2.0
+"""All are under way, and for so long none has come back: nobody waits for a turn until one has."""
+
+
+class StoreReads:
+    """Thread-safe."""
+
+    def __init__(self, store: ObjectStore, took: Callable[[float, int], None]) -> None:
+        """`took` is told of each read: seconds and bytes."""
+        self._store, self._took = store, took
+        self._changed = threading.Condition()
+        self._under_way = 0
+        self._answered = 0.0
+        """When the store has last answered, or was asked again after a pause."""
+        self._is_out = self._lacks = False
+        """And that was said."""
+        self.bytes = 0
+        """That were read."""
+
+    def read(self, key: str, begin: int, length: int | None) -> Buffer:
+        """A part of an object, all of it for None. Raises `NoRoom` if there are too many, or what the store does."""
+        with self._turn():
+            began = time.monotonic()
+            try:
+                data = (
+                    self._store.get(key)
+                    if length is None
+                    else self._store.get_range(key, begin, length)
+                )
+            except NotFound as error:
+                self._note_lack(error)
+                raise
+            except ChunkStoreError as error:
+                self._note_failure(error)
+                raise
+            self._took(time.monotonic() - began, len(data))
+            self._note_answer(len(data))
+        return data
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._changed:
+            deadline = time.monotonic() + WAIT_S
+            while self._under_way >= STORE_READS:
+                left_s = min(deadline, self._answered + HANGS_S) - time.monotonic()
+                if left_s <= 0:
+                    raise NoRoom("too many reads of the store wait")
+                self._changed.wait(left_s)
+            if not self._under_way:
+                self._answered = time.monotonic()
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify()
+
+    def _note_answer(self, length: int) -> None:
+        with self._changed:
+            self._answered = time.monotonic()
+            self.bytes += length
+            was_out, self._is_out = self._is_out, False
+        if was_out:
+            log.warning("the store answers again")
+
+    def _note_failure(self, error: ChunkStoreError) -> None:
+        with self._changed:
+            was_out, self._is_out = self._is_out, True
+        if not was_out:
+            log.warning(
+                "the store fails, so clients read what the SSD lacks by themselves: %s", error
+            )
+
+    def _note_lack(self, error: NotFound) -> None:
+        with self._changed:
+            self._answered = time.monotonic()
+            has_lacked, self._lacks = self._lacks, True
+        if not has_lacked:
+            log.warning(
+                "a client asks for what this node's store does not have: %s (is it the client's store, and does the dataset exist still?)",
+                error,
+            )
