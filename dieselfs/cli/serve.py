@@ -20,6 +20,8 @@ from dieselfs.errors import LocalFileError, UsageError
 if TYPE_CHECKING:
     from dieselfs.cachenodes.node_settings import CacheNodeSettings
 
+log = logging.getLogger(__name__)
+
 DEFAULT_PORT: Final = 7700
 PATIENCE_S: Final = 10.0
 """With the store: less than clients have with a node, so that they hear of a failure and ask the store themselves."""
@@ -91,13 +93,17 @@ def serve(invocation: Invocation, **options: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     found_by = "in the index's Redis" if settings.leases else "by a list that has it"
-    logging.getLogger(__name__).info(
+    log.info(
         "ready: %s of ring %s, %s on %s, found %s",
         *(settings.id, settings.ring, human_size(node.budget_bytes), settings.ssd.folder),
         found_by,
     )
     ended.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what takes seconds
+    log.info("ending")
     node.close(CLOSE_S)
+    log.info("ended")
 
 
 def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:

@@ -304,6 +304,11 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
         [shown] = ring_nodes(client.settings)
         assert shown.status is not None
         assert shown.status.from_peers_bytes == client.object_bytes, "from its SSD"
+        assert node.process is not None
+        while node.process.poll() is None:  # however often it is told to
+            node.process.send_signal(signal.SIGTERM)
+        assert node.process.returncode == 0
+        assert node.log.rstrip().endswith("ended")
 
 
 def test_large_files_leave_the_store_once(tmp_path: Path) -> None:
