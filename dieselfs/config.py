@@ -27,7 +27,7 @@ from typing import Any, Final
 from dieselfs.errors import ConfigError
 from metadata.url_secrets import redacted as redacted
 
-_SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction")
+_SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
 _KEYS: Final = ("store", "index", "snapshots")
 _WITHOUT_DEFAULT: Final = ("ring", "ring_secret_file", *_SSD_KEYS)
 """What need not be said at all."""
@@ -73,6 +73,7 @@ class Config:
     ssd_size: Setting | None = None
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None
+    ssd_warmup: Setting | None = None
 
     @property
     def snapshot_folder(self) -> Path:
@@ -105,6 +106,7 @@ def load_config(
         ssd_size=said["ssd_size"],
         ssd_admission=said["ssd_admission"],
         ssd_eviction=said["ssd_eviction"],
+        ssd_warmup=said["ssd_warmup"],
     )
 
 

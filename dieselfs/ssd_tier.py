@@ -7,7 +7,9 @@ node share one tier without being told each time. In a process, all of one folde
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -20,23 +22,31 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_reader import ChunkReader, Expected
 from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
 from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import Order
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
-from dieselfs.byte_sizes import parse_size
+from dieselfs.byte_sizes import human_size, parse_size
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
 from dieselfs.node_memory.task_folder import VARIABLE
 from dieselfs.ssd_options import ADMISSIONS, NONE, AdmissionName, SsdOptions
 
+log = logging.getLogger(__name__)
+
 Name = TypeVar("Name", bound=str)
 EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
 _SHARE_OF_FREE: Final = 0.8
 """Of the file system, for a tier that nobody has given a size."""
+_LEAST_FREE_BYTES: Final = 16 << 20
+"""Below, a tier of that share would hold two regions at most."""
+_ANOTHER_FOLDER: Final = "name a folder on a local SSD that is yours"
 _LOOK_TIMEOUT_S: Final = 2.0
+_YES: Final = ("1", "yes", "true", "on")
+_NO: Final = ("0", "no", "false", "off")
 _DRAIN_S: Final = 0.5
 """For what is still to be written when the process ends."""
 
@@ -50,19 +60,18 @@ class SsdSettings:
     """None: what was said when the folder was last opened with a size, or else a share of what is free."""
     admission: AdmissionName = "all"
     eviction: Order = "lru"
+    warmup: bool = False
+    """Bring the dataset that is read onto it in the background: `dieselfs.background_warmup`."""
+    only_looks: bool = False
+    """A folder that has a size keeps it, whatever `budget_bytes` is."""
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
 
     def open_segments(self) -> SegmentStore:
         """Blocks; `OSError`, `lmdb.Error`, `ValueError` if it can't be had."""
-        budget_bytes = self.budget_bytes
-        if budget_bytes is None and not (self.folder / "budget").exists():
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            free = os.statvfs(self.folder)
-            budget_bytes = int(free.f_bavail * free.f_frsize * _SHARE_OF_FREE)
         return SegmentStore(
             self.folder,
             index_folder(self.folder),
-            budget_bytes,
+            self._budget_bytes(),
             segment_bytes=self.segment_bytes,
             order=self.eviction,
             limits_of=LimitsFolder(self.folder).of,
@@ -74,23 +83,45 @@ class SsdSettings:
         return SsdTier(self.open_segments, self.folder, admission)
 
     def check(self) -> None:
-        """`ConfigError` for a folder that can't be one, where somebody watches; an SSD that does not answer is no reason."""
+        """`ConfigError` for a folder that can't be one, or too small a size, where somebody watches; an SSD that does not answer, or is full, is no reason."""
         try:
             problem = CallThreads("ssd-look", 1).run(self._problem, _LOOK_TIMEOUT_S)
         except TimeoutError:
             return
         if problem:
-            raise ConfigError(
-                f"the SSD tier {self.folder}: {problem}",
-                "name a folder on a local SSD that is yours",
-            )
+            raise ConfigError(f"the SSD tier {self.folder}: {problem[0]}", problem[1])
 
-    def _problem(self) -> str:
+    def _problem(self) -> tuple[str, str] | None:
+        """What is wrong, and what to do."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            return error.strerror or str(error)
-        return "" if os.access(self.folder, os.W_OK | os.X_OK) else "you may not write there"
+            return error.strerror or str(error), _ANOTHER_FOLDER
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            return "you may not write there", _ANOTHER_FOLDER
+        try:
+            RegionFiles(self.folder, self._budget_bytes(), self.segment_bytes)
+        except ValueError as error:
+            return str(error), "give it more with --ssd-size"
+        except OSError as error:
+            log.debug("the SSD tier %s can't be opened now: %s", self.folder, error)
+        return None
+
+    def _budget_bytes(self) -> int | None:
+        """None: as it was said before. `OSError` for a new folder on a full disk, if nothing is said."""
+        has_one = (self.folder / "budget").exists()
+        if has_one and self.only_looks:
+            return None
+        if has_one or self.budget_bytes is not None:
+            return self.budget_bytes
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = os.statvfs(self.folder)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < _LEAST_FREE_BYTES:
+            raise OSError(
+                errno.ENOSPC, f"the disk has {human_size(free_bytes)} free, too little for a tier"
+            )
+        return int(free_bytes * _SHARE_OF_FREE)
 
 
 def configured(config: Config) -> SsdOptions:
@@ -102,6 +133,7 @@ def configured(config: Config) -> SsdOptions:
         None if config.ssd_size is None else _size(config.ssd_size),
         None if config.ssd_admission is None else config.ssd_admission.value,
         None if config.ssd_eviction is None else config.ssd_eviction.value,
+        None if config.ssd_warmup is None else _yes_or_no(config.ssd_warmup),
     )
 
 
@@ -133,6 +165,7 @@ def ssd_settings(options: SsdOptions) -> SsdSettings | None:
         options.size_bytes,
         _one_of(ADMISSIONS, options.admission or "all", "admission"),
         _one_of(EVICTIONS, options.eviction or "lru", "eviction"),
+        bool(options.warmup),
     )
 
 
@@ -202,6 +235,15 @@ def _size(setting: Setting) -> int:
         return parse_size(setting.value)
     except UsageError as error:
         raise ConfigError(f"{error} (from {setting.origin})", error.hint) from error
+
+
+def _yes_or_no(setting: Setting) -> bool:
+    word = setting.value.lower()
+    if word not in (*_YES, *_NO):
+        raise ConfigError(
+            f"{setting.value!r} is neither yes nor no (from {setting.origin})", "write 1 or 0"
+        )
+    return word in _YES
 
 
 def _one_of(names: tuple[Name, ...], wanted: str, what: str) -> Name:

@@ -42,7 +42,17 @@ class DatasetUsage:
     """Of the SSD: whole regions."""
     last_used: float | None
     """Seconds since 1970; None: not since the index was made."""
+    hits: int
+    """Reads of chunks, or of parts of them, by all processes of the node since the index was made; what the last second brought may not be in it."""
+    hit_bytes: int
+    misses: int
     limits: DatasetLimits
+
+    @property
+    def hit_rate(self) -> float | None:
+        """None: nothing was read."""
+        reads = self.hits + self.misses
+        return self.hits / reads if reads else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,11 @@ class TierAccess:
         occupied = {of.dataset: of for of in self._call(segments.occupancy)}
         named = self._call(self._limits.read)
         known = [_usage(id_, occupied.get(id_), named.get(id_)) for id_ in {*occupied, *named}]
-        shown = [of for of in known if of.bytes or of.limits != DatasetLimits()]
+        shown = [
+            of
+            for of in known
+            if of.bytes or of.hit_rate is not None or of.limits != DatasetLimits()
+        ]
         return TierUsage(
             self._call(lambda: segments.budget_bytes),
             sum(of.bytes for of in shown),
@@ -167,5 +181,8 @@ def _usage(id_: bytes, of: Occupancy | None, named: NamedLimits | None) -> Datas
         "" if named is None else named.name,
         0 if of is None else of.bytes,
         (of.last_used if of else None) or None,
+        of.hits if of else 0,
+        of.hit_bytes if of else 0,
+        of.misses if of else 0,
         DatasetLimits() if named is None else named.limits,
     )

@@ -1,30 +1,38 @@
 """The chunks of a dataset brought onto the SSD of a node, each read from the store once, however many processes are at it at once.
 
 A piece (a chunk, or 4 MiB of a large one) is claimed while it is fetched; what others have claimed is looked at again at the end: it is there then, or whoever
-had claimed it has ended, and it is fetched here. What is there is not fetched, so the same call goes on where another one was stopped.
+had claimed it has ended, and it is fetched here. What is there is not fetched, so the same call goes on where another one was stopped. A chunk that the store
+has lost, or has damaged, is left out.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Corrupt, NotFound
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import HeldChunk
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.ssd.tiered_store import Brought, Piece, TieredStore, pieces_of
+from chunkstore.ssd.tiered_store import Piece, TieredStore, pieces_of
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import SsdUnavailable
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 JOBS: Final = 16
 _OPENS_S: Final = 30.0
@@ -36,7 +44,14 @@ _FILLED: Final = 0.97
 _PAGE_BYTES: Final = 4096
 
 Advance = Callable[[int, int], None]
-"""Told of chunks and bytes as they are brought."""
+"""Told of chunks that are done, and of bytes as they are brought."""
+Turn = Callable[[], AbstractContextManager[object]]
+"""What surrounds each piece: entering it may wait."""
+Outcome: TypeAlias = Literal["held", "elsewhere", "brought", "no room", "failed"]
+_WORSE: Final[tuple[Outcome, ...]] = ("held", "elsewhere", "brought", "no room", "failed")
+"""A chunk's outcome is the last of those of its pieces."""
+Bound: TypeAlias = Literal["quota", "size", "disk"]
+"""What a dataset has no more room for: its quota, the tier's size without what is pinned for others, or what others have left of the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,7 @@ class Warmth:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpReport:
-    """In pieces: mostly whole chunks."""
+    """In chunks."""
 
     brought: int
     brought_bytes: int
@@ -64,7 +79,11 @@ class WarmUpReport:
     by_others: int
     """Other processes, or other threads of this one, have brought these meanwhile."""
     no_room: int
-    """The dataset's quota, or the tier, has no room for these."""
+    """There is no room for these."""
+    bound: Bound
+    """What had to be larger, for more to have room."""
+    failed: int
+    """The store has these no more, or damaged; the log says which."""
     seconds: float
 
 
@@ -125,19 +144,23 @@ class WarmUp:
             if chunk.id.value not in held or not held[chunk.id.value].is_whole
         ]
         self.held_before = len(chunks) - len(missing)
-        fitting = self._fitting(missing, held)
+        fitting, self._bound = self._fitting(missing, held)
         self._no_room = len(missing) - len(fitting)
-        self._pieces = deque(piece for chunk in fitting for piece in _pieces(chunk))
-        self.missing = len(self._pieces)
-        self.missing_bytes = sum(piece.length for piece in self._pieces)
-
-    def run(self, advance: Advance, jobs: int = JOBS) -> WarmUpReport:
-        """Bring what is missing. Raises what the store does, and `SsdUnavailable`; what has been brought stays."""
-        began = time.monotonic()
-        self._counts: Counter[Brought] = Counter()
+        pieces = [_pieces(chunk) for chunk in fitting]
+        self._pieces = deque(piece for of_chunk in pieces for piece in of_chunk)
+        self._left = {of_chunk[0].chunk: len(of_chunk) for of_chunk in pieces}
+        self._outcomes: dict[ChunkId, Outcome] = {}
+        self._counts: Counter[Outcome] = Counter()
         self._brought_bytes = 0
         self._counting = threading.Lock()
         self._stopped = False
+        self.missing = len(fitting)
+        self.missing_bytes = sum(piece.length for piece in self._pieces)
+
+    def run(self, advance: Advance, jobs: int = JOBS, turn: Turn = nullcontext) -> WarmUpReport:
+        """Bring what is missing, once. Raises `Unavailable` and what else ends it, and `SsdUnavailable`; what has been brought stays."""
+        began = time.monotonic()
+        self._turn = turn
         others: deque[Piece] = deque()
         threads = CallThreads("warm-up", jobs)
         try:
@@ -150,8 +173,19 @@ class WarmUp:
             self.held_before + self._counts["held"],
             self._counts["elsewhere"],
             self._no_room + self._counts["no room"],
+            self._bound,
+            self._counts["failed"],
             time.monotonic() - began,
         )
+
+    @property
+    def brought_bytes(self) -> int:
+        """So far."""
+        return self._brought_bytes
+
+    def stop(self) -> None:
+        """No piece is begun any more."""
+        self._stopped = True
 
     def _bring_all(self, advance: Advance, others: deque[Piece]) -> None:
         try:
@@ -167,49 +201,80 @@ class WarmUp:
 
     def _bring(self, piece: Piece, advance: Advance, *, by_others: bool = False) -> bool:
         """False while somebody else is at it."""
+        with self._turn():
+            outcome = None if self._stopped else self._brought(piece)
+        if outcome is None or outcome == "elsewhere":
+            return self._stopped
+        if by_others and outcome == "held":
+            outcome = "elsewhere"
+        with self._counting:
+            former = self._outcomes.get(piece.chunk, "held")
+            worse = self._outcomes[piece.chunk] = max(former, outcome, key=_WORSE.index)
+            self._left[piece.chunk] -= 1
+            is_done = not self._left[piece.chunk]
+            self._counts[worse] += is_done
+            if outcome == "brought":
+                self._brought_bytes += piece.length
+        advance(int(is_done), 0 if outcome in ("no room", "failed") else piece.length)
+        return True
+
+    def _brought(self, piece: Piece) -> Outcome | None:
+        """None: it was stopped meanwhile."""
         deadline = time.monotonic() + _BACK_IN_SERVICE_S
-        while (result := self._store.bring(piece)) == "out of service":
+        while not self._stopped:
+            try:
+                result = self._store.bring(piece)
+            except (NotFound, Corrupt) as error:
+                log.warning("chunk %s is not brought: %s", piece.chunk, error)
+                return "failed"
+            if result != "out of service":
+                return result
             if time.monotonic() > deadline:
                 raise unavailable(self._settings, self._tier)
             time.sleep(_LOOK_AGAIN_S)
-        if result == "elsewhere":
-            return False
-        with self._counting:
-            self._counts["elsewhere" if by_others and result == "held" else result] += 1
-            if result == "brought":
-                self._brought_bytes += piece.length
-        advance(1, piece.length if result != "no room" else 0)
-        return True
+        return None
 
     def _fitting(
         self, missing: Sequence[ChunkRef], held: dict[bytes, HeldChunk]
-    ) -> Sequence[ChunkRef]:
+    ) -> tuple[Sequence[ChunkRef], Bound]:
         """As many as there is room for beside what is held: more would only drive out what came just before."""
         segments = self._tier.segments
         if segments is None:
             raise unavailable(self._settings, self._tier)
-        room = capacity_bytes(segments, self._settings, self._dataset)
+        found = self._tier.call(
+            lambda: capacity_bytes(segments, self._settings, self._dataset), 0, _OPENS_S
+        )
+        if found is None:
+            raise unavailable(self._settings, self._tier)
+        room, bound = found
         room -= sum(chunk.bytes for chunk in held.values())
         for count, chunk in enumerate(missing):
             room -= _size(chunk) + _PAGE_BYTES
             if room < 0:
-                return missing[:count]
-        return missing
+                return missing[:count], bound
+        return missing, bound
 
 
-def capacity_bytes(segments: SegmentStore, settings: SsdSettings, dataset: DatasetRef) -> int:
-    """What a tier holds of a dataset at most: of its quota, or of what is not pinned for others."""
-    limits = LimitsFolder(settings.folder)
+def capacity_bytes(
+    segments: SegmentStore, settings: SsdSettings, dataset: DatasetRef
+) -> tuple[int, Bound]:
+    """What a tier holds of a dataset at most, and why not more."""
+    limits, occupied = LimitsFolder(settings.folder), segments.occupancy()
     pinned = sum(
-        of.regions
-        for of in segments.occupancy()
-        if of.dataset != dataset.id and limits.of(of.dataset).pinned
+        of.regions for of in occupied if of.dataset != dataset.id and limits.of(of.dataset).pinned
     )
-    regions = segments.budget_regions - pinned
+    disk = os.statvfs(settings.folder)
+    there = sum(of.regions for of in occupied)
+    more = disk.f_bavail * disk.f_frsize // segments.region_bytes
+    bounds: list[tuple[int, Bound]] = [
+        (segments.budget_regions - pinned, "size"),
+        (there + more - pinned, "disk"),
+    ]
     quota_bytes = limits.of(dataset.id).quota_bytes
     if quota_bytes is not None:
-        regions = min(regions, quota_bytes // segments.region_bytes)
-    return int(regions * segments.region_data_bytes * _FILLED)
+        bounds.append((quota_bytes // segments.region_bytes, "quota"))
+    regions, bound = min(bounds, key=lambda of: of[0])
+    return int(regions * segments.region_data_bytes * _FILLED), bound
 
 
 def _held(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, HeldChunk]:

@@ -17,6 +17,7 @@ from dieselfs.cli.sizes import human_size, parse_size
 from dieselfs.cli.ssd_flags import chosen_ssd, ssd_flags
 from dieselfs.cli.verb import human_option, verb
 from dieselfs.cli.verbs import SuggestingGroup
+from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from dieselfs.ssd_tier import SsdSettings
     from dieselfs.ssd_usage import DatasetUsage, TierUsage
 
-_HEADINGS = ("DATASET", "SIZE", "SHARE", "LAST USED", "QUOTA", "TTL", "PINNED")
+_HEADINGS = (
+    *("DATASET", "SIZE", "SHARE", "HITS", "HIT BYTES", "HIT RATE"),
+    *("LAST USED", "QUOTA", "TTL", "PINNED"),
+)
 _NONE = "none"
 
 
@@ -38,13 +42,14 @@ def cache() -> None:
 @ssd_flags
 @human_option
 def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
-    """List what the SSD holds of each dataset, and what is allowed to it.
+    """List what the SSD holds of each dataset, how often it was read there, and what is allowed to it.
 
-    The whole comes last: budget, what is used of it, and that the SSD works; if it does not, that is the error.
+    A hit is a read that the SSD answered, a miss one that went to the store: of all mounts and commands of this node, since it was booted. The whole
+    comes last: budget, what is used of it, and that the SSD works; if it does not, that is the error.
     """
     from dieselfs.ssd_usage import TierAccess
 
-    settings = chosen_ssd(invocation, ssd, ssd_size)
+    settings = chosen_ssd(invocation, ssd, ssd_size, looks=True)
     usage = TierAccess(settings).usage()
     output = invocation.output
     if output.json:
@@ -81,7 +86,7 @@ def quota(
     _change(
         invocation,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size),
+        chosen_ssd(invocation, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, quota_bytes=quota_bytes),
     )
 
@@ -93,12 +98,17 @@ def quota(
 def ttl(
     invocation: Invocation, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
 ) -> None:
-    """What was not read of a dataset for so long leaves before all else, when room is needed."""
+    """What was not used of a dataset for so long leaves, also while there is room; what is pinned stays.
+
+    It goes within seconds while any mount or command of the node has the SSD open, or else when the next one opens it.
+    """
     ttl_s = None if duration == _NONE else parse_duration(duration)
+    if ttl_s == 0:
+        raise UsageError("with a TTL of 0 nothing would stay", "let go of it: dlcmd cache evict")
     _change(
         invocation,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size),
+        chosen_ssd(invocation, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, ttl_s=ttl_s),
     )
 
@@ -111,7 +121,7 @@ def pin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | N
     _change(
         invocation,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size),
+        chosen_ssd(invocation, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, pinned=True),
     )
 
@@ -124,7 +134,7 @@ def unpin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int |
     _change(
         invocation,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size),
+        chosen_ssd(invocation, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, pinned=False),
     )
 
@@ -134,7 +144,7 @@ def unpin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int |
 @ssd_flags
 def evict(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
     """Let go of all that there is of a dataset, pinned or not; who reads it brings it again."""
-    return evict_dataset(invocation, chosen_ssd(invocation, ssd, ssd_size), dataset)
+    return evict_dataset(invocation, chosen_ssd(invocation, ssd, ssd_size, looks=True), dataset)
 
 
 for _verb in (ls, quota, ttl, pin, unpin, evict):
@@ -178,6 +188,10 @@ def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
         "dataset_id": of.id.hex(),
         "bytes": of.bytes,
         "share": round(of.bytes / usage.budget_bytes, 4),
+        "hits": of.hits,
+        "hit_bytes": of.hit_bytes,
+        "misses": of.misses,
+        "hit_rate": None if of.hit_rate is None else round(of.hit_rate, 4),
         "last_used": last_used,
         **_limits_record(of.limits),
     }
@@ -196,6 +210,9 @@ def _row(of: DatasetUsage, usage: TierUsage, output: Output, human: bool | None)
         output.name(of.name) or f"(id {of.id.hex()})",
         output.size(of.bytes, human),
         f"{of.bytes / usage.budget_bytes:.1%}",
+        f"{of.hits}",
+        output.size(of.hit_bytes, human),
+        "-" if of.hit_rate is None else f"{of.hit_rate:.1%}",
         "-" if of.last_used is None else local_time(int(of.last_used * 1e9)),
         _size(of.limits, human=output.terminal if human is None else human),
         _ttl(of.limits),

@@ -128,7 +128,7 @@ def _cached(invocation: Invocation, client: Client, ssd: str | None) -> _Cached:
     from dieselfs.ssd_usage import TierAccess, chunks_in_memory
 
     dataset = client.dataset.ref
-    held = TierAccess(chosen_ssd(invocation, ssd, None)).held(dataset.id)
+    held = TierAccess(chosen_ssd(invocation, ssd, None, looks=True)).held(dataset.id)
     return _Cached(held, chunks_in_memory(dataset))
 
 

@@ -20,7 +20,7 @@ from dieselfs.address import parse_address
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_request import MountRequest, daemon_command, mount_request
-from dieselfs.cli.option_groups import peer_options, ssd_options
+from dieselfs.cli.option_groups import peer_options, ring_options, ssd_options, ssd_warmup_option
 from dieselfs.cli.output import counted
 from dieselfs.cli.verb import Size, verb
 from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound
@@ -54,7 +54,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
         "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
-        "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB",
+        "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB --ssd-warmup",
         "dlcmd mount imagenet /mnt/imagenet --ring redis --ring-secret-file ring.secret",
         "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
     ]
@@ -118,14 +118,8 @@ _CHUNKS_LOOKED_FOR: Final = 8
 @ssd_options(
     "Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured."
 )
-@click.option(
-    "--ring",
-    metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
-    help="Read through the cache nodes of this ring, found by the index's Redis or in this list (`dlcmd serve`).",
-)
-@click.option(
-    "--ring-secret-file", metavar="FILE", help="The secret of the ring and of who reads through it."
-)
+@ssd_warmup_option
+@ring_options
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -259,6 +253,8 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
 
 def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
+    from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
+    from dieselfs.background_warmup import BackgroundWarmUp, ssd_figures
     from dieselfs.cachenodes.ring_figures import ring_figures
     from dieselfs.cachenodes.ring_source import with_ring
     from dieselfs.ending import Ending
@@ -304,6 +300,17 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                 "no peers: task %s is led by another process, and was begun without peers",
                 task.path.name,
             )
+        warm_up = None
+        if ssd is not None and ssd.warmup:
+            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, ring)
+            warm_up.bring(snapshot)
+
+        def newer(shown: Snapshot) -> Snapshot | None:
+            found = expected.add(find_newer(shown, folder, invocation.store()))
+            if found is not None and warm_up is not None:
+                warm_up.bring(found)
+            return found
+
         try:
             goodbye_s = partial(ending.left_s, GOODBYE_S)
             with LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s) as lease:
@@ -311,15 +318,17 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
                     snapshot,
                     memory,
                     options,
-                    newer=lambda shown: expected.add(find_newer(shown, folder, invocation.store())),
+                    newer=newer,
                     store_statistics=store.statistics,
                     peer_statistics=lambda: _peer_figures(memory),
                     ring_statistics=lambda: ring_figures(source),
-                    ssd_statistics=lambda: None if ssd is None else shared_tier(ssd).statistics(),
+                    ssd_statistics=lambda: ssd_figures(ssd, warm_up),
                     serving=lease.serve,
                     ending=ending,
                 )
         finally:
+            if warm_up is not None:
+                warm_up.close(ending.left_s(WARM_UP_CLOSE_S))
             memory.close(ending.left_s(CLOSE_S))
 
 

@@ -8,7 +8,16 @@ from typing import Final
 
 from dieselfs.errors import UsageError
 
-FLAGS: Final = ("allow_other", "nonempty", "refresh", "no_index", "preload", "plain", "no_share")
+FLAGS: Final = (
+    "allow_other",
+    "nonempty",
+    "refresh",
+    "no_index",
+    "preload",
+    "plain",
+    "no_share",
+    "ssd_warmup",
+)
 VALUES: Final = (
     *(
         "uid",

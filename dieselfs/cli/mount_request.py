@@ -17,7 +17,7 @@ from dieselfs.cli.mount_options import as_number
 from dieselfs.cli.sizes import parse_size
 from dieselfs.errors import UsageError
 from dieselfs.peercache.peer_options import TASK_VARIABLE, PeerOptions
-from dieselfs.ssd_options import NONE, SsdOptions
+from dieselfs.ssd_options import SsdOptions, typed_folder
 
 if TYPE_CHECKING:
     from dieselfs.node_memory.eviction import PolicyName
@@ -93,18 +93,20 @@ def mount_request(
 
 
 def _ssd(options: dict[str, str], flags: dict[str, Any]) -> SsdOptions:
-    size, folder = options.get("ssd_size"), flags["ssd"]
+    size = options.get("ssd_size")
     in_options = SsdOptions(
         options.get("ssd"),
         None if size is None else parse_size(size),
         options.get("ssd_admission"),
         options.get("ssd_eviction"),
+        True if "ssd_warmup" in options else None,
     )
     return SsdOptions(
-        folder if folder in (None, NONE) else os.path.abspath(folder),
+        typed_folder(flags["ssd"]),
         flags["ssd_size"],
         flags["ssd_admission"],
         flags["ssd_eviction"],
+        flags["ssd_warmup"],
     ).otherwise(in_options)
 
 
@@ -155,6 +157,8 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     command += ["--preload"] if request.preload else []
     command += ["--plain"] if request.plain else []
     command += ["--no-share"] if request.peers.no_share else []
+    if request.ssd.warmup is not None:
+        command += ["--ssd-warmup" if request.ssd.warmup else "--no-ssd-warmup"]
     secret_file, ring_secret_file = request.peers.secret_file, request.ring.secret_file
     for flag, value in (
         ("--uid", request.uid),

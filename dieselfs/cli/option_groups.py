@@ -44,6 +44,29 @@ def ssd_options(folder_help: str) -> Decorator:
     )
 
 
+ssd_warmup_option: Final = click.option(
+    "--ssd-warmup/--no-ssd-warmup",
+    default=None,
+    help="Bring the whole dataset onto the SSD in the background, behind what is read (`dlcmd stats` says how far it is).",
+)
+"""Of who reads one dataset."""
+
+
+ring_options: Final = _group(
+    click.option(
+        "--ring",
+        metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
+        help="Read through the cache nodes of this ring, found by the index's Redis or in this list (`dlcmd serve`); none: through none, whatever is configured.",
+    ),
+    click.option(
+        "--ring-secret-file",
+        metavar="FILE",
+        help="The secret of the ring and of who reads through it.",
+    ),
+)
+"""Which cache nodes are read through: `dieselfs.cachenodes.ring_settings.RingOptions`."""
+
+
 peer_options: Final = _group(
     click.option(
         "--peers",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -111,7 +110,7 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
     from dieselfs.cachenodes.node_settings import CacheNodeSettings
     from dieselfs.cachenodes.ring_options import redis_of, ring_name, ring_secret
     from dieselfs.peercache.peer_addresses import is_host, is_wildcard, parse_address
-    from dieselfs.ssd_options import SsdOptions
+    from dieselfs.ssd_options import SsdOptions, typed_folder
     from dieselfs.ssd_tier import configured, ssd_settings
 
     listen = parse_address(options["listen"], "--listen", DEFAULT_PORT)
@@ -134,7 +133,7 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
     secret = ring_secret(options["ring_secret_file"], invocation.config)
     ssd = ssd_settings(
         SsdOptions(
-            None if options["ssd"] is None else os.path.abspath(os.path.expanduser(options["ssd"])),
+            typed_folder(options["ssd"]),
             options["ssd_size"],
             options["ssd_admission"],
             options["ssd_eviction"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +10,7 @@ import click
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.verb import Decorated, Size
 from dieselfs.errors import UsageError
+from dieselfs.ssd_options import SsdOptions, typed_folder
 
 if TYPE_CHECKING:
     from dieselfs.ssd_tier import SsdSettings
@@ -25,18 +26,29 @@ def ssd_flags(function: Decorated) -> Decorated:
     )(function)
 
 
-def chosen_ssd(invocation: Invocation, folder: str | None, size: int | None) -> SsdSettings:
-    """`UsageError` if there is none, `ConfigError` if it can't be one."""
-    from dieselfs.ssd_options import SsdOptions
-    from dieselfs.ssd_tier import configured, ssd_settings
-
-    said = SsdOptions(None if folder is None else os.path.abspath(folder), size)
-    options = said.otherwise(configured(invocation.config))
-    settings = None if options.folder is None else ssd_settings(options)
+def chosen_ssd(
+    invocation: Invocation, folder: str | None, size: int | None, *, looks: bool = False
+) -> SsdSettings:
+    """`UsageError` if there is none, `ConfigError` if it can't be one. Who only `looks` leaves the tier the size that it has."""
+    settings = configured_ssd(invocation, folder, size, looks=looks)
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
             "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile",
         )
+    return settings
+
+
+def configured_ssd(
+    invocation: Invocation, folder: str | None, size: int | None, *, looks: bool = False
+) -> SsdSettings | None:
+    """The same, for who does without: None."""
+    from dieselfs.ssd_tier import configured, ssd_settings
+
+    options = SsdOptions(typed_folder(folder), size).otherwise(configured(invocation.config))
+    settings = None if options.folder is None else ssd_settings(options)
+    if settings is None:
+        return None
+    settings = replace(settings, only_looks=looks and size is None)
     settings.check()
     return settings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -223,6 +223,7 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         ("peers", _peers(look), ""),
         volume("written to the SSD", "ssd", "written_bytes"),
         ("SSD tier", _ssd(look), ""),
+        *_warm_up(look, size),
         ("cache nodes", _ring(look), ""),
         ("plan: position", _position(look), ""),
         ("plan: window", size(look.number("plan", "window_bytes")), ""),
@@ -250,6 +251,16 @@ def _ssd(look: Look) -> str:
     if known.get("in_service"):
         return "in service"
     return f"out of service: {known.get('reason') or 'not open yet'}"
+
+
+def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
+    """Nothing where it was not asked for."""
+    ssd = look.document.get("ssd")
+    known = ssd.get("warmup") if isinstance(ssd, Mapping) else None
+    if not isinstance(known, Mapping):
+        return []
+    held, all_ = (size(look.number("ssd", "warmup", key)) for key in ("held_bytes", "bytes"))
+    return [("SSD warm-up", f"{known.get('state')}; {held} of {all_}", "")]
 
 
 def _ring(look: Look) -> str:
