@@ -5,12 +5,11 @@
     az://CONTAINER/PREFIX?account=NAME
 
 An address holds no credentials: those come from the environment as each provider's own tools read them (`AWS_…`, `GOOGLE_…`, `AZURE_…`), for S3 also
-from the profile that `AWS_PROFILE` names in `~/.aws`, else from the machine's role.
+from a profile in `~/.aws` (`aws_profile`), else from the machine's role.
 """
 
 from __future__ import annotations
 
-import configparser
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
+
+from chunkstore.stores.aws_profile import aws_settings
+from chunkstore.stores.cloud_errors import brief
 
 Opened: TypeAlias = S3Store | GCSStore | AzureStore
 
@@ -28,11 +31,22 @@ REQUEST_TIMEOUT_S: Final = 18
 _CONNECT_TIMEOUT_S: Final = 3
 _NO_RETRIES: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
 """`chunkstore.stores.retrying` does it, for all stores alike."""
+_RETRIES_OF_PARTS: Final[Any] = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+}
+"""A source that can be read only once can't be sent again from its beginning, and one of 10 GB has 640 parts: each is asked again alone."""
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "s3": frozenset({"endpoint", "region", "anonymous"}),
-    "gs": frozenset({"anonymous"}),
+    "gs": frozenset({"endpoint", "anonymous"}),
     "az": frozenset({"account", "endpoint", "anonymous"}),
 }
+_ENDPOINT: Final[Mapping[str, str]] = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,115 +83,108 @@ class CloudLocation:
             raise ValueError("a prefix has no empty parts, and no . or ..")
         return cls(parts.scheme, parts.netloc, prefix, options)
 
-    def open(self, environment: Mapping[str, str] = os.environ) -> Opened:
+    def open(
+        self, environment: Mapping[str, str] = os.environ, *, retries_parts: bool = False
+    ) -> Opened:
         """The store, not asked for anything yet. `ValueError` if what is configured makes no sense."""
-        prefix = self.prefix or None
+        config = self.config(environment)
+        endpoint = config.get(_ENDPOINT[self.scheme], "")
+        client: Any = {
+            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+            "connect_timeout": timedelta(seconds=_CONNECT_TIMEOUT_S),
+            "allow_http": endpoint.startswith("http://"),
+        }
+        if self.scheme == "s3" and (authority := environment.get("AWS_CA_BUNDLE")):
+            client["root_certificate"] = _content(authority)
+        kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[self.scheme]
+        try:
+            opened: Opened = kind(
+                self.bucket,
+                prefix=self.prefix or None,
+                config=config,
+                client_options=client,
+                retry_config=_RETRIES_OF_PARTS if retries_parts else _NO_RETRIES,
+            )
+        except exceptions.BaseError as error:
+            raise ValueError(brief(str(error))) from None
+        return opened
+
+    def config(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """As obstore names it; what the environment says besides, obstore reads itself. `ValueError` for what can't be used."""
         anonymous = self.options.get("anonymous", "").lower() in ("1", "true", "yes")
-        retry = _NO_RETRIES
         match self.scheme:
             case "s3":
-                config: Any = self.s3_config(environment)
-                if anonymous:
-                    config["skip_signature"] = True
-                client = _client_options(config.get("endpoint"))
-                return S3Store(
-                    self.bucket,
-                    prefix=prefix,
-                    config=config,
-                    client_options=client,
-                    retry_config=retry,
+                config = {} if anonymous else aws_settings(environment)
+                self._set(
+                    config,
+                    "endpoint",
+                    environment,
+                    "AWS_ENDPOINT_URL_S3",
+                    "AWS_ENDPOINT_URL",
+                    "AWS_ENDPOINT",
                 )
+                self._set(config, "region", environment, "AWS_REGION", "AWS_DEFAULT_REGION")
             case "gs":
-                google: Any = {"skip_signature": True} if anonymous else {}
-                return GCSStore(
-                    self.bucket,
-                    prefix=prefix,
-                    config=google,
-                    client_options=_client_options(None),
-                    retry_config=retry,
-                )
+                config = {}
+                self._set(config, "endpoint", environment, "STORAGE_EMULATOR_HOST")
             case _:
-                azure: Any = {"skip_signature": True} if anonymous else {}
-                if "account" in self.options:
-                    azure["account_name"] = self.options["account"]
-                endpoint = self.options.get("endpoint")
-                if endpoint:
-                    azure["endpoint"] = endpoint
-                return AzureStore(
-                    self.bucket,
-                    prefix=prefix,
-                    config=azure,
-                    client_options=_client_options(endpoint),
-                    retry_config=retry,
+                config = _azure_connection(environment)
+                self._set(
+                    config,
+                    "account",
+                    environment,
+                    "AZURE_STORAGE_ACCOUNT_NAME",
+                    "AZURE_STORAGE_ACCOUNT",
                 )
-
-    def s3_config(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """As obstore names it; what the environment says besides, obstore reads itself. `ValueError` for a profile that can't be used."""
-        config = _aws_profile(environment)
-        endpoint = (
-            self.options.get("endpoint")
-            or environment.get("AWS_ENDPOINT_URL_S3")
-            or environment.get("AWS_ENDPOINT_URL")
-        )
-        region = (
-            self.options.get("region")
-            or environment.get("AWS_REGION")
-            or environment.get("AWS_DEFAULT_REGION")
-        )
-        if endpoint:
-            config["endpoint"] = endpoint
-        if region:
-            config["region"] = region
+                self._set(config, "endpoint", environment, "AZURE_STORAGE_ENDPOINT")
+                if "AZURE_STORAGE_KEY" in environment:
+                    config["account_key"] = environment["AZURE_STORAGE_KEY"]
+        if "endpoint" in config:
+            config[_ENDPOINT[self.scheme]] = _endpoint(config.pop("endpoint"))
+        if "account" in config:
+            config["account_name"] = config.pop("account")
+        if anonymous:
+            config["skip_signature"] = True
         return config
 
+    def _set(
+        self, config: dict[str, Any], option: str, environment: Mapping[str, str], *variables: str
+    ) -> None:
+        """What the address says goes before the environment, that before what is there."""
+        for said in (self.options.get(option), *map(environment.get, variables)):
+            if said:
+                config[option] = said
+                return
 
-def _client_options(endpoint: str | None) -> Any:
-    return {
-        "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-        "connect_timeout": timedelta(seconds=_CONNECT_TIMEOUT_S),
-        "allow_http": bool(endpoint and endpoint.startswith("http://")),
-    }
 
-
-def _aws_profile(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the chosen profile of `~/.aws` says, as obstore names it; empty if the environment has credentials itself."""
-    named = environment.get("AWS_PROFILE")
-    if environment.get("AWS_ACCESS_KEY_ID") and not named:
-        return {}
-    name, home = named or "default", Path(environment.get("HOME") or Path.home()) / ".aws"
-    credentials = _ini(Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"))
-    settings = _ini(Path(environment.get("AWS_CONFIG_FILE") or home / "config"))
-    found = {
-        **_section(settings, name if name == "default" else f"profile {name}"),
-        **_section(credentials, name),
-    }
-    if named and not found:
-        raise ValueError(f"AWS_PROFILE is {name}, and ~/.aws has no such profile")
-    if named and "aws_access_key_id" not in found:
+def _endpoint(url: str) -> str:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
         raise ValueError(
-            f"profile {name} of ~/.aws has no keys of its own: put them into the environment by"
-            f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
+            "an endpoint has no user and no password: credentials come from the environment"
         )
-    names = {
-        "aws_access_key_id": "access_key_id",
-        "aws_secret_access_key": "secret_access_key",
-        "aws_session_token": "session_token",
-        "region": "region",
-        "endpoint_url": "endpoint",
-    }
-    return {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
-
-
-def _ini(path: Path) -> configparser.ConfigParser:
-    parsed = configparser.ConfigParser(interpolation=None)
-    try:
-        parsed.read(path, encoding="utf-8")
-    except (configparser.Error, UnicodeDecodeError) as error:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(
-            f"{path} can't be read: {type(error).__name__}"
-        ) from None  # it quotes lines
-    return parsed
+            f"the endpoint {url} is no URL: write it with http:// or https:// before the host"
+        )
+    return url.rstrip("/")
 
 
-def _section(parsed: configparser.ConfigParser, name: str) -> Mapping[str, str]:
-    return dict(parsed[name]) if parsed.has_section(name) or name == parsed.default_section else {}
+def _azure_connection(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What `AZURE_STORAGE_CONNECTION_STRING` says, which obstore does not read."""
+    said = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    fields = dict(field.split("=", 1) for field in said.split(";") if "=" in field)
+    names = {
+        "AccountName": "account",
+        "AccountKey": "account_key",
+        "SharedAccessSignature": "sas_key",
+        "BlobEndpoint": "endpoint",
+    }
+    return {ours: fields[theirs] for theirs, ours in names.items() if fields.get(theirs)}
+
+
+def _content(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ValueError(f"AWS_CA_BUNDLE: {file}: {error.strerror}") from None

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.services.faulty_http import FaultyProxy, faulty_proxy
 from tests.services.redis_processes import free_port
-from tests.services.s3_server import ENVIRONMENT, S3Server, s3_server
+from tests.services.s3_server import ENVIRONMENT, S3Server, endpoint_of, s3_server
 
 _numbers = itertools.count()
 
@@ -32,3 +33,16 @@ def s3_url(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return _s3_server.make_bucket(f"bucket-{next(_numbers)}")
+
+
+@pytest.fixture
+def s3_proxy(s3_url: str) -> Iterator[FaultyProxy]:
+    """In front of the server of `s3_url`: sound, until it is told otherwise."""
+    with faulty_proxy(endpoint_of(s3_url)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxied_s3_url(s3_url: str, s3_proxy: FaultyProxy) -> str:
+    """As `s3_url`, through the proxy."""
+    return s3_url.replace(endpoint_of(s3_url), s3_proxy.endpoint)

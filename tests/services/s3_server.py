@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
 
 ACCESS_KEY, SECRET_KEY = "AK", "SK-for-tests"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -26,6 +27,22 @@ class S3Server:
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
         urllib.request.urlopen(request, timeout=30).close()
         return f"s3://{name}/some/prefix?endpoint={self.endpoint}&region=us-east-1"
+
+
+def endpoint_of(url: str) -> str:
+    """That an address of `make_bucket` names."""
+    return dict(parse_qsl(urlsplit(url).query))["endpoint"]
+
+
+def request_raw(url: str, path: str, method: str = "GET") -> bytes:
+    """The answer to a request below the bucket of this address, of a kind that no store of ours makes."""
+    bucket = urlsplit(url).netloc
+    request = urllib.request.Request(
+        f"{endpoint_of(url)}/{bucket}{path}", data=b"" if method == "PUT" else None, method=method
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        body: bytes = answer.read()
+    return body
 
 
 @contextmanager

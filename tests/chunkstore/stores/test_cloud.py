@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -93,28 +92,53 @@ def test_an_address_holds_no_credentials_and_shows_none(s3_url: str) -> None:
             CloudLocation.parse(wrong)
 
 
-def test_a_profile_gives_keys_region_and_endpoint(tmp_path: Path) -> None:
-    folder = tmp_path / ".aws"
-    folder.mkdir()
-    (folder / "credentials").write_text(
-        "[team]\naws_access_key_id = A\naws_secret_access_key = B%1\n"
-    )
-    (folder / "config").write_text(
-        "[profile team]\nregion = eu-west-9\nendpoint_url = http://h:1\n[profile role]\nrole_arn = x\n"
-    )
-    environment = {"HOME": str(tmp_path), "AWS_PROFILE": "team"}
-    assert CloudLocation.parse("s3://b").s3_config(environment) == {
-        "access_key_id": "A",
-        "secret_access_key": "B%1",
-        "region": "eu-west-9",
-        "endpoint": "http://h:1",
+def test_the_address_goes_before_the_environment() -> None:
+    environment = {
+        "HOME": "/nowhere",
+        "AWS_ENDPOINT_URL": "http://all",
+        "AWS_ENDPOINT_URL_S3": "https://s3/",
+        "AWS_DEFAULT_REGION": "there",
     }
-    chosen = CloudLocation.parse("s3://b?region=r2&endpoint=https://e").s3_config(environment)
-    assert (chosen["region"], chosen["endpoint"]) == ("r2", "https://e")
-    with pytest.raises(ValueError, match="no such profile"):
-        CloudLocation.parse("s3://b").open({**environment, "AWS_PROFILE": "other"})
-    with pytest.raises(ValueError, match="export-credentials"):
-        CloudLocation.parse("s3://b").open({**environment, "AWS_PROFILE": "role"})
+    said = {"endpoint": "https://s3", "region": "there"}
+    assert CloudLocation.parse("s3://b").config(environment) == said
+    address = "s3://b?region=r2&endpoint=http://e:1"
+    assert CloudLocation.parse(address).config({**environment, "AWS_REGION": "x"}) == {
+        "endpoint": "http://e:1",
+        "region": "r2",
+    }
+
+
+def test_azure_is_configured_as_by_its_tools() -> None:
+    account = {"AZURE_STORAGE_ACCOUNT": "a", "AZURE_STORAGE_KEY": "a2V5"}
+    assert CloudLocation.parse("az://c").config(account) == {
+        "account_name": "a",
+        "account_key": "a2V5",
+    }
+    connection = (
+        "DefaultEndpointsProtocol=http;AccountName=b;AccountKey=a2U=;BlobEndpoint=http://h:1/b/"
+    )
+    assert CloudLocation.parse("az://c").config(
+        {"AZURE_STORAGE_CONNECTION_STRING": connection}
+    ) == {"account_name": "b", "account_key": "a2U=", "endpoint": "http://h:1/b"}
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "says"),
+    [
+        ("s3://b?endpoint=localhost:9000", {}, "http:// or https://"),
+        ("s3://b", {"AWS_ENDPOINT_URL": "minio"}, "http:// or https://"),
+        ("s3://b?endpoint=http://AK:SK@h", {}, "no user and no password"),
+        ("s3://b", {"AWS_CA_BUNDLE": "/nowhere"}, "AWS_CA_BUNDLE"),
+        ("az://c", {}, "Account must be specified"),
+        ("az://c?account=a", {"AZURE_STORAGE_KEY": "no base64!"}, "Invalid Access Key"),
+    ],
+)
+def test_what_makes_no_sense_is_told(url: str, environment: dict[str, str], says: str) -> None:
+    """Before anything is asked: with such an endpoint obstore would end in a panic of its own."""
+    with pytest.raises(ValueError, match=says) as caught:
+        CloudLocation.parse(url).open({"HOME": "/nowhere", **environment})
+    assert "\n" not in str(caught.value)
+    assert "SK" not in str(caught.value)
 
 
 def test_a_forked_child_reads_and_writes(s3_url: str) -> None:

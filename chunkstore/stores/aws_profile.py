@@ -1,0 +1,98 @@
+"""Credentials and settings of S3 as the AWS tools find them: in the environment, then in a profile of `~/.aws`.
+
+Keys in the environment come before those of a profile, as they do for the AWS tools, and never are the two mixed: a key of one with the session token of
+the other would be refused. Region and endpoint of the profile hold in both cases. A profile whose keys have to be got first (a role, SSO, a process)
+is refused with what gets them: obstore does not, and would ask for the role of the machine instead.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_KEYS: Final = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+_SETTINGS: Final = {"region": "region", "endpoint_url": "endpoint"}
+_TO_BE_GOT: Final = (
+    "role_arn",
+    "credential_process",
+    "sso_session",
+    "sso_start_url",
+    "login_session",
+)
+_OF_THE_MACHINE: Final = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+"""Set where a cluster gives credentials to its containers: obstore asks there."""
+
+
+def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Keys, region and endpoint as obstore names them; what the environment says besides, obstore reads itself.
+
+    `ValueError` for a profile that is not there or can't be used, and for half a pair of keys.
+    """
+    named = environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE")
+    name = named or "default"
+    found = _profile(name, environment)
+    if named and not found and not environment.get("AWS_ACCESS_KEY_ID"):
+        raise ValueError(f"AWS_PROFILE is {name}, and ~/.aws has no such profile")
+    settings = {ours: found[theirs] for theirs, ours in _SETTINGS.items() if theirs in found}
+    given = [
+        name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if environment.get(name)
+    ]
+    if len(given) == 1:
+        raise ValueError(
+            f"of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only {given[0]} is in the environment"
+        )
+    if given:
+        return settings
+    keys = {ours: found[theirs] for theirs, ours in _KEYS.items() if theirs in found}
+    if keys and not {"access_key_id", "secret_access_key"} <= keys.keys():
+        raise ValueError(
+            f"profile {name} of ~/.aws has only one of aws_access_key_id and aws_secret_access_key"
+        )
+    if not keys and (named or not any(environment.get(name) for name in _OF_THE_MACHINE)):
+        for way in _TO_BE_GOT:
+            if way in found:
+                raise ValueError(
+                    f"profile {name} of ~/.aws has no keys of its own ({way}): put them into the environment by"
+                    f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
+                )
+    return settings | keys
+
+
+def _profile(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """What the two files say of it; empty if nothing."""
+    home = Path(environment.get("HOME") or Path.home()) / ".aws"
+    credentials = _ini(
+        Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials").expanduser()
+    )
+    settings = _ini(Path(environment.get("AWS_CONFIG_FILE") or home / "config").expanduser())
+    return {
+        **_section(settings, name if name == "default" else f"profile {name}"),
+        **_section(credentials, name),
+    }
+
+
+def _ini(path: Path) -> configparser.RawConfigParser:
+    parsed = configparser.RawConfigParser()
+    try:
+        parsed.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} can't be read: {type(error).__name__}"
+        ) from None  # it quotes lines
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+    return parsed
+
+
+def _section(parsed: configparser.RawConfigParser, name: str) -> Mapping[str, str]:
+    return dict(parsed[name]) if parsed.has_section(name) else {}

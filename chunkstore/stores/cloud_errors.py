@@ -1,0 +1,136 @@
+"""What a cloud store's refusals mean: obstore's exceptions in the terms of `chunkstore.errors`.
+
+Two things tell: the status of the answer and the code in its XML (S3, Google and Azure all send `<Code>`). obstore's own classes are not enough: a listing
+that is refused is its `GenericError`, and so are an expired token and a wrong region. What no repetition will mend must not be `Unavailable`, for which
+training waits minutes. A message has what the store said and what to do about it, and never a credential: obstore leaves them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from obstore import exceptions
+
+from chunkstore.errors import (
+    AlreadyExists,
+    ChunkStoreError,
+    Denied,
+    NotFound,
+    StoreFull,
+    Unavailable,
+)
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_FULL: Final = re.compile("QuotaExceeded|EntityTooLarge|InsufficientStorage")
+_ROLE: Final = re.compile(
+    r"169\.254\.|metadata\.google\.internal|/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity"
+)
+"""Where a machine in a cloud asks for the credentials of its role, account or identity."""
+_NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
+_BEYOND_THE_END: Final = re.compile("status code: 416|Wanted range starting at")
+_UNDECIDED: Final = frozenset(
+    {"ConditionalRequestConflict", "OperationAborted", "ContainerBeingDeleted"}
+)
+"""Answered with the status of a name that is taken, but only asking for a repetition."""
+_ELSEWHERE: Final = re.compile(
+    "redirect without LOCATION|AuthorizationHeaderMalformed|PermanentRedirect|IllegalLocationConstraint"
+)
+_CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
+_CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|source: (TimedOut)')
+"""In the debugging output that follows the first line of a message."""
+_FOREIGN: Final = "Encountered object with invalid path"
+_ADVICE: Final = (
+    (
+        re.compile("Expired|TokenRefreshRequired|RequestExpired"),
+        "the credentials have expired: get new ones and begin anew",
+    ),
+    (
+        re.compile("RequestTimeTooSkewed|RequestTimeSkewed"),
+        "the clock of this machine is wrong, and requests are signed with the time: set it",
+    ),
+    (
+        re.compile(
+            "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed|NoAuthenticationInformation|AuthorizationFailure"
+            "|InvalidClientTokenId|UnrecognizedClient"
+        ),
+        "the store does not know these credentials",
+    ),
+)
+_CREDENTIALS: Final[Mapping[str, str]] = {
+    "s3": "they are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; ?anonymous=true for a public bucket",
+    "gs": "they are the file that GOOGLE_APPLICATION_CREDENTIALS names; ?anonymous=true for a public bucket",
+    "az": "they are AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; ?anonymous=true for a public container",
+}
+
+
+def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exception:
+    """The error of a call about `key` (or a prefix), as ours; what is not the store's passes unchanged."""
+    if isinstance(error, ChunkStoreError) or not isinstance(error, exceptions.BaseError | OSError):
+        return error
+    text = str(error)
+    status = int(found[1]) if (found := _STATUS.search(text)) else None
+    code = found[1] if (found := _CODE.search(text)) else ""
+    where = f"{key}: " if key else ""
+    if _ROLE.search(text):
+        return Unavailable(
+            f"no credentials are set, and this machine's role can't be asked for: {_CREDENTIALS[scheme]} ({brief(text)})"
+        )
+    if found := _CERTIFICATE.search(text):
+        return Denied(
+            f"the certificate of the store is not trusted ({found[1]}): let SSL_CERT_FILE name a file with that of its authority"
+        )
+    if _NO_BUCKET.search(text):
+        return Denied("the bucket does not exist: make it, or correct the address of the store")
+    if _FULL.search(code) or status == 507:
+        return StoreFull(f"{where}{_said(text, status, code)}")
+    if _ELSEWHERE.search(text):
+        return Denied(
+            f"the bucket is in another region or at another endpoint: give the address region=, or endpoint= ({_said(text, status, code)})"
+        )
+    for codes, advice in _ADVICE:
+        if codes.search(code):
+            return Denied(f"{where}{advice}; {_CREDENTIALS[scheme]} ({_said(text, status, code)})")
+    if status in (401, 403) or isinstance(
+        error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
+    ):
+        return Denied(
+            f"{where}the store refuses it to these credentials: {_CREDENTIALS[scheme]} ({_said(text, status, code)})"
+        )
+    if _FOREIGN in text:
+        return Denied(
+            "below the address of the store is an object with a name that can't be listed: move it away, or give the store"
+            f" a prefix of its own ({brief(text)})"
+        )
+    if status in (405, 501):
+        return Denied(f"{where}the store can't do what is asked ({_said(text, status, code)})")
+    match error:
+        case FileNotFoundError():
+            return NotFound(key)
+        case exceptions.AlreadyExistsError() if code not in _UNDECIDED:
+            return AlreadyExists(key)
+    return Unavailable(f"{where}{brief(text)}")
+
+
+def is_beyond_the_end(error: Unavailable) -> bool:
+    """A range was asked for of which the object has nothing: the store says so (status 416), or obstore does."""
+    return bool(_BEYOND_THE_END.search(str(error)))
+
+
+def brief(text: str) -> str:
+    """The first line of one of obstore's messages, and the cause from the debugging output that follows."""
+    line, _, details = text.strip().partition("\n")
+    line = line if len(line) <= 400 else f"{line[:400]}…"
+    cause = _CAUSE.search(details) if line.endswith("error sending request") else None
+    return f"{line}: {cause[1] or 'no answer in time'}" if cause else line
+
+
+def _said(text: str, status: int | None, code: str) -> str:
+    """What the store answered, without where and when."""
+    if not code:
+        return f"status {status}" if status else brief(text)
+    message = found[1] if (found := _MESSAGE.search(text)) else ""
+    return brief(f"{code}: {message}" if message else code)
