@@ -12,7 +12,6 @@ one queue the limit comes down to 3 or 4, which keeps it busy; at a store that s
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,7 +70,7 @@ class Aimd:
         latencies = self._rounds.setdefault(kind, [])
         latencies.append(now - began)
         if len(latencies) >= max(self._policy.round_reads, self.limit):
-            median_s = statistics.median(latencies)
+            median_s = sorted(latencies)[len(latencies) // 2]
             latencies.clear()
             self._end_round(kind, median_s, now)
 

@@ -51,6 +51,7 @@ def dlcmd() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `dlcmd` and end the process with its exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would turn for nothing
     sys.exit(run(_given_arguments() if arguments is None else arguments))
 
 

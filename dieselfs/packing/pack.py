@@ -48,12 +48,13 @@ def pack(
     """
     for source in request.sources:
         check_source(source.disk_path if isinstance(source, SourceTree) else source.base)
+    store = open_store()  # and with it its library, before others would import it for themselves
     workers = PackingProcesses(
         open_store, open_index, request.jobs if request.order == "scatter" else 1
     )
     with ExitStack() as stack:
         stack.callback(workers.stop)
-        store, index = open_store(), open_index()
+        index = open_index()
         stack.callback(index.close)
         dataset = open_dataset(store, index, name, create=True)
         dataset.check_writable()

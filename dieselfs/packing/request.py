@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
+from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from dieselfs.packing.source_tree import RUN_FILES, Oddities, Run, SourceTree, listed_runs
+
+OPEN_CHUNKS: Final = 32
+"""Half of what a writer has by itself, since runs of names come mixed: half the memory, and the first chunk is full, and under way, after half the time
+(docs/decisions/0004-scatter-by-runs.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class PackRequest:
     """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`). The latter two pack with one process, whatever `jobs` says."""
     seed: int = 0
     target_bytes: int = DEFAULT_TARGET_BYTES
-    open_chunks: int = DEFAULT_OPEN_CHUNKS
+    open_chunks: int = OPEN_CHUNKS
+    """Of each process, in the order `scatter`."""
     checksum: bool = False
 
 

@@ -16,8 +16,8 @@ from itertools import groupby
 from chunkstore.errors import BadSource
 from dieselfs.path_filter import PathFilter
 
-RUN_FILES = 64
-_MIX_RUNS = 4096
+RUN_FILES = 32
+_MIX_RUNS = 8192
 """Runs held back for mixing: about 260,000 names, 30 MB."""
 
 
