@@ -15,13 +15,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import ChunkStoreError
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
@@ -29,7 +30,7 @@ from dieselfs.cachenodes.ring_settings import RingSettings
 from dieselfs.cachenodes.ring_store import RingStore
 from dieselfs.errors import SsdUnavailable
 from dieselfs.ssd_tier import SsdSettings, shared_tier
-from dieselfs.ssd_warmup import Turn, WarmUp, open_tier, wanted_chunks, warmth
+from dieselfs.ssd_warmup import Turn, WarmUp, large_files, open_tier, wanted_chunks, warmth
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,12 @@ class SsdFigures(TierStatistics):
     """None: not asked for."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    chunks: Sequence[ChunkRef]
+    large_files: Mapping[ChunkId, FileExtent]
+
+
 class BackgroundWarmUp:
     """Thread-safe. A forked child has none: its parent's goes on."""
 
@@ -87,7 +94,7 @@ class BackgroundWarmUp:
         self._pid = os.getpid()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
-        self._wanted: Sequence[ChunkRef] | None = None
+        self._wanted: _Wanted | None = None
         self._work: WarmUp | None = None
         self._progress = WarmUpProgress()
         self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
@@ -95,7 +102,7 @@ class BackgroundWarmUp:
     def bring(self, snapshot: Snapshot) -> None:
         """Its chunks, instead of those of an older snapshot. Returns at once; the snapshot may be closed."""
         with self._changed:
-            self._wanted = wanted_chunks(snapshot)
+            self._wanted = _Wanted(wanted_chunks(snapshot), large_files(snapshot))
             if self._work is not None:
                 self._work.stop()
             if self._thread.ident is None and not self._stopping.is_set():
@@ -118,28 +125,28 @@ class BackgroundWarmUp:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (chunks := self._next()) is not None:
+        while (wanted := self._next()) is not None:
             try:
-                self._bring_all(chunks)
+                self._bring_all(wanted)
             except Exception as error:  # readers do without
                 log.exception("the dataset %s is not brought to the SSD", self._dataset.name)
                 self._say(f"stopped: {error}")
         self._say("stopped")
 
-    def _next(self) -> Sequence[ChunkRef] | None:
+    def _next(self) -> _Wanted | None:
         """What is wanted, once; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping.is_set() or self._wanted is not None)
-            chunks, self._wanted = self._wanted, None
-            return None if self._stopping.is_set() else chunks
+            wanted, self._wanted = self._wanted, None
+            return None if self._stopping.is_set() else wanted
 
     def _is_over(self) -> bool:
         return self._stopping.is_set() or self._wanted is not None
 
-    def _bring_all(self, chunks: Sequence[ChunkRef]) -> None:
+    def _bring_all(self, wanted: _Wanted) -> None:
         while not self._is_over():
             try:
-                if self._bring_once(chunks):
+                if self._bring_once(wanted):
                     return
                 self._say("waits: another process of this node is at it")
             except (SsdUnavailable, ChunkStoreError) as error:
@@ -147,9 +154,9 @@ class BackgroundWarmUp:
                 self._say(f"waits: {error}")
             self._stopping.wait(_AGAIN_S)
 
-    def _bring_once(self, chunks: Sequence[ChunkRef]) -> bool:
+    def _bring_once(self, wanted: _Wanted) -> bool:
         """False while another process is at it."""
-        tier = open_tier(self._settings)
+        tier, chunks = open_tier(self._settings), wanted.chunks
         found = warmth(tier, self._dataset, chunks)
         self._progress = replace(
             self._progress,
@@ -168,7 +175,7 @@ class BackgroundWarmUp:
             if ring is None:
                 self._bring_missing(self._store, chunks, tier)
                 return True
-            through = RingStore(self._store, self._dataset, chunks, ring)
+            through = RingStore(self._store, self._dataset, chunks, ring, wanted.large_files)
             try:
                 self._bring_missing(through, chunks, tier)
             finally:

@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import HeldChunk
@@ -29,6 +29,7 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import Piece, TieredStore, pieces_of
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import SsdUnavailable
+from dieselfs.node_memory.piece import is_whole
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from metadata.snapshot import Snapshot
 
@@ -92,6 +93,18 @@ def wanted_chunks(snapshot: Snapshot, since: Snapshot | None = None) -> list[Chu
     known = set() if since is None else {id_.tobytes() for id_ in since.columns.chunk_id}
     chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
     return [chunk for chunk in chunks if chunk.id.value not in known]
+
+
+def large_files(snapshot: Snapshot) -> dict[ChunkId, FileExtent]:
+    """The files that have a chunk above 16 MiB to themselves."""
+    found = {}
+    for number in range(snapshot.chunk_count):
+        chunk, inodes = snapshot.chunk(number), snapshot.files_in_chunk(number)
+        if not is_whole(chunk) and len(inodes) == 1:
+            file = snapshot.extent(inodes[0])
+            if (file.offset, file.length) == (0, chunk.payload_bytes):
+                found[chunk.id] = file
+    return found
 
 
 def open_tier(settings: SsdSettings) -> SsdTier:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dieselfs.address import Address, parse_address
+from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cli.entries import iso_time
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_request import this_program
+from dieselfs.cli.option_groups import ring_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.ssd_flags import chosen_ssd, ssd_flags
+from dieselfs.cli.ssd_flags import configured_ssd, ssd_flags
 from dieselfs.cli.verb import jobs_option, verb
 from dieselfs.errors import LocalFileError, UsageError
+from dieselfs.ssd_options import NONE
 
 if TYPE_CHECKING:
     from chunkstore.chunk_source import ChunkRef
     from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.cachenodes.ring_settings import RingSettings
     from dieselfs.ssd_tier import SsdSettings
+    from dieselfs.ssd_warmup import Warmth, WarmUpReport
     from metadata.snapshot import Snapshot
 
 
@@ -35,10 +44,16 @@ if TYPE_CHECKING:
         "dlcmd warmup --check imagenet",
         "dlcmd warmup imagenet@v2 --since v1",
         "dlcmd warmup --evict imagenet",
+        "dlcmd warmup imagenet --ssd none --ring redis --ring-secret-file ring.secret",
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
-@click.option("-b", "--background", is_flag=True, help="Return at once; say where the log is.")
+@click.option(
+    "-b",
+    "--background",
+    is_flag=True,
+    help="Return at once; say where the log is, and how to stop it.",
+)
 @click.option("--check", is_flag=True, help="Only say how much is there.")
 @click.option("--evict", is_flag=True, help="Let go of all that is there of the dataset.")
 @click.option(
@@ -48,6 +63,7 @@ if TYPE_CHECKING:
     "--no-index", is_flag=True, help="Don't ask the index: take the newest snapshot known."
 )
 @ssd_flags
+@ring_options
 @jobs_option()
 def warmup(
     invocation: Invocation,
@@ -59,26 +75,30 @@ def warmup(
     no_index: bool,
     ssd: str | None,
     ssd_size: int | None,
+    ring: str | None,
+    ring_secret_file: str | None,
     jobs: int | None,
 ) -> int:
     """Bring the chunks of a dataset onto the SSD of this node, so that they are read from there.
 
-    What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Exit code 0: all is
-    there; 6: there was not room for all; with --check 10: not all is there. Through the cache nodes of DIESELFS_RING, if it names any: so several nodes
-    read the store once.
+    What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Through the cache nodes of a
+    ring, if one is given or configured: so several nodes read the store once. With a ring and no SSD of this node's own, the ring's SSDs alone are filled.
+    Exit code 0: all is there; 6: there was not room for all, or some could not be had; with --check 10: not all is there.
     """
     place = parse_address(address)
     if place.path:
         raise UsageError(f"{address}: only whole datasets are warmed", f"write {place.dataset}")
     if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
         raise UsageError(
-            "--background, --check and --evict exclude each other, and --evict lets go of a whole dataset"
+            "--background, --check and --evict exclude each other, and --evict lets go of a whole dataset",
+            "see `dlcmd warmup --help`",
         )
-    settings = chosen_ssd(invocation, ssd, ssd_size)
+    options = RingOptions(ring, ring_secret_file)
+    target = _target(invocation, ssd, ssd_size, options, looks=check or evict)
     if evict:
         from dieselfs.cli.cache import evict_dataset
 
-        return evict_dataset(invocation, settings, place.dataset)
+        return evict_dataset(invocation, target.own_ssd("evict"), place.dataset)
     with ExitStack() as stack:
         store = invocation.store()
         snapshot = stack.enter_context(_snapshot(invocation, store, place, no_index))
@@ -86,51 +106,83 @@ def warmup(
         if since is not None:
             older = stack.enter_context(_older(invocation, store, place, since))
         if background:
-            return _start(invocation, place, snapshot, settings, jobs, older)
-        return _run(invocation, store, snapshot, older, settings, check=check, jobs=jobs)
+            return _start(invocation, place, snapshot, target, options, jobs, older)
+        from dieselfs.ssd_warmup import wanted_chunks
+
+        chunks = wanted_chunks(snapshot, older)
+        if check:
+            return _print_warmth(invocation, snapshot, target.own_ssd("check"), chunks)
+        if target.ssd is None:
+            return _run_ring(invocation, store, snapshot, chunks, target, jobs)
+        return _run(invocation, store, snapshot, chunks, target, jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is to be filled; never nothing."""
+
+    ssd: SsdSettings | None
+    ring: RingSettings | None
+
+    def own_ssd(self, what: str) -> SsdSettings:
+        """`UsageError` where there is only a ring."""
+        if self.ssd is not None:
+            return self.ssd
+        if what == "check":
+            raise UsageError(
+                "the cache nodes of a ring don't tell which chunks they hold",
+                "see `dlcmd ring` for how much each holds, or name an SSD of this node: --ssd FOLDER",
+            )
+        raise UsageError(
+            "each cache node of a ring lets go by itself",
+            "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this node: --ssd FOLDER",
+        )
+
+
+def _target(
+    invocation: Invocation, ssd: str | None, size: int | None, options: RingOptions, *, looks: bool
+) -> _Target:
+    from dieselfs.cachenodes.ring_options import ring_settings
+
+    ring = ring_settings(options, invocation.config)
+    found = configured_ssd(invocation, ssd, size, looks=looks)
+    if found is None and ring is None:
+        raise UsageError(
+            "no SSD tier is configured, and no ring",
+            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache nodes: --ring",
+        )
+    return _Target(found, ring)
 
 
 def _run(
     invocation: Invocation,
     store: ObjectStore,
     snapshot: Snapshot,
-    older: Snapshot | None,
-    settings: SsdSettings,
-    *,
-    check: bool,
+    chunks: Sequence[ChunkRef],
+    target: _Target,
     jobs: int | None,
 ) -> int:
-    from dieselfs.cachenodes.ring_options import ring_settings
-    from dieselfs.cachenodes.ring_settings import RingOptions
     from dieselfs.cachenodes.ring_store import RingStore
-    from dieselfs.ssd_warmup import JOBS, WarmUp, open_tier, wanted_chunks, warmth
+    from dieselfs.ssd_warmup import JOBS, WarmUp, large_files, open_tier, warmth
 
-    chunks = wanted_chunks(snapshot, older)
-    if check:
-        return _print_warmth(invocation, snapshot, settings, chunks)
-    ring = ring_settings(RingOptions(), invocation.config)
-    if ring is not None:
-        store = RingStore(store, snapshot.dataset, chunks, ring)
+    settings = target.own_ssd("fill")
+    if target.ring is not None:
+        store = RingStore(store, snapshot.dataset, chunks, target.ring, large_files(snapshot))
     work = WarmUp(store, snapshot.dataset, settings, chunks)
     with invocation.progress("warmup", "chunks") as progress:
         progress.expect(work.missing, work.missing_bytes)
         report = work.run(progress.advance, jobs or JOBS)
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
-    name = f"{snapshot.dataset.name}@{snapshot.id}"
     rate = report.brought_bytes / max(report.seconds, 1e-9)
     if invocation.output.json:
         invocation.output.record(
             {
-                "dataset": snapshot.dataset.name,
-                "snapshot": str(snapshot.id),
-                "chunks": found.chunks,
-                "bytes": found.bytes,
-                "held_chunks": found.held_chunks,
-                "held_bytes": found.held_bytes,
+                **_warmth_record(snapshot, found),
                 "brought": report.brought,
                 "brought_bytes": report.brought_bytes,
                 "by_others": report.by_others,
                 "no_room": report.no_room,
+                "failed": report.failed,
                 "seconds": round(report.seconds, 3),
                 "bytes_per_s": round(rate),
             }
@@ -138,14 +190,81 @@ def _run(
     else:
         others = f", {report.by_others:,} by others" if report.by_others else ""
         invocation.output.note(
-            f"{name}: brought {counted(report.brought, 'chunk')}, {human_size(report.brought_bytes)}"
+            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.brought, 'chunk')}, {human_size(report.brought_bytes)}"
             f" ({human_size(rate)}/s){others}; on the SSD now: {found.held_chunks:,} of {counted(found.chunks, 'chunk')}"
         )
-        if report.no_room:
-            invocation.output.note(
-                f"there was no room for {counted(report.no_room, 'chunk')}: see `dlcmd cache ls`, or give it more with --ssd-size"
-            )
+        for line in _why_not_all(report, snapshot.dataset.name, found):
+            invocation.output.note(line)
     return ExitCode.OK if found.is_all else ExitCode.PARTIAL
+
+
+def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
+    larger = {
+        "quota": f"its quota is full: `dlcmd cache quota {dataset} SIZE` gives it more",
+        "size": "the SSD tier is full: give it more with --ssd-size, or see in `dlcmd cache ls` what is pinned",
+        "disk": "the disk is full: free space on it",
+    }
+    if report.no_room:
+        yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
+    if report.failed:
+        yield f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub {dataset}` says which files are lost"
+    elsewhere = found.chunks - found.held_chunks - report.no_room - report.failed
+    if elsewhere > 0:
+        yield f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd cache ls`"
+
+
+def _run_ring(
+    invocation: Invocation,
+    store: ObjectStore,
+    snapshot: Snapshot,
+    chunks: Sequence[ChunkRef],
+    target: _Target,
+    jobs: int | None,
+) -> int:
+    """Each chunk is asked of its owner; nothing is kept here."""
+    from dieselfs.ring_warmup import JOBS, RingWarmUp
+
+    assert target.ring is not None
+    work = RingWarmUp(store, snapshot, chunks, target.ring)
+    with invocation.progress("warmup", "chunks") as progress:
+        progress.expect(work.chunks, work.bytes)
+        report = work.run(progress.advance, jobs or JOBS)
+    left = report.chunks - report.given
+    if invocation.output.json:
+        invocation.output.record(
+            {
+                "dataset": snapshot.dataset.name,
+                "snapshot": str(snapshot.id),
+                "chunks": report.chunks,
+                "bytes": report.bytes,
+                "given": report.given,
+                "given_bytes": report.given_bytes,
+                "from_store_bytes": report.from_store_bytes,
+                "seconds": round(report.seconds, 3),
+            }
+        )
+    else:
+        rate = report.from_store_bytes / max(report.seconds, 1e-9)
+        invocation.output.note(
+            f"{snapshot.dataset.name}@{snapshot.id}: the ring's cache nodes had, or have brought, {report.given:,} of {counted(report.chunks, 'chunk')}, "
+            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} from the store ({human_size(rate)}/s)"
+        )
+        if left:
+            invocation.output.note(
+                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd ring`, then run the same command again"
+            )
+    return ExitCode.PARTIAL if left else ExitCode.OK
+
+
+def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
+    return {
+        "dataset": snapshot.dataset.name,
+        "snapshot": str(snapshot.id),
+        "chunks": found.chunks,
+        "bytes": found.bytes,
+        "held_chunks": found.held_chunks,
+        "held_bytes": found.held_bytes,
+    }
 
 
 def _print_warmth(
@@ -155,16 +274,7 @@ def _print_warmth(
 
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
     if invocation.output.json:
-        invocation.output.record(
-            {
-                "dataset": snapshot.dataset.name,
-                "snapshot": str(snapshot.id),
-                "chunks": found.chunks,
-                "bytes": found.bytes,
-                "held_chunks": found.held_chunks,
-                "held_bytes": found.held_bytes,
-            }
-        )
+        invocation.output.record(_warmth_record(snapshot, found))
     else:
         share = f"{found.held_bytes / found.bytes:.1%}" if found.bytes else "100%"
         invocation.output.line(
@@ -208,17 +318,22 @@ def _start(
     invocation: Invocation,
     place: Address,
     snapshot: Snapshot,
-    settings: SsdSettings,
+    target: _Target,
+    options: RingOptions,
     jobs: int | None,
     older: Snapshot | None,
 ) -> int:
     """The same in a process of its own, which is told what was chosen."""
-    command = [*this_program(), "warmup", "--ssd", os.fspath(settings.folder)]
+    command = [*this_program(), "warmup"]
+    command += ["--ssd", NONE if target.ssd is None else os.fspath(target.ssd.folder)]
     for place_ in (invocation.config.store, invocation.config.index):
         command += [place_.origin, place_.value] if place_.origin.startswith("--") else []
     command += ["--profile", invocation.profile] if invocation.profile else []
-    if settings.budget_bytes is not None:
-        command += ["--ssd-size", str(settings.budget_bytes)]
+    if target.ssd is not None and target.ssd.budget_bytes is not None:
+        command += ["--ssd-size", str(target.ssd.budget_bytes)]
+    command += [] if options.ring is None else ["--ring", options.ring]
+    if options.secret_file is not None:
+        command += ["--ring-secret-file", os.path.abspath(options.secret_file)]
     command += [] if jobs is None else ["--jobs", str(jobs)]
     command += [] if older is None else ["--since", str(older.id)]
     command += ["--", f"{place.dataset}@{snapshot.id}"]
@@ -227,6 +342,8 @@ def _start(
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as log:
+            log.write(f"{iso_time(time.time_ns())} {shlex.join(command[1:])}\n".encode())
+            log.flush()
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -239,10 +356,12 @@ def _start(
     if invocation.output.json:
         invocation.output.record({"pid": process.pid, "log": str(log_file)})
     else:
+        name = f"{place.dataset}@{snapshot.id}"
         invocation.output.note(
-            f"warming {place.dataset}@{snapshot.id} in the background (process {process.pid}); log: {log_file}; "
-            f"`dlcmd warmup --check {place.dataset}` says how far it is"
+            f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, and the same command goes on"
         )
+        if target.ssd is not None:
+            invocation.output.note(f"`dlcmd warmup --check {place.dataset}` says how far it is")
     process.returncode = 0  # it is not waited for
     return ExitCode.OK
 

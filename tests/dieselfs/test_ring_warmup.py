@@ -1,0 +1,115 @@
+"""A dataset on the SSDs of a ring: filled by one who keeps nothing, and read from there by nodes that warm SSDs of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from dieselfs.cachenodes.ring_settings import RingSettings
+from dieselfs.cachenodes.ring_store import RingStore
+from dieselfs.client import Client
+from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.secret import TaskSecret
+from dieselfs.peercache.settings import StaticPeers
+from dieselfs.ring_warmup import RingWarmUp
+from dieselfs.ssd_tier import SsdSettings, end_tiers
+from dieselfs.ssd_warmup import WarmUp, large_files, wanted_chunks
+from metadata.kv.memory import MemoryStore
+from metadata.snapshot import Snapshot
+from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, NodeProcess, ring_of
+from tests.peers.task_nodes import PeerDataset
+from tests.services.redis_processes import free_port
+
+MIB = 1 << 20
+LARGE = 21 * MIB + 4321
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    """Ordinary chunks, and one large file in a chunk of its own."""
+    folder = tmp_path_factory.mktemp("mixed")
+    disk = folder / "disk"
+    SharedDisk.make(disk)
+    content = random.Random(5).randbytes(LARGE)
+    with Client.connect(
+        "mixed",
+        store=SharedDisk(disk),
+        index=MemoryStore(),
+        create=True,
+        snapshot_folder=folder,
+        target_bytes=MIB,
+        open_chunks=1,
+        ssd=None,
+    ) as client:
+        for number in range(40):
+            client.put(content[number : number + 110_000], f"{number}.jpg")
+        client.put(content, "large.bin")
+        client.flush()
+        path = client.save_meta()
+    with Snapshot.open(path) as snapshot:
+        return PeerDataset(disk, path, folder, 41, snapshot.total_bytes, snapshot.chunk_count)
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    dataset: PeerDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[NodeProcess]]:
+    with ring_of(tmp_path_factory.mktemp("ring") / "nodes", dataset, 2) as found:
+        yield found
+
+
+@pytest.fixture
+def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
+    with Snapshot.open(dataset.snapshot) as found:
+        yield found
+
+
+def settings_of(*addresses: Address) -> RingSettings:
+    return RingSettings("r", TaskSecret(SECRET.encode()), StaticPeers(addresses))
+
+
+def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_nodes(
+    dataset: PeerDataset, nodes: list[NodeProcess], snapshot: Snapshot, tmp_path: Path
+) -> None:
+    ring = settings_of(*(node.address for node in nodes))
+    chunks, disk = wanted_chunks(snapshot), SharedDisk(dataset.disk)
+    size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)
+    large = large_files(snapshot)
+    [file] = large.values()
+    assert file.length == LARGE
+    told: list[int] = []
+    before = dataset.from_store_bytes()
+    report = RingWarmUp(disk, snapshot, chunks, ring).run(lambda n, size: told.append(size))
+    # Who asks for parts of the large file, and who gives them, reads its head, to verify them.
+    heads = [at * file.chunk.head_bytes for at in range(4)]
+    assert (report.given, report.given_bytes, sum(told)) == (len(chunks), size, size)
+    assert dataset.from_store_bytes() - before - size in heads
+    assert report.from_store_bytes >= size - file.chunk.head_bytes
+    again = RingWarmUp(disk, snapshot, chunks, ring).run(lambda n, size: None)
+    assert (again.given, again.from_store_bytes) == (len(chunks), 0)
+
+    before = dataset.from_store_bytes()
+    for name in "ab":
+        with closing(RingStore(disk, snapshot.dataset, chunks, ring, large)) as through:
+            own = SsdSettings(tmp_path / name, 60 * MIB)
+            warmed = WarmUp(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
+        assert (warmed.brought, warmed.brought_bytes) == (len(chunks), size)
+    assert dataset.from_store_bytes() - before in [2 * of for of in heads]
+    end_tiers()
+
+
+def test_without_a_node_that_answers_nothing_is_read_from_the_store(
+    dataset: PeerDataset, snapshot: Snapshot
+) -> None:
+    ring = settings_of(Address("127.0.0.1", free_port()))
+    chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
+    before = dataset.from_store_bytes()
+    work = RingWarmUp(SharedDisk(dataset.disk), snapshot, chunks, ring)
+    report = work.run(lambda n, size: None, rounds=1)
+    assert (report.chunks, report.given, report.from_store_bytes) == (len(chunks), 0, 0)
+    assert dataset.from_store_bytes() == before
