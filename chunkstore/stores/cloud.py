@@ -13,7 +13,7 @@ from typing import Any, Final
 import obstore
 
 from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable
-from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, translated
+from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, is_refusal, translated
 from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
@@ -92,7 +92,11 @@ class CloudStore:
     def stat(self, key: str) -> ObjectInfo:
         try:
             return ObjectInfo(key, obstore.head(self._store, key)["size"])
+        except FileNotFoundError as error:
+            raise self._translated(error, key) from error
         except Exception as error:
+            if is_refusal(error):  # of which a HEAD has no reason
+                self._read(key, (0, 1))
             raise self._translated(error, key) from error
 
     def _read(self, key: str, wanted: tuple[int, int] | None) -> memoryview:

@@ -22,7 +22,7 @@ from chunkstore.errors import (
     Unavailable,
 )
 
-_STATUS: Final = re.compile(r"status code: (\d{3})")
+_STATUS: Final = re.compile(r"\b(?:status )?code: (\d{3})\b")
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _FULL: Final = re.compile("QuotaExceeded|EntityTooLarge|InsufficientStorage")
@@ -31,7 +31,7 @@ _ROLE: Final = re.compile(
 )
 """Where a machine in a cloud asks for the credentials of its role, account or identity."""
 _NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
-_BEYOND_THE_END: Final = re.compile("status code: 416|Wanted range starting at")
+_BEYOND_THE_END: Final = re.compile("status 416|Wanted range starting at")
 _UNDECIDED: Final = frozenset(
     {"ConditionalRequestConflict", "OperationAborted", "ContainerBeingDeleted"}
 )
@@ -42,6 +42,11 @@ _ELSEWHERE: Final = re.compile(
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|source: (TimedOut)')
 """In the debugging output that follows the first line of a message."""
+_REQUEST: Final = re.compile(
+    r"Error performing (\w+) (\S+) in \S+ - (?:Server returned non-2xx |HTTP error: )?"
+)
+_OBSTORE: Final = re.compile(r"^Generic \w+ error: (?:Error performing list request: )?")
+"""What tells a user nothing, or is different each time."""
 _FOREIGN: Final = "Encountered object with invalid path"
 _ADVICE: Final = (
     (
@@ -120,17 +125,33 @@ def is_beyond_the_end(error: Unavailable) -> bool:
     return bool(_BEYOND_THE_END.search(str(error)))
 
 
+def is_refusal(error: Exception) -> bool:
+    """The store did answer, and will not do it (a status from 300 to 499)."""
+    return bool((found := _STATUS.search(str(error))) and 300 <= int(found[1]) < 500) or bool(
+        _ELSEWHERE.search(str(error))
+    )
+
+
 def brief(text: str) -> str:
-    """The first line of one of obstore's messages, and the cause from the debugging output that follows."""
+    """What one of obstore's messages says in a line, with the cause from the debugging output that follows it."""
     line, _, details = text.strip().partition("\n")
-    line = line if len(line) <= 400 else f"{line[:400]}…"
-    cause = _CAUSE.search(details) if line.endswith("error sending request") else None
-    return f"{line}: {cause[1] or 'no answer in time'}" if cause else line
+    if line.endswith("error sending request") and (cause := _CAUSE.search(details)):
+        line = cause[1] or "no answer in time"
+        line = f"{found[0]}{line}" if (found := _REQUEST.search(text)) else line
+    line = _REQUEST.sub(r"\1 \2: ", _OBSTORE.sub("", line)).replace("status code:", "status")
+    if code := _CODE.search(line):
+        line = f"{line.partition('<')[0]}{_code_and_message(line, code[1])}"
+    line = line.rstrip(": ")
+    return line if len(line) <= 400 else f"{line[:400]}…"
 
 
 def _said(text: str, status: int | None, code: str) -> str:
     """What the store answered, without where and when."""
     if not code:
         return f"status {status}" if status else brief(text)
+    return _code_and_message(text, code)
+
+
+def _code_and_message(text: str, code: str) -> str:
     message = found[1] if (found := _MESSAGE.search(text)) else ""
-    return brief(f"{code}: {message}" if message else code)
+    return f"{code}: {message[:200]}" if message else code

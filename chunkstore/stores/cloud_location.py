@@ -124,9 +124,13 @@ class CloudLocation:
                     "AWS_ENDPOINT",
                 )
                 self._set(config, "region", environment, "AWS_REGION", "AWS_DEFAULT_REGION")
+                # Its answer is a success that hides the refusal of each, and some servers lack it.
+                config["disable_bulk_delete"] = True
             case "gs":
                 config = {}
                 self._set(config, "endpoint", environment, "STORAGE_EMULATOR_HOST")
+                if environment.get("STORAGE_EMULATOR_HOST"):
+                    config["bearer_token"] = "none"  # an emulator asks for no credentials
             case _:
                 config = _azure_connection(environment)
                 self._set(

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from chunkstore.errors import AlreadyExists, Denied, NotFound, Unavailable
-from chunkstore.stores.cloud import SINGLE_PUT_BYTES, CloudStore
+from chunkstore.stores import cloud
+from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.forked_store import ForkedStore
 from tests.contracts.object_store_contract import KEY, OpenStore, SharedObjectStoreContract, keys
@@ -24,24 +25,32 @@ class TestS3(SharedObjectStoreContract):
         return lambda: ForkedStore(CloudStore(s3_url))
 
 
+@pytest.fixture
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As small as S3 allows."""
+    monkeypatch.setattr(cloud, "SINGLE_PUT_BYTES", 1 << 20)
+    monkeypatch.setattr(cloud, "_PART_BYTES", 5 << 20)
+
+
+@pytest.mark.usefixtures("_small_parts")
 def test_a_large_object_goes_by_parts(s3_url: str) -> None:
     store = CloudStore(s3_url)
     block = random.Random(1).randbytes(1 << 20)
-    count = SINGLE_PUT_BYTES // len(block) + 9
-    store.create(KEY, (block for _ in range(count)))
-    assert store.stat(KEY).size_bytes == count * len(block)
-    assert store.get(KEY) == block * count
+    store.create(KEY, (block for _ in range(13)))
+    assert store.stat(KEY).size_bytes == 13 * len(block)
+    assert store.get(KEY) == block * 13
     with pytest.raises(AlreadyExists):
-        store.create(KEY, (b"x" * len(block) for _ in range(count)))
+        store.create(KEY, (b"x" * len(block) for _ in range(13)))
     assert store.get_range(KEY, 5 << 20, 1 << 20) == block
 
 
+@pytest.mark.usefixtures("_small_parts")
 def test_a_large_object_that_fails_half_way_is_not_there(s3_url: str) -> None:
     store = CloudStore(s3_url)
     error = ZeroDivisionError("the source")
 
     def parts() -> Iterator[bytes]:
-        for _ in range(SINGLE_PUT_BYTES // (1 << 20) + 40):
+        for _ in range(17):
             yield bytes(1 << 20)
         raise error
 
@@ -99,13 +108,11 @@ def test_the_address_goes_before_the_environment() -> None:
         "AWS_ENDPOINT_URL_S3": "https://s3/",
         "AWS_DEFAULT_REGION": "there",
     }
-    said = {"endpoint": "https://s3", "region": "there"}
-    assert CloudLocation.parse("s3://b").config(environment) == said
+    config = CloudLocation.parse("s3://b").config(environment)
+    assert (config["endpoint"], config["region"]) == ("https://s3", "there")
     address = "s3://b?region=r2&endpoint=http://e:1"
-    assert CloudLocation.parse(address).config({**environment, "AWS_REGION": "x"}) == {
-        "endpoint": "http://e:1",
-        "region": "r2",
-    }
+    config = CloudLocation.parse(address).config({**environment, "AWS_REGION": "x"})
+    assert (config["endpoint"], config["region"]) == ("http://e:1", "r2")
 
 
 def test_azure_is_configured_as_by_its_tools() -> None:

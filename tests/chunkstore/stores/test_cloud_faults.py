@@ -89,9 +89,10 @@ def test_a_refusal_is_told_with_what_to_do(
     error: type[ChunkStoreError],
     says: str,
 ) -> None:
-    """Alike for each call whose answers have a body: a listing with wrong credentials is not a store that is out."""
+    """Alike for each call: a listing with wrong credentials is not a store that is out, and a HEAD, whose answer has no reason, is followed by a GET."""
     s3_proxy.fault = refusal(status, code)
-    for name in ("get", "get_range", "list", "delete", "create"):
+    has_reason = status not in (404, 500, 503)
+    for name in ("get", "get_range", "list", "delete", "create") + ("stat",) * has_reason:
         with pytest.raises(error, match=re.escape(says)) as caught:
             CALLS[name](store)
         assert type(caught.value) is error, name
@@ -190,6 +191,15 @@ def test_a_listing_that_breaks_off_goes_on(store: CloudStore, s3_proxy: FaultyPr
     s3_proxy.fault = lambda asked, server: fails(asked, lambda asked: two_pages(asked, server))
     listed = [info.key for info in RetryingStore(store).list("")]
     assert sorted(listed) == sorted(f"{page}/{n}" for page in range(2) for n in range(1000))
+
+
+def test_a_delete_that_is_refused_is_told(store: CloudStore, s3_proxy: FaultyProxy) -> None:
+    """Not by S3's call for many, whose answer is a success that hides the refusal of each."""
+    s3_proxy.asked.clear()
+    store.delete("another")
+    assert [(asked.method, asked.path.rpartition("/")[2]) for asked in s3_proxy.asked] == [
+        ("DELETE", "another")
+    ]
 
 
 def test_a_conflict_without_a_winner_is_tried_again(
