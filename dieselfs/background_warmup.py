@@ -101,6 +101,8 @@ class BackgroundWarmUp:
 
     def bring(self, snapshot: Snapshot) -> None:
         """Its chunks, instead of those of an older snapshot. Returns at once; the snapshot may be closed."""
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             self._wanted = _Wanted(wanted_chunks(snapshot), large_files(snapshot))
             if self._work is not None:

@@ -28,6 +28,8 @@ from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
+from dieselfs.background_warmup import BackgroundWarmUp
+from dieselfs.cachenodes.ring_options import ring_from_environment
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
@@ -102,6 +104,7 @@ class Client:
         self._expected = ExpectedFiles()
         self._memory: NodeMemory | None = None
         self._reader: SampleReader | None = None
+        self._warm_up: BackgroundWarmUp | None = None
         self._position: ReadingPosition | None = None
         self._position_owner = os.getpid()
         self._read_path: Callable[[DatasetPath], bytes] | None = None
@@ -123,7 +126,8 @@ class Client:
     ) -> Client:
         """DL_connect. Raises `DatasetNotFound` unless told to `create`; brings an index that is behind up to date.
 
-        `ssd`: where chunks that are read are kept, between store and memory; by default as the configuration says (DIESELFS_SSD).
+        `ssd`: where chunks that are read are kept, between store and memory; by default as the configuration says (DIESELFS_SSD). With `warmup` in its
+        settings, the whole dataset is brought there in the background, from when a snapshot and node memory are open.
         """
         opened = open_dataset(store, index, dataset, create=create)
         return cls(
@@ -438,6 +442,9 @@ class Client:
             self._writer = None
             self._reader = None
             self._end_plan()
+            if self._warm_up is not None:
+                self._warm_up.close()
+                self._warm_up = None
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None
@@ -507,6 +514,16 @@ class Client:
         if self._memory is not None and self._snapshot is not None:
             self._reader = SampleReader(self._snapshot, self._memory)
             self._choose_reading()
+            self._warm(self._snapshot)
+
+    def _warm(self, snapshot: Snapshot) -> None:
+        tier = chosen_tier(self.ssd)
+        if tier is None or not tier.warmup:
+            return
+        if self._warm_up is None:
+            ring = ring_from_environment()
+            self._warm_up = BackgroundWarmUp(self.dataset.store, self.dataset.ref, tier, ring)
+        self._warm_up.bring(snapshot)
 
     def _choose_reading(self) -> None:
         self._read_path = None

@@ -15,13 +15,14 @@ from dieselfs.cli.entries import entry_record, local_time, permissions
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import Output, counted
 from dieselfs.cli.verb import filter_options, human_option, recursive_option, verb
-from dieselfs.errors import DirectoryNotFound
+from dieselfs.errors import DirectoryNotFound, UsageError
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
     from chunkstore.ssd.segment_index import HeldChunk
     from dieselfs.client import Client
     from dieselfs.file_stat import FileStat
+    from dieselfs.ssd_usage import Share
 
 _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
     "name": lambda entry: entry.path,
@@ -37,6 +38,7 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
         "dlcmd ls dl://imagenet --recursive --include '*.jpg' --count-only",
         "dlcmd ls imagenet:train --sort size --limit 10 --json",
         "dlcmd ls imagenet:train --cached",
+        "dlcmd ls imagenet -r --cached --count-only",
     ]
 )
 @click.argument("address", required=False)
@@ -71,6 +73,8 @@ def ls(
     ssd: str | None,
 ) -> None:
     """List a directory of a dataset; a file lists itself. Without ADDRESS, list the datasets."""
+    if address is None and cached:
+        raise UsageError("--cached is of one dataset's files", "`dlcmd cache ls` lists datasets")
     if address is None:
         from dieselfs.cli.dataset import print_datasets
 
@@ -84,10 +88,10 @@ def ls(
         if sort:
             entries = sorted(entries, key=_SORT_KEYS[sort])
         entries = itertools.islice(entries, limit)
+        where = _cached(invocation, client, ssd) if cached else None
         if count_only:
-            _print_counts(invocation.output, entries, human)
+            _print_counts(invocation.output, entries, human, where)
         else:
-            where = _cached(invocation, client, ssd) if cached else None
             _print_entries(invocation.output, entries, long, recursive, human, where)
 
 
@@ -161,25 +165,41 @@ class _Counts:
     files: int = 0
     directories: int = 0
     bytes: int = field(default=0)
+    on_ssd: dict[Share, int] = field(default_factory=lambda: {"all": 0, "part": 0, "none": 0})
+    in_memory: int = 0
 
-    def add(self, entry: FileStat) -> None:
+    def add(self, entry: FileStat, cached: _Cached | None) -> None:
         if entry.kind == "directory":
             self.directories += 1
         else:
             self.files += 1
             self.bytes += entry.size
+            if cached is not None and (found := cached.record(entry)):
+                self.on_ssd[found["ssd"]] += 1
+                self.in_memory += found["memory"]
 
 
-def _print_counts(output: Output, entries: Iterable[FileStat], human: bool | None) -> None:
+def _print_counts(
+    output: Output, entries: Iterable[FileStat], human: bool | None, cached: _Cached | None
+) -> None:
     counts = _Counts()
     for entry in entries:
-        counts.add(entry)
+        counts.add(entry, cached)
     if output.json:
+        near = {"ssd": counts.on_ssd, "memory": counts.in_memory} if cached else {}
         output.record(
-            {"files": counts.files, "directories": counts.directories, "bytes": counts.bytes}
+            {
+                "files": counts.files,
+                "directories": counts.directories,
+                "bytes": counts.bytes,
+                **near,
+            }
         )
-    else:
-        output.line(
-            f"{counted(counts.files, 'file')}, {counted(counts.directories, 'directory')}, "
-            f"{output.size(counts.bytes, human)}"
-        )
+        return
+    output.line(
+        f"{counted(counts.files, 'file')}, {counted(counts.directories, 'directory')}, "
+        f"{output.size(counts.bytes, human)}"
+    )
+    if cached is not None:
+        shares = ", ".join(f"{number:,} {share}" for share, number in counts.on_ssd.items())
+        output.line(f"on the SSD: {shares}; in memory: {counts.in_memory:,}")
