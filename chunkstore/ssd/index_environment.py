@@ -1,17 +1,18 @@
 """One LMDB environment per folder and process: LMDB forbids a process to open one database twice, and to use an open one after a fork.
 
-All stores of a folder share one here. Before a fork it is closed, once its transactions have ended, and both sides open it again when they need it:
+All stores of a folder share one here. To open one, or to remove one whose tier has gone, a process locks the folder in which all of a user's are. Before a fork it is closed, once its transactions have ended, and both sides open it again when they need it:
 who closes it in the child frees the slots of the parent's readers, and pages are overwritten which they read. Who waits for another process's transaction
 for too long at that moment has no index in the child.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,16 +22,21 @@ MAP_BYTES: Final = 16 << 30
 """Address space, the same for all processes, so that none finds the database larger than its map: enough for 25 TB in segments of 256 KiB."""
 _MAX_READERS: Final = 4096
 """Slots for read transactions of all processes together; 64 bytes each."""
+_LOCK_FILE_BYTES: Final = _MAX_READERS * 64 + 4096
+_SPARE_READERS: Final = 64
+"""Read transactions that keep their slots, as many as threads read at once: to take a slot waits for a mutex, which a stopped process may have."""
 _END_S: Final = 1.0
 """For transactions that run: they take microseconds, unless they wait for another process's."""
+_TIER: Final = "tier"
+"""The file that names the folder of the tier whose index it is."""
 DATABASES: Final = (b"segments", b"regions", b"contents", b"reads")
 
 
 class IndexEnvironment:
     """Of one folder in this process. Its transactions are whole calls of one thread."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, tier: Path) -> None:
+        self.folder, self.tier = folder, tier
         self.users = 0
         self._changed = threading.Condition()
         self._running = 0
@@ -90,11 +96,21 @@ class IndexEnvironment:
         self._changed.release()
 
     def _open(self) -> None:
+        with _only_one_opens(self.folder.parent):
+            self._open_alone()
+
+    def _open_alone(self) -> None:
+        _make_private(self.folder)
+        tier = os.path.realpath(self.tier)
+        if _tier_of(self.folder) != tier:
+            (self.folder / _TIER).write_text(tier)
+        _reserve_locks(self.folder)
         environment: Any = lmdb.open(
             str(self.folder),
             map_size=MAP_BYTES,
             max_dbs=len(DATABASES),
             max_readers=_MAX_READERS,
+            max_spare_txns=_SPARE_READERS,
             sync=False,
             metasync=False,
             mode=0o600,
@@ -113,19 +129,20 @@ class IndexEnvironment:
 
 _open: dict[Path, IndexEnvironment] = {}
 _opening = threading.Lock()
+_alone = threading.Lock()
+"""Taken last."""
 
 
-def acquire(folder: Path) -> IndexEnvironment:
-    """This process's environment of the folder, made if it is missing; each call needs one `release`. `lmdb.Error`, `OSError`.
+def acquire(folder: Path, tier: Path) -> IndexEnvironment:
+    """This process's environment of the folder, made for a tier if it is missing; each call needs one `release`. `lmdb.Error`, `OSError`.
 
     `PermissionError` unless folder and parent are this user's alone: a tmpfs is shared by all users, and what lies there is mapped and believed.
     """
     with _opening:
         _make_private(folder.parent)
-        _make_private(folder)
         found = _open.get(folder)
         if found is None or not found.is_there:  # who uses the former one comes for this one soon
-            found = _open[folder] = IndexEnvironment(folder)
+            found = _open[folder] = IndexEnvironment(folder, tier)
         found.users += 1
         return found
 
@@ -144,6 +161,82 @@ def discard(folder: Path) -> None:
     """Remove a database that can't be used. Who has it open goes on with what is then nobody else's, until he looks."""
     for name in ("data.mdb", "lock.mdb"):
         (folder / name).unlink(missing_ok=True)
+
+
+def sweep(parent: Path) -> list[Path]:
+    """Remove the databases of tiers that have been deleted, of those in a folder that nobody has open; which ones. Asks the disks of all tiers: in a thread that may be lost."""
+    return [folder for folder in parent.iterdir() if _is_of_none(folder) and _removed(folder)]
+
+
+def _is_of_none(folder: Path) -> bool:
+    """Whether it says of which tier it is, and there is no such tier."""
+    tier = _tier_of(folder)
+    if tier is None:
+        return False
+    try:
+        os.lstat(tier)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _tier_of(folder: Path) -> str | None:
+    try:
+        return (folder / _TIER).read_text()
+    except (OSError, ValueError):
+        return None
+
+
+def _removed(folder: Path) -> bool:
+    with _opening, _only_one_opens(folder.parent):
+        if folder in _open or _is_open_elsewhere(folder):
+            return False
+        discard(folder)
+        (folder / _TIER).unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+        return True
+
+
+def _is_open_elsewhere(folder: Path) -> bool:
+    """Whoever has it open has LMDB's lock of the first byte. Not to be asked by who has it open: he would lose his."""
+    try:
+        fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+@contextmanager
+def _only_one_opens(parent: Path) -> Iterator[None]:
+    """Of all processes, for the milliseconds that it takes."""
+    with _alone:  # to close the file drops the lock for all threads
+        fd = os.open(parent / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _reserve_locks(folder: Path) -> None:
+    """All blocks of LMDB's lock file, which is mapped and written to: on a tmpfs that is full that would end the process with SIGBUS. `OSError`.
+
+    Only while this process has not opened the database: to close the file drops all its POSIX locks on it.
+    """
+    fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, _LOCK_FILE_BYTES)
+    finally:
+        os.close(fd)
 
 
 def _file_id(folder: Path) -> tuple[int, int]:
@@ -177,11 +270,11 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     """Whose stores open their own."""
-    global _opening
+    global _opening, _alone
     for environment in _open.values():
         _left.append(environment)
     _open.clear()
-    _opening = threading.Lock()
+    _opening, _alone = threading.Lock(), threading.Lock()
 
 
 _left: list[IndexEnvironment] = []

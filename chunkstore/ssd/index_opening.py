@@ -21,11 +21,12 @@ def open_index(files: RegionFiles, folder: Path, now: float, *, anew: bool = Fal
     try:
         if anew:
             index_environment.discard(folder)
-        index = _opened(folder)
+        index = _opened(folder, files.folder)
         try:
             tables = files.geometry.id.encode()
             if not index.is_view_of(tables):
-                index.fill(tables, _described(files, now))
+                described = sorted(_described(files, now), key=lambda of: of[0].born)
+                index.fill(tables, described)
             fit(files, index, index.regions(), files.count)
             files.remove_left_overs()
         except BaseException:
@@ -36,13 +37,13 @@ def open_index(files: RegionFiles, folder: Path, now: float, *, anew: bool = Fal
         files.unlock_all()
 
 
-def _opened(folder: Path) -> SegmentIndex:
+def _opened(folder: Path, tier: Path) -> SegmentIndex:
     try:
-        return SegmentIndex(folder)
+        return SegmentIndex(folder, tier)
     except UNSOUND as error:
         log.warning("the index %s is made anew: %s", folder, error)
         index_environment.discard(folder)
-        return SegmentIndex(folder)
+        return SegmentIndex(folder, tier)
 
 
 def _described(files: RegionFiles, now: float) -> Iterator[tuple[Region, list[Entry]]]:

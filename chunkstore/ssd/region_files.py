@@ -224,7 +224,8 @@ class RegionFiles:
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
         try:
-            return _read_geometry(self.folder / "geometry.json") == self.geometry
+            known = _read_geometry(self.folder / "geometry.json") == self.geometry
+            return known and os.path.isdir(self._regions)
         except FileNotFoundError:
             return False
 

@@ -74,9 +74,9 @@ class HeldChunk:
 class SegmentIndex:
     """Thread-safe, and shared between processes and between the stores of one; a forked child opens its own."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is on a tmpfs. `lmdb.Error`, `OSError` if it can't be opened, or is not this user's alone."""
-        self._environment = acquire(folder)
+    def __init__(self, folder: Path, tier: Path) -> None:
+        """`folder` is on a tmpfs, `tier` the folder whose index it is. `lmdb.Error`, `OSError` if it can't be opened, or is not this user's alone."""
+        self._environment = acquire(folder, tier)
         self._closed = False
 
     @property
@@ -103,7 +103,7 @@ class SegmentIndex:
         tables: bytes,
         regions: Iterable[tuple[Region, Sequence[tuple[Segment, Placed]]]],
     ) -> None:
-        """Anew, from what the tables say. About 3 µs a segment."""
+        """Anew, from what the tables say; of two that name a segment the later one counts. About 3 µs a segment."""
         with self._environment.begin(write=True) as transaction:
             of = self._environment
             for database in (of.segments, of.regions, of.contents, of.reads):

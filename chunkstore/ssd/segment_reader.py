@@ -53,27 +53,35 @@ class SegmentReader:
                 elif not self._files.read_into(part, region, offset):
                     return None
             except FileNotFoundError:
-                if self._index.find(run[0][0].chunk, run[0][0].number, 1) == [run[0][1]]:
-                    raise
-                return None  # it was let go in this moment
-            if verified and not self._is_sound(run, first - run_start, part):
+                self._drop(run, waits)  # it was let go in this moment, or somebody has removed it
                 return None
+            if verified:
+                damaged = self._damaged(run, first - run_start, part)
+                if damaged is not None:
+                    self._drop([damaged], waits)
+                    return None
             self._used[region] = self._now()
         return data[start - begin : start - begin + length].toreadonly()
 
-    def _is_sound(self, run: Sequence[Entry], start: int, view: memoryview) -> bool:
-        """What was read of a run, from a block's beginning on. What is damaged is forgotten, so that it comes again from the store."""
+    def _damaged(self, run: Sequence[Entry], start: int, view: memoryview) -> Entry | None:
+        """The first one that is not sound of what was read of a run, from a block's beginning on."""
         block, size = self._geometry.block_bytes, self._geometry.segment_bytes
         at = 0
         while at < len(view):
-            segment, placed = run[(start + at) // size]
+            segment, placed = entry = run[(start + at) // size]
             inside = (start + at) % size
             part = view[at : at + placed.length - inside]
             if not is_sound(segment, inside // block, part, placed.checksums, block):
-                self._index.drop(segment, placed)
-                return False
+                return entry
             at += len(part)
-        return True
+        return None
+
+    def _drop(self, entries: Sequence[Entry], waits: bool) -> None:
+        """Forget what is not there, so that it comes again from the store. Others may be at the index for long."""
+        if not waits:
+            raise BlockingIOError
+        for segment, placed in entries:
+            self._index.drop(segment, placed)
 
 
 def uninitialised(length: int) -> memoryview:

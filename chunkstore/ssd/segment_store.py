@@ -5,6 +5,7 @@ Blocking; raises `OSError` or `lmdb.Error` for whatever is wrong with the SSD or
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, expired
 from chunkstore.ssd.index_opening import open_index
@@ -23,6 +25,8 @@ from chunkstore.ssd.region_filling import FillingRules, RegionFilling
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, HeldChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
+
+log = logging.getLogger(__name__)
 
 _WHOLE_BYTES: Final = 64 << 20
 """No larger object is read whole."""
@@ -235,6 +239,11 @@ class SegmentStore:
             self._filling.end_idle()
             self._obey_budget()
             self._obey_limits()
+
+    def sweep(self) -> None:
+        """Remove indexes of this user's tiers that have been deleted, and that nobody uses. It may wait for disks of other tiers."""
+        for folder in index_environment.sweep(self._index_folder.parent):
+            log.info("the index %s is of a tier that has gone: removed", folder)
 
     def touch(self) -> None:
         """Tell the others which regions were read, and how often datasets were."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 import lmdb
@@ -372,6 +373,8 @@ class SsdTier:
             self._changed.notify_all()
         if self._closed:
             segments.close()
+        else:
+            self._threads.start(segments.sweep, SimpleQueue())  # nobody waits for it
 
     def _probe(self) -> None:
         """Write, read back, compare; a folder that has gone, or was made anew, is opened again."""
