@@ -25,7 +25,7 @@ from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.ring_topic import RingTopic
-from dieselfs.cachenodes.store_reads import STORE_READS, StoreReads
+from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import ConfigError, NoRoom
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
@@ -38,8 +38,8 @@ from metadata.errors import IndexUnavailable
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = 2 * STORE_READS + 16
-"""Pieces that are brought at a time: while reads of the store hang, those of the SSD go on."""
+WORKERS: Final = 256
+"""Pieces that are brought at a time: most wait for their turn at the store, and those of the SSD go on meanwhile. A thread that waits takes 30 KB."""
 OPEN_S: Final = 10.0
 """A node that has an SSD waits so long for it before it serves; then it opens in the background."""
 LEAVE_S: Final = 0.5

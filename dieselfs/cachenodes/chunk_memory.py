@@ -10,6 +10,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
+
+from chunkstore.chunk_format import decode_preamble
 
 DEFAULT_MEMORY_BYTES: Final = 256 << 20
 MIN_MEMORY_BYTES: Final = 64 << 20
@@ -21,27 +24,36 @@ Part: TypeAlias = tuple[bytes, int, int]
 
 @dataclass(frozen=True, slots=True)
 class WholeChunk:
+    data: memoryview
+    """Its object."""
     head: memoryview
     payload: memoryview
 
-    @property
-    def size_bytes(self) -> int:
-        return len(self.head) + len(self.payload)
+    @classmethod
+    def of(cls, data: memoryview) -> WholeChunk:
+        """`Corrupt` if it does not begin as a chunk does."""
+        head_bytes = decode_preamble(data).head_bytes
+        return cls(data, data[:head_bytes], data[head_bytes:])
 
 
 class ChunkMemory:
-    """Thread-safe. Views stay valid while they are referenced, and are not counted any more once they have left."""
+    """Thread-safe. What has left is not counted any more, but is found as long as somebody references it: who answers those that have asked for it, or the
+    queue of what is written to the SSD."""
 
     def __init__(self, budget_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, WholeChunk | memoryview] = OrderedDict()
         self._bytes = 0
+        self._alive: WeakValueDictionary[Hashable, memoryview] = WeakValueDictionary()
+        """Whatever was put; chunks by their objects."""
 
     def whole(self, chunk: bytes) -> WholeChunk | None:
         """0.3 µs."""
         found = self._find(chunk)
-        assert not isinstance(found, memoryview)
+        if isinstance(found, memoryview):
+            found = WholeChunk.of(found)
+            self.put_whole(chunk, found)
         return found
 
     def part(self, part: Part) -> memoryview | None:
@@ -50,16 +62,16 @@ class ChunkMemory:
         return found
 
     def put_whole(self, chunk: bytes, content: WholeChunk) -> None:
-        self._put(chunk, content)
+        self._put(chunk, content, content.data)
 
     def put_part(self, part: Part, content: memoryview) -> None:
         """`content` keeps alive no more than itself."""
-        self._put(part, content)
+        self._put(part, content, content)
 
     def forget_part(self, part: Part) -> None:
         with self._lock:
-            before = self._kept.pop(part, None)
-            self._bytes -= 0 if before is None else _size(before)
+            self._bytes -= _size(self._kept.pop(part, None))
+            self._alive.pop(part, None)
 
     @property
     def held(self) -> tuple[int, int]:
@@ -70,20 +82,21 @@ class ChunkMemory:
     def _find(self, key: Hashable) -> WholeChunk | memoryview | None:
         with self._lock:
             found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
+            if found is None:
+                return self._alive.get(key)
+            self._kept.move_to_end(key)
             return found
 
-    def _put(self, key: Hashable, content: WholeChunk | memoryview) -> None:
+    def _put(self, key: Hashable, content: WholeChunk | memoryview, data: memoryview) -> None:
         with self._lock:
-            before = self._kept.pop(key, None)
-            self._bytes -= 0 if before is None else _size(before)
-            self._kept[key] = content
-            self._bytes += _size(content)
+            self._bytes += len(data) - _size(self._kept.pop(key, None))
+            self._kept[key], self._alive[key] = content, data
             # What has come last stays whatever its size: somebody waits for it.
             while self._bytes > self._budget_bytes and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 
-def _size(content: WholeChunk | memoryview) -> int:
-    return content.size_bytes if isinstance(content, WholeChunk) else len(content)
+def _size(content: WholeChunk | memoryview | None) -> int:
+    if content is None:
+        return 0
+    return len(content.data if isinstance(content, WholeChunk) else content)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from chunkstore.chunk_format import DatasetRef, decode_preamble
+from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent
@@ -47,7 +48,9 @@ class NodeParts:
     memory: ChunkMemory
     allowance: RangeAllowance
     status: Callable[[], NodeStatus]
-    flights: SingleFlight = field(default_factory=SingleFlight)
+    chunks: SingleFlight[WholeChunk] = field(default_factory=SingleFlight)
+    blocks: SingleFlight[memoryview] = field(default_factory=SingleFlight)
+    """Of chunks above 16 MiB."""
     from_ssd_bytes: int = 0
     """Counted by all threads without a lock: see `NodeMemory`."""
 
@@ -82,93 +85,86 @@ class DatasetChunks:
         return self._node.memory.part(_part_of(piece))
 
     def unit(self, chunk: ChunkRef, start: int, length: int) -> Piece:
-        if self._is_burst(chunk, length) or self._node.flights.is_under_way(chunk.id.value):
+        if self._is_burst(chunk, length) or self._node.chunks.is_under_way(chunk.id.value):
             return Piece(chunk)
         return Piece(chunk, FileExtent(chunk, start, length, 0))
 
     def is_coming(self, piece: Piece) -> bool:
-        return self._node.flights.is_under_way(piece.chunk.id.value)
+        return self._node.chunks.is_under_way(piece.chunk.id.value)
 
     def status(self) -> NodeStatus:
         return self._node.status()
 
     # What is not.
 
-    def bring(self, piece: Piece) -> None:
+    def bring(self, piece: Piece) -> WholeChunk | memoryview:
         """Raises `NoRoom` if the client had better ask the store."""
         chunk = piece.chunk
-        if self.piece(piece) is not None:
-            return
-        if not is_whole(chunk):
-            self._bring_large(piece)
-        elif piece.file is None:
-            self._node.flights.run(chunk.id.value, lambda: self._bring_whole(chunk))
-        else:
-            self._bring_part(chunk, _part_of(piece))
+        if is_whole(chunk) and piece.file is None:
+            return self._node.chunks.run(chunk.id.value, lambda: self._whole(chunk))
+        part = _part_of(piece)
+        data = self._node.memory.part(part)
+        if data is None:
+            data = self._small_part(chunk, part) if is_whole(chunk) else self._large_part(piece)
+            self._node.memory.put_part(part, data)
+        return data
 
-    def _bring_whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> None:
-        if self.payload(chunk.id) is not None:  # by who was before us
-            return
+    def _whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> WholeChunk:
+        found = self._node.memory.whole(chunk.id.value)
+        if found is not None:  # by who was before us
+            return found
         data = self._read_ssd(chunk.id.value, 0, None)
         if data is None:
-            self._fetch(chunk, is_admitted)
-            return
-        head_bytes = decode_preamble(data).head_bytes
-        if (head_bytes, len(data)) != (chunk.head_bytes, chunk.head_bytes + chunk.payload_bytes):
+            data = self._fetch(chunk, is_admitted)
+        found = WholeChunk.of(data)
+        if (len(found.head), len(found.payload)) != (chunk.head_bytes, chunk.payload_bytes):
             raise Corrupt(f"chunk {chunk.id} has other lengths than were asked for")
-        self._keep_whole(chunk, data)
+        self._node.memory.put_whole(chunk.id.value, found)
+        return found
 
-    def _bring_part(self, chunk: ChunkRef, part: Part) -> None:
-        node, id = self._node, chunk.id.value
+    def _small_part(self, chunk: ChunkRef, part: Part) -> memoryview:
+        node, (id, begin, length) = self._node, part
         data = self._read_ssd(*part)
         if data is not None:
-            node.memory.put_part(part, data)
-            return
-        if not node.flights.is_under_way(id):
+            return data
+        if not node.chunks.is_under_way(id):
             if not self._is_admitted(chunk):
                 raise NoRoom("the chunk would not be kept")
-            if not node.allowance.grants(part[2], chunk.head_bytes + chunk.payload_bytes):
+            if not node.allowance.grants(length, _size(chunk)):
                 raise NoRoom("too much was read of the store in vain")
-        node.flights.run(id, lambda: self._bring_whole(chunk, is_admitted=True))
-        payload = self.payload(chunk.id)
-        if payload is not None:
-            start = part[1] - chunk.head_bytes
-            copy = bytes(payload[start : start + part[2]])
-            self._node.memory.put_part(part, memoryview(copy))
+        whole = node.chunks.run(id, lambda: self._whole(chunk, is_admitted=True))
+        start = begin - chunk.head_bytes
+        return memoryview(bytes(whole.payload[start : start + length]))
 
-    def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> None:
+    def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """The whole chunk from the store."""
         data = self._read_store(chunk, 0, None)
         self._reader.verified(data, chunk)
-        self._keep_whole(chunk, data)
         if is_admitted or self._is_admitted(chunk):
             self._offer(chunk, 0, data, is_end=True)
+        return data
 
-    def _keep_whole(self, chunk: ChunkRef, data: memoryview) -> None:
-        whole = WholeChunk(data[: chunk.head_bytes], data[chunk.head_bytes :])
-        self._node.memory.put_whole(chunk.id.value, whole)
-
-    def _bring_large(self, piece: Piece) -> None:
+    def _large_part(self, piece: Piece) -> memoryview:
         """A piece of a file in a chunk above 16 MiB, verified by its blocks' hashes, which are in the chunk's head."""
         part, file = _part_of(piece), piece.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
-        try:
-            data = self._large_part(piece.chunk, part)
-            verify_blocks(data, file, piece.start, hashes)
-        except Corrupt:  # it may have come so from the store, which may be whole again
-            self._forget_large(piece.chunk, part)
-            data = self._large_part(piece.chunk, part)
+
+        def verified() -> memoryview:
+            data = self._read_ssd(*part)
+            if data is None:
+                data = self._from_blocks(piece.chunk, part)
             try:
                 verify_blocks(data, file, piece.start, hashes)
             except Corrupt:
                 self._forget_large(piece.chunk, part)
                 raise
-        self._node.memory.put_part(part, data)
+            return data
 
-    def _large_part(self, chunk: ChunkRef, part: Part) -> memoryview:
-        data = self._read_ssd(*part)
-        return self._from_blocks(chunk, part) if data is None else data
+        try:
+            return verified()
+        except Corrupt:  # it may have come so from the store, which may be whole again
+            return verified()
 
     def _forget_large(self, chunk: ChunkRef, part: Part) -> None:
         """What memory and SSD have of a part that is wrong."""
@@ -181,33 +177,26 @@ class DatasetChunks:
         _, start, length = part
         found = bytearray()
         for key in _blocks(chunk, part):
-            begin = key[1]
-            found += self._block(chunk, key)[max(0, start - begin) : start + length - begin]
+            block = self._node.blocks.run(key, partial(self._block, chunk, key))
+            found += block[max(0, start - key[1]) : start + length - key[1]]
         if len(found) != length:
             raise Corrupt(f"chunk {chunk.id} ends inside a file")
         return memoryview(found).toreadonly()
 
     def _block(self, chunk: ChunkRef, key: Part) -> memoryview:
-        memory = self._node.memory
-        for _ in range(3):  # it may have left again before we have looked
-            block = memory.part(key)
-            if block is not None:
-                return block
-            self._node.flights.run(key, lambda: self._fetch_block(chunk, key))
-        raise NoRoom("the node has no memory for what it reads")
-
-    def _fetch_block(self, chunk: ChunkRef, key: Part) -> None:
-        if self._node.memory.part(key) is not None:
-            return
+        found = self._node.memory.part(key)
+        if found is not None:
+            return found
+        _, begin, length = key
         data = self._read_ssd(*key)
         if data is None:
-            data = self._read_store(chunk, key[1], key[2])
-            if len(data) != key[2]:
+            data = self._read_store(chunk, begin, length)
+            if len(data) != length:
                 raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
             if self._is_admitted(chunk):
-                is_end = key[1] + key[2] == chunk.head_bytes + chunk.payload_bytes
-                self._offer(chunk, key[1], data, is_end=is_end)
+                self._offer(chunk, begin, data, is_end=begin + length == _size(chunk))
         self._node.memory.put_part(key, data)
+        return data
 
     def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
         data = self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
@@ -250,6 +239,10 @@ def _part_of(piece: Piece) -> Part:
 def _blocks(chunk: ChunkRef, part: Part) -> Iterator[Part]:
     """Those of a large chunk's object that a part touches."""
     id, start, length = part
-    object_bytes = chunk.head_bytes + chunk.payload_bytes
     for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
-        yield id, begin, min(_BLOCK_BYTES, object_bytes - begin)
+        yield id, begin, min(_BLOCK_BYTES, _size(chunk) - begin)
+
+
+def _size(chunk: ChunkRef) -> int:
+    """Bytes of its object."""
+    return chunk.head_bytes + chunk.payload_bytes

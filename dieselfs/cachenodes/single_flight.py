@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class _Flight:
-    ended: threading.Event = field(default_factory=threading.Event)
-    error: Exception | None = None
-
-
-class SingleFlight:
+class SingleFlight(Generic[T]):
     """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._flights: dict[Hashable, _Flight] = {}
+        self._flights: dict[Hashable, Future[T]] = {}
 
-    def run(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Return when `work` is done, by this thread or by the one that was first. Raises what it raises, to all."""
+    def run(self, key: Hashable, work: Callable[[], T]) -> T:
+        """What `work` returns, or raises, to this thread or to the one that was first."""
         with self._lock:
             flight = self._flights.get(key)
-            is_first = flight is None
             if flight is None:
-                flight = self._flights[key] = _Flight()
-        if not is_first:
-            flight.ended.wait()
-            if flight.error is not None:
-                raise flight.error
-            return
+                mine = self._flights[key] = Future()
+        if flight is not None:
+            return flight.result()
         try:
-            work()
-        except Exception as error:
-            flight.error = error
+            found = work()
+        except BaseException as error:
+            self._end(key)
+            mine.set_exception(error)
             raise
-        finally:
-            with self._lock:
-                del self._flights[key]
-            flight.ended.set()
+        self._end(key)
+        mine.set_result(found)
+        return found
+
+    def _end(self, key: Hashable) -> None:
+        with self._lock:
+            del self._flights[key]
 
     def is_under_way(self, key: Hashable) -> bool:
         return key in self._flights

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 STORE_READS: Final = 24
 """At a time."""
-WAIT_S: Final = 5.0
-"""For one's turn. Later the client had better read the store itself: it is not fast enough for all that this node is asked."""
+WAIT_S: Final = 10.0
+"""For one's turn. Later the client would not wait for the answer: it has 15 s."""
 HANGS_S: Final = 2.0
 """All are under way, and for so long none has come back: nobody waits for a turn until one has."""
 

@@ -51,8 +51,8 @@ class HeldChunks(Protocol):
         """Whether it is being read from the store just now: who waits for `bring` costs the store nothing, and waits for no other node."""
         ...
 
-    def bring(self, piece: Piece) -> None:
-        """Return when it is held, fetched once however many ask. Blocks. Raises `NoRoom`, `MasterGone` or what `ChunkSource` does.
+    def bring(self, piece: Piece) -> object:
+        """Return when it is held, fetched once however many ask; it stays held for as long as what is returned is referenced, if that is not None. Blocks. Raises `NoRoom`, `MasterGone` or what `ChunkSource` does.
 
         `NoRoom` too if a reader of this node is getting it from another one: that one may be waiting for us. What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
         """

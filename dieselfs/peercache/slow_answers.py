@@ -131,7 +131,7 @@ class SlowAnswers:
                     self._queued.wait()
                 piece, held = self._queue.popleft()
                 self._idle -= 1
-            failure = self._bring(piece, held)
+            brought, failure = self._bring(piece, held)
             with self._lock:
                 ended = []
                 for waiting in self._wanted.pop(piece.name):
@@ -143,6 +143,7 @@ class SlowAnswers:
                 self._answering += 1
             for waiting in ended:
                 waiting.asker.finish(waiting.number, waiting.request, failure)
+            del brought
             with self._lock:
                 self._answering -= 1
                 if self._workers > self._max_workers + self._answering:  # another came in its stead
@@ -150,20 +151,19 @@ class SlowAnswers:
                     return
                 self._idle += 1
 
-    def _bring(self, piece: Piece, held: HeldChunks) -> Answer | None:
-        """None: it was held a moment ago."""
+    def _bring(self, piece: Piece, held: HeldChunks) -> tuple[object, Answer | None]:
+        """What keeps it held, until it is answered; no answer: it was held a moment ago."""
         try:
-            held.bring(piece)
+            return held.bring(piece), None
         except (NoRoom, MasterGone):
-            return NotHeld()
+            return None, NotHeld()
         except (ChunkStoreError, LocalFileError) as error:
-            return Failed(str(error))
+            return None, Failed(str(error))
         except Exception as error:
             if type(error) not in self._surprises:
                 self._surprises.add(type(error))
                 log.exception("piece %s could not be brought for a peer", piece.name)
-            return Failed(f"unexpected: {type(error).__name__}")
-        return None
+            return None, Failed(f"unexpected: {type(error).__name__}")
 
     def _tell(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from benchmarks.shared_disk import SharedDisk
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cachenodes.cache_node import WORKERS, CacheNode
+from dieselfs.cachenodes.cache_node import CacheNode
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.ring_status import ring_nodes
 from dieselfs.cachenodes.ring_store import RingStore
@@ -70,19 +70,25 @@ def served(
             client.close()
 
 
+def forget_what_was_read(node: CacheNode) -> None:
+    node._parts.memory.__init__(64 << 20)  # type: ignore[misc]
+
+
 def test_while_the_store_hangs_the_ssd_is_read(
     dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    workers = STORE_READS + 16
+    monkeypatch.setattr("dieselfs.cachenodes.cache_node.WORKERS", workers)
     monkeypatch.setattr("dieselfs.cachenodes.store_reads.WAIT_S", 1000.0)
     store = HangingStore(dataset.disk)
     with served(dataset, tmp_path / "ssd", store) as (node, client):
         warm, *cold = client.chunks
         client.source.whole(warm)
         assert node._tier.wait_until_written(30)
-        node._parts.memory._kept.clear()
+        forget_what_was_read(node)
         store.answers.clear()
         others = [RingClient(dataset, [node.member.address]) for _ in range(2)]
-        assert len(cold) > WORKERS, "more than the node has threads"
+        assert len(cold) > workers, "more than the node has threads"
         with ThreadPoolExecutor(len(cold)) as threads:
             wanted = [
                 threads.submit(others[at % 2].source.whole, chunk) for at, chunk in enumerate(cold)
@@ -114,7 +120,7 @@ def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
         for chunk in client.chunks:
             client.source.whole(chunk)
         assert client.source.statistics().bytes_from_store == 0
-        node._parts.memory._kept.clear()
+        forget_what_was_read(node)
         for file in client.files[:5]:
             read = client.source.read(file, 0, file.length)
             assert read == client.reader.read(file, 0, file.length)

@@ -18,7 +18,7 @@ from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.cachenodes.chunk_memory import ChunkMemory, WholeChunk
+from dieselfs.cachenodes.chunk_memory import ChunkMemory
 from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
@@ -27,7 +27,9 @@ from dieselfs.errors import NoRoom
 from dieselfs.node_memory.piece import Piece
 from dieselfs.peercache.held_chunks import HeldRanges, NodeStatus
 from dieselfs.peercache.held_ranges import held_ranges, missing_pieces
-from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadRanges
+from dieselfs.peercache.messages import Answer, ReadChunk, ReadFile, ReadRanges, Request
+from dieselfs.peercache.os_runtime import OperatingSystem
+from dieselfs.peercache.slow_answers import SlowAnswers
 from tests.chunkstore.packed import DATASET, Packed
 from tests.dieselfs.cachenodes.ring_of_nodes import eventually
 
@@ -316,7 +318,48 @@ def test_memory_keeps_its_budget_and_what_came_last() -> None:
         assert memory.part((b"c", 0, 30)) is not None, "what is used stays"
     assert memory.held == (3, 90)
     assert memory.part((b"c", 1, 30)) is None
-    memory.put_whole(b"d", WholeChunk(memoryview(bytes(10)), memoryview(bytes(200))))
-    assert memory.held == (1, 210)
-    memory.put_whole(b"d", WholeChunk(memoryview(bytes(10)), memoryview(bytes(20))))
-    assert memory.held == (1, 30)
+    memory.put_part((b"d", 0, 200), memoryview(bytes(200)))
+    assert memory.held == (1, 200)
+    memory.put_part((b"d", 0, 200), memoryview(bytes(20)))
+    assert memory.held == (1, 20)
+    memory.forget_part((b"d", 0, 200))
+    assert memory.held == (0, 0)
+    assert memory.part((b"d", 0, 200)) is None
+
+
+def test_what_has_left_memory_is_found_while_it_is_on_its_way() -> None:
+    """To the SSD, or to who has asked for it."""
+    node = Node(SsdTier(lambda: pytest.fail("not opened"), Path("none")), memory_bytes=1)
+    first, second = node.refs[:2]
+    brought = node.chunks.bring(Piece(first))
+    node.chunks.bring(Piece(second))
+    assert node.memory.held[0] == 1
+    assert node.chunks.payload(first.id) == node.payload(first)
+    node.chunks.bring(Piece(second))
+    del brought
+    assert node.chunks.payload(first.id) is None
+
+
+def test_who_has_waited_for_a_chunk_is_answered_though_memory_has_no_room(tier: SsdTier) -> None:
+    node, answers = Node(tier, memory_bytes=1), []
+
+    class Asker:
+        held = node.chunks
+
+        def finish(self, number: int, request: Request, failure: Answer | None) -> None:
+            node.chunks.bring(Piece(node.refs[1 + number]))  # somebody else's
+            assert isinstance(request, ReadChunk)
+            answers.append((failure, held_ranges(node.chunks, request) is not None))
+
+        def say_working(self, number: int) -> None: ...
+
+    slow = SlowAnswers(OperatingSystem(), 1, 10)
+    for number in range(2):
+        request = ReadChunk(node.refs[0], True)
+        assert slow.begin(
+            Asker(), number, request, missing_pieces(node.chunks, request) or [Piece(node.refs[0])]
+        )
+    eventually(lambda: len(answers) == 2, "both are answered")
+    assert answers == [(None, True)] * 2
+    for thread in slow.close():
+        assert thread.join(30)
