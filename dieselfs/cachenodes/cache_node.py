@@ -92,7 +92,6 @@ class CacheNode:
             )
 
         return NodeParts(
-            store,
             reads,
             self._tier,
             ChunkMemory(self._settings.memory_bytes),
@@ -160,7 +159,7 @@ class CacheNode:
     def statistics(self) -> CacheNodeStatistics:
         assert self._server is not None
         return CacheNodeStatistics(
-            from_store_bytes=self._parts.reads.bytes,
+            from_store_bytes=self._parts.store.bytes,
             from_ssd_bytes=self._parts.from_ssd_bytes,
             memory_bytes=self._parts.memory.held[1],
             datasets=len(self._datasets),
@@ -207,7 +206,7 @@ class CacheNode:
             budget_bytes=self._budget_bytes if in_service else 0,
             held_bytes=held_bytes if in_service else 0,
             pieces=self._parts.memory.held[0],
-            from_store_bytes=self._parts.reads.bytes,
+            from_store_bytes=self._parts.store.bytes,
             from_peers_bytes=self._parts.from_ssd_bytes,
         )
 

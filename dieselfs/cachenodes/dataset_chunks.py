@@ -20,7 +20,6 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.tier import Offer, SsdTier
-from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
 from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
@@ -41,9 +40,7 @@ _BLOCK_BYTES: Final = 4 << 20
 class NodeParts:
     """What the datasets of a node have in common."""
 
-    store: ObjectStore
-    reads: StoreReads
-    """Of the same store."""
+    store: StoreReads
     tier: SsdTier
     memory: ChunkMemory
     allowance: RangeAllowance
@@ -138,7 +135,7 @@ class DatasetChunks:
 
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """The whole chunk from the store."""
-        data = self._read_store(chunk, 0, None)
+        data = memoryview(self._node.store.get(self._key(chunk)))
         self._reader.verified(data, chunk)
         if is_admitted or self._is_admitted(chunk):
             self._offer(chunk, 0, data, is_end=True)
@@ -190,7 +187,7 @@ class DatasetChunks:
         _, begin, length = key
         data = self._read_ssd(*key)
         if data is None:
-            data = self._read_store(chunk, begin, length)
+            data = memoryview(self._node.store.get_range(self._key(chunk), begin, length))
             if len(data) != length:
                 raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
             if self._is_admitted(chunk):
@@ -212,9 +209,8 @@ class DatasetChunks:
             first = begin // segments.segment_bytes
             self._node.tier.offer(Offer(self._dataset.id, chunk.id.value, first, data, is_end))
 
-    def _read_store(self, chunk: ChunkRef, begin: int, length: int | None) -> memoryview:
-        key = chunk_key(self._dataset.name, chunk.id)
-        return memoryview(self._node.reads.read(key, begin, length))
+    def _key(self, chunk: ChunkRef) -> str:
+        return chunk_key(self._dataset.name, chunk.id)
 
     def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
         """Whether so much of a chunk is asked for by parts that it had better be read."""

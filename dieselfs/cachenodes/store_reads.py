@@ -27,7 +27,7 @@ HANGS_S: Final = 2.0
 
 
 class StoreReads:
-    """Thread-safe."""
+    """Implements `ObjectReader`; raises `NoRoom` too, if there are too many reads. Thread-safe."""
 
     def __init__(self, store: ObjectStore, took: Callable[[float, int], None]) -> None:
         """`took` is told of each read: seconds and bytes."""
@@ -41,16 +41,17 @@ class StoreReads:
         self.bytes = 0
         """That were read."""
 
-    def read(self, key: str, begin: int, length: int | None) -> Buffer:
-        """A part of an object, all of it for None. Raises `NoRoom` if there are too many, or what the store does."""
+    def get(self, key: str) -> Buffer:
+        return self._read(lambda: self._store.get(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        return self._read(lambda: self._store.get_range(key, offset, length))
+
+    def _read(self, read: Callable[[], Buffer]) -> Buffer:
         with self._turn():
             began = time.monotonic()
             try:
-                data = (
-                    self._store.get(key)
-                    if length is None
-                    else self._store.get_range(key, begin, length)
-                )
+                data = read()
             except NotFound as error:
                 self._note_lack(error)
                 raise

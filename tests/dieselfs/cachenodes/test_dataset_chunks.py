@@ -67,7 +67,7 @@ class Node:
         self.reads = StoreReads(self.store, tier.store_took)
         self.sent_bytes = 0
         self.parts = NodeParts(
-            *(self.store, self.reads, tier, self.memory),
+            *(self.reads, tier, self.memory),
             RangeAllowance(allowed_bytes, lambda: self.reads.bytes - self.sent_bytes),
             NodeStatus,
         )

@@ -52,14 +52,14 @@ def test_nobody_waits_for_a_store_of_which_nothing_comes(
     monkeypatch.setattr(store_reads, "WAIT_S", FOR_EVER_S)
     monkeypatch.setattr(store_reads, "HANGS_S", 0.3)
     reads = StoreReads(store, lambda seconds, length: None)
-    under_way = [threads.submit(reads.read, "object", 0, None) for _ in range(STORE_READS)]
+    under_way = [threads.submit(reads.get, "object") for _ in range(STORE_READS)]
     for _ in under_way:
         assert store.begun.acquire(timeout=60)
     with pytest.raises(NoRoom):
-        reads.read("object", 0, None)
+        reads.get("object")
     store.lets.release(STORE_READS + 1)
     assert {bytes(one.result(60)) for one in under_way} == {b"content"}
-    assert reads.read("object", 0, None) == b"content", "it answers again"
+    assert reads.get("object") == b"content", "it answers again"
     assert reads.bytes == (STORE_READS + 1) * len(b"content")
 
 
@@ -69,7 +69,7 @@ def test_who_finds_all_turns_taken_waits_for_one(
     monkeypatch.setattr(store_reads, "WAIT_S", FOR_EVER_S)
     monkeypatch.setattr(store_reads, "HANGS_S", FOR_EVER_S)
     reads = StoreReads(store, lambda seconds, length: None)
-    wanted = [threads.submit(reads.read, "object", 0, None) for _ in range(STORE_READS + 4)]
+    wanted = [threads.submit(reads.get, "object") for _ in range(STORE_READS + 4)]
     for _ in range(STORE_READS):
         assert store.begun.acquire(timeout=60)
     assert not store.begun.acquire(timeout=0.05), "so many at a time"
@@ -86,10 +86,10 @@ def test_the_log_says_once_that_the_store_fails_and_that_it_answers(
     store.fails = True
     for _ in range(2):
         with pytest.raises(Unavailable):
-            reads.read("object", 0, None)
+            reads.get("object")
     store.fails = False
     for _ in range(2):
-        reads.read("object", 0, None)
+        reads.get("object")
     failed, again = caplog.messages
     assert "the store fails" in failed
     assert "answers again" in again
@@ -103,6 +103,6 @@ def test_the_log_says_that_this_store_lacks_what_clients_ask_for(
     store.lets.release(2)
     for _ in range(2):
         with pytest.raises(NotFound):
-            reads.read("datasets/d/chunks/gone", 0, None)
+            reads.get("datasets/d/chunks/gone")
     [said] = caplog.messages
     assert "datasets/d/chunks/gone" in said
