@@ -119,14 +119,13 @@ class RegionFilling:
 
     def _resumed(self, dataset: bytes) -> Filling | None:
         """A region that another process, or this one earlier, has left half filled: who reads little and often would take a region each time."""
-        count, room = self._files.count, self._geometry.region_bytes // _WORTH_RESUMING
+        count = self._files.count
         for region in self._index.regions():
             if (
                 region.state != FREE
                 and region.dataset == dataset
                 and region.number < count
-                and region.used_bytes + room <= self._geometry.region_bytes
-                and region.entries + _WORTH_RESUMING <= self._geometry.max_entries
+                and self._is_worth_resuming(region)
                 and self._files.lock(region.number)
             ):
                 filling = self._taken_up(region)
@@ -142,13 +141,26 @@ class RegionFilling:
         table = self._files.table(region.number)
         if now != [region] or table is None or table.generation != region.generation:
             return None
-        filling = Filling(replace(region, state=FILLING, last_used=self._now()), self._geometry)
+        filling = Filling(region, self._geometry)
         filling.turn, filling.entries = table.turn, list(table.entries)
         for _, placed in table.entries:
             end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
             filling.offset = max(filling.offset, end)
-        self._index.put_region(filling.region)
-        return filling
+        # Who died, or was refused by the index, has written more than the index knows.
+        filling.region = replace(region, used_bytes=filling.offset, entries=len(filling.entries))
+        if self._is_worth_resuming(filling.region):
+            filling.region = replace(filling.region, state=FILLING, last_used=self._now())
+            self._index.put_region(filling.region)
+            return filling
+        self._index.put_region(replace(filling.region, state=FULL))
+        return None
+
+    def _is_worth_resuming(self, region: Region) -> bool:
+        room = self._geometry.region_bytes // _WORTH_RESUMING
+        return (
+            region.used_bytes + room <= self._geometry.region_bytes
+            and region.entries + _WORTH_RESUMING <= self._geometry.max_entries
+        )
 
     def _begun(self, dataset: bytes, *, may_grow: bool) -> Filling | None:
         count = self._files.count

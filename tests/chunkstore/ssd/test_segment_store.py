@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -506,4 +507,27 @@ def test_after_it_was_opened_again_no_region_stays_locked(open_store: Open) -> N
     store.reopen(anew=True)
     assert store.read_whole(chunk_id(1)) == content(1, MIB)
     assert store.evict(DATASET) == store.region_bytes
+    store.close()
+
+
+def test_a_region_of_which_the_index_knows_too_little_is_not_filled_on_for_ever(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is left by who is killed between its table and the index."""
+    store = open_store()
+    put(store, 1, 2 * MIB)
+
+    def refused(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._index, "add", refused)
+        with pytest.raises(OSError, match="killed"):
+            put(store, 2, 1900 << 10)
+    done = threading.Thread(target=put, args=(store, 3, MIB), daemon=True)
+    done.start()
+    done.join(60)
+    assert not done.is_alive()
+    assert store.read_whole(chunk_id(1)) == content(1, 2 * MIB)
+    assert store.read_whole(chunk_id(3)) == content(3, MIB)
     store.close()
