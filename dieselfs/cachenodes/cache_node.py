@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory
@@ -147,7 +145,8 @@ class CacheNode:
             found = self._datasets.get(task)
             if found is None:
                 found = self._datasets[task] = DatasetChunks(topic.dataset, self._parts)
-                self._name(topic.dataset)
+                self._tier.introduce(topic.dataset)
+                log.info("dataset %s is asked for", topic.dataset.name)
                 if len(self._datasets) > _MAX_DATASETS:
                     self._datasets.popitem(last=False)  # who is connected keeps it
             return found
@@ -191,13 +190,6 @@ class CacheNode:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _name(self, dataset: DatasetRef) -> None:
-        """So that `dlcmd cache ls` on this machine can say what lies on its SSD."""
-        log.info("dataset %s is asked for", dataset.name)
-        if self._tier.segments is not None:
-            names = LimitsFolder(self._settings.ssd.folder)
-            self._tier.call(lambda: names.name(dataset.id, dataset.name), 0)
 
     def _status(self) -> NodeStatus:
         held_bytes = self._occupied_bytes()  # may find that it is out of service

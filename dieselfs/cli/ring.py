@@ -34,7 +34,7 @@ _HEADINGS: Final = (
 def ring(invocation: Invocation, ring: str | None, ring_secret_file: str | None) -> int:
     """Show the cache nodes of a ring: shares, what their SSDs hold, what they have served and from where.
 
-    Which ring is said as for a mount: here, by DIESELFS_RING, or by the profile. Exits with 6 if a node does not answer.
+    Which ring is said as for a mount: here, by DIESELFS_RING, or by the profile. Exits with 6 if a node does not answer, or there is none.
     """
     from dieselfs.cachenodes.ring_options import ring_settings
     from dieselfs.cachenodes.ring_settings import RingOptions
@@ -51,8 +51,9 @@ def ring(invocation: Invocation, ring: str | None, ring_secret_file: str | None)
     else:
         output.table(_HEADINGS, [_row(node, output) for node in nodes])
         if not nodes:
-            output.note(f"ring {settings.name} has no nodes")
-    return ExitCode.OK if all(node.status for node in nodes) else ExitCode.PARTIAL
+            output.note(f"ring {settings.name} has no nodes: is that its name, and do they run?")
+    answer = nodes and all(node.status for node in nodes)
+    return ExitCode.OK if answer else ExitCode.PARTIAL
 
 
 def _record(node: RingNode) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from dieselfs.ssd_warmup import WarmUp, warmth
-from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient
+from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient, eventually
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
 
@@ -171,6 +171,6 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
 def test_a_dataset_is_named_on_the_ssd(dataset: PeerDataset, tmp_path: Path) -> None:
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         client.source.whole(client.chunks[0])
-        [named] = LimitsFolder(tmp_path / "ssd").read().values()
-        assert named.name == NAME
+        limits = LimitsFolder(tmp_path / "ssd")
+        eventually(lambda: [named.name for named in limits.read().values()] == [NAME], "its name")
         assert node.statistics().datasets == 1

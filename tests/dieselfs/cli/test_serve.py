@@ -70,6 +70,15 @@ def test_a_ring_whose_node_does_not_answer(dlcmd: Dlcmd, monkeypatch: pytest.Mon
     assert "refused" in node["trouble"]
 
 
+def test_a_ring_that_nobody_has_begun(
+    dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
+    shown = dlcmd("ring", "redis:nobodys", "--index", redis_url)
+    assert shown.code == 6
+    assert "nobodys has no nodes" in shown.err
+
+
 def test_which_ring_must_be_said(dlcmd: Dlcmd) -> None:
     refused = dlcmd("ring")
     assert refused.code == 2
