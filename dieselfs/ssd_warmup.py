@@ -238,7 +238,8 @@ class WarmUp:
             try:
                 result = self._store.bring(piece)
             except (NotFound, Corrupt) as error:
-                log.warning("chunk %s is not brought: %s", piece.chunk, error)
+                kind = type(error).__name__
+                log.warning("chunk %s is not brought: %s: %s", piece.chunk, kind, error)
                 return "failed"
             if result != "out of service":
                 return result

@@ -22,17 +22,20 @@ from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_request import MountRequest, daemon_command, mount_request
 from dieselfs.cli.option_groups import peer_options, ring_options, ssd_options, ssd_warmup_option
 from dieselfs.cli.output import counted
+from dieselfs.cli.store_check import check_store
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import LocalFileError, MountError, MountpointBusy, SnapshotNotFound
+from dieselfs.errors import (
+    LocalFileError,
+    MountpointBusy,
+    SnapshotNotFound,
+)
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from chunkstore.stores.object_store import ObjectStore
     from dieselfs.cachenodes.ring_settings import RingSettings
-    from dieselfs.config import Setting
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
     from dieselfs.node_memory.node_memory import NodeMemory
@@ -43,7 +46,6 @@ if TYPE_CHECKING:
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
-_CHUNKS_LOOKED_FOR: Final = 8
 
 
 @verb(
@@ -165,7 +167,9 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         ssd.check()
     path = _choose(invocation, request)
     with _opened(path, request) as snapshot:
-        _check_chunks(invocation.store(), snapshot, invocation.config.store)
+        away = check_store(invocation, snapshot, ssd)
+        if away:
+            invocation.output.note(away)
         _check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
@@ -273,7 +277,9 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     ssd = _ssd_settings(invocation, request)
     with _opened(_choose(invocation, request), request) as snapshot:
         store, folder = invocation.store(request.patience_s), snapshot.path.parent
-        _check_chunks(store, snapshot, invocation.config.store)  # patient from here on
+        away = check_store(invocation, snapshot, ssd, store)
+        if away:
+            log.warning("%s", away)
         task = _task_folder(request, snapshot)
         memory_bytes = _memory_bytes(request, task)
         options = replace(
@@ -370,25 +376,6 @@ def _opened(path: Path, request: MountRequest) -> Snapshot:
         raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
     check_dataset(snapshot, request.address.dataset, path)
     return snapshot
-
-
-def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:
-    """A wrong --store would otherwise show only when the first file is read. Some chunks that are lost are no reason not to mount."""
-    from chunkstore.errors import NotFound
-    from chunkstore.object_keys import chunk_key
-
-    count = snapshot.chunk_count
-    error: Exception | None = None
-    for number in range(0, count, -(-count // _CHUNKS_LOOKED_FOR) or 1):
-        try:
-            store.stat(chunk_key(snapshot.dataset.name, snapshot.chunk(number).id))
-            return
-        except NotFound as missing:
-            error = missing
-    if error is not None:
-        raise MountError(
-            f"the chunks of {snapshot.dataset.name} are not in the store {where}", "check --store"
-        ) from error
 
 
 def _check_room(request: MountRequest, snapshot: Snapshot) -> None:

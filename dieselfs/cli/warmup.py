@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dieselfs.address import Address, parse_address
 from dieselfs.cachenodes.ring_settings import RingOptions
-from dieselfs.cli.entries import iso_time
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.mount_request import this_program
 from dieselfs.cli.option_groups import ring_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.ssd_flags import configured_ssd, ssd_flags
 from dieselfs.cli.verb import jobs_option, verb
-from dieselfs.errors import LocalFileError, UsageError
-from dieselfs.ssd_options import NONE
+from dieselfs.cli.warmup_background import start_in_background
+from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
     from chunkstore.chunk_source import ChunkRef
@@ -106,7 +99,9 @@ def warmup(
         if since is not None:
             older = stack.enter_context(_older(invocation, store, place, since))
         if background:
-            return _start(invocation, place, snapshot, target, options, jobs, older)
+            return start_in_background(
+                invocation, place.dataset, snapshot, target.ssd, options, jobs, older
+            )
         from dieselfs.ssd_warmup import wanted_chunks
 
         chunks = wanted_chunks(snapshot, older)
@@ -312,60 +307,3 @@ def _older(invocation: Invocation, store: ObjectStore, place: Address, which: st
     from metadata.snapshot import Snapshot
 
     return Snapshot.open(find_snapshot(which, place.dataset, invocation.snapshot_folder, store))
-
-
-def _start(
-    invocation: Invocation,
-    place: Address,
-    snapshot: Snapshot,
-    target: _Target,
-    options: RingOptions,
-    jobs: int | None,
-    older: Snapshot | None,
-) -> int:
-    """The same in a process of its own, which is told what was chosen."""
-    command = [*this_program(), "warmup"]
-    command += ["--ssd", NONE if target.ssd is None else os.fspath(target.ssd.folder)]
-    for place_ in (invocation.config.store, invocation.config.index):
-        command += [place_.origin, place_.value] if place_.origin.startswith("--") else []
-    command += ["--profile", invocation.profile] if invocation.profile else []
-    if target.ssd is not None and target.ssd.budget_bytes is not None:
-        command += ["--ssd-size", str(target.ssd.budget_bytes)]
-    command += [] if options.ring is None else ["--ring", options.ring]
-    if options.secret_file is not None:
-        command += ["--ring-secret-file", os.path.abspath(options.secret_file)]
-    command += [] if jobs is None else ["--jobs", str(jobs)]
-    command += [] if older is None else ["--since", str(older.id)]
-    command += ["--", f"{place.dataset}@{snapshot.id}"]
-    log_file = _log_file(place.dataset)
-    try:
-        log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as log:
-            log.write(f"{iso_time(time.time_ns())} {shlex.join(command[1:])}\n".encode())
-            log.flush()
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise LocalFileError(f"{error.filename or log_file}: {error.strerror}") from error
-    if invocation.output.json:
-        invocation.output.record({"pid": process.pid, "log": str(log_file)})
-    else:
-        name = f"{place.dataset}@{snapshot.id}"
-        invocation.output.note(
-            f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, and the same command goes on"
-        )
-        if target.ssd is not None:
-            invocation.output.note(f"`dlcmd warmup --check {place.dataset}` says how far it is")
-    process.returncode = 0  # it is not waited for
-    return ExitCode.OK
-
-
-def _log_file(dataset: str) -> Path:
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state, "dieselfs", f"warmup-{dataset}.log")

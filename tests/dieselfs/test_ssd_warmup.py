@@ -14,9 +14,11 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, pieces_of
 from dieselfs.ssd_tier import SsdSettings, end_tiers
-from dieselfs.ssd_warmup import open_tier, warmth
+from dieselfs.ssd_warmup import WarmUp, open_tier, warmth
 
 DATASET = DatasetRef("pets", b"an id 16 bytes..")
 CHUNKS, CHUNK_BYTES = 12, 1_000_000
@@ -74,6 +76,30 @@ def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
     assert disk.state().bytes == CHUNKS * CHUNK_BYTES
     settings = SsdSettings(tmp_path / "ssd")
     assert warmth(open_tier(settings), DATASET, CHUNK_REFS).is_all
+    end_tiers()
+
+
+def test_a_chunk_of_several_pieces_is_one_chunk_and_a_quota_bounds(tmp_path: Path) -> None:
+    SharedDisk.make(tmp_path)
+    disk, size = SharedDisk(tmp_path), MAX_WHOLE_BYTES + 5000
+    large = ChunkRef(ChunkId(b"L" * 16), 5000, size - 5000)
+    for chunk in (large, CHUNK_REFS[0]):
+        disk.create(
+            chunk_key(DATASET.name, chunk.id), [bytes(chunk.head_bytes + chunk.payload_bytes)]
+        )
+    settings = SsdSettings(tmp_path / "ssd", 100 << 20)
+    told: list[tuple[int, int]] = []
+    report = WarmUp(disk, DATASET, settings, [large]).run(lambda *done: told.append(done))
+    assert (report.brought, report.brought_bytes) == (1, size)
+    assert (sum(chunks for chunks, _ in told), sum(came for _, came in told)) == (1, size)
+    assert len(told) == len(pieces_of(large.id, size))
+
+    quota = DatasetLimits(quota_bytes=40 << 20)
+    LimitsFolder(settings.folder).write(DATASET.id, NamedLimits(DATASET.name, quota))
+    bound = WarmUp(disk, DATASET, settings, [large, *CHUNK_REFS]).run(lambda *done: None)
+    assert (bound.bound, bound.held_before) == ("quota", 1)
+    assert bound.no_room + bound.brought + bound.failed == CHUNKS
+    assert bound.no_room > 0
     end_tiers()
 
 

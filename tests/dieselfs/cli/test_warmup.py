@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,9 @@ def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Pa
     [listed] = dlcmd("ls", "pets:readme.txt", "--cached", "--json").records
     assert (listed["ssd"], listed["memory"]) == ("all", False)
     assert dlcmd("ls", "pets:readme.txt", "--cached").lines == ["all   -       readme.txt"]
+    [counts] = dlcmd("ls", "pets", "-r", "--cached", "--count-only", "--json").records
+    assert counts["ssd"] == {"all": counts["files"], "part": 0, "none": 0}
+    assert dlcmd("ls", "--cached").code == ExitCode.USAGE
     assert dlcmd("warmup", "--evict", "pets").code == ExitCode.OK
     assert dlcmd("warmup", "--check", "pets").code == ExitCode.FOUND
     assert sum(path.stat().st_blocks * 512 for path in ssd.rglob("*")) < MIB
@@ -60,6 +65,16 @@ def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Pat
     assert 3000 < brought["bytes"] < 30_000
     [whole] = dlcmd("warmup", "--check", "--json", "pets").records
     assert (whole["chunks"], whole["held_chunks"]) == (2, 1)
+
+
+def test_in_the_background_it_says_where_its_log_is(dlcmd: Dlcmd, dataset: Path) -> None:
+    [begun] = dlcmd("warmup", "--background", "--json", "pets").records
+    _, status = os.waitpid(begun["pid"], 0)
+    log = Path(begun["log"]).read_text().splitlines()
+    assert os.waitstatus_to_exitcode(status) == 0, log
+    assert "warmup --ssd" in log[0]
+    assert "1 of 1 chunk" in log[-1]
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
 
 
 def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
@@ -80,6 +95,71 @@ def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
     [listed, _] = dlcmd("cache", "ls", "--json").records
     assert (listed["quota_bytes"], listed["pinned"]) == (None, False)
     assert dlcmd("cache", "evict", "nothing").code == ExitCode.DIRECTORY_NOT_FOUND
+
+
+@pytest.mark.parametrize("command", [["warmup", "pets"], ["mount", "pets", "m"], ["cache", "ls"]])
+def test_a_folder_or_size_that_can_t_be_is_refused(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Before, an empty one was the current folder, and too small a tier was only to be seen in a log."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    empty = dlcmd(*command, "--ssd", "")
+    assert (empty.code, "--ssd none" in empty.err) == (ExitCode.USAGE, True)
+    small = dlcmd(*command, "--ssd", "small", "--ssd-size", "2MiB")
+    assert (small.code, "--ssd-size" in small.err) == (ExitCode.USAGE, True)
+    assert not (tmp_path / "budget").exists()
+    assert not (tmp_path / "small/budget").exists()
+    if command[0] != "mount":
+        none = dlcmd(*command, "--ssd", "none")
+        assert (none.code, "no SSD tier" in none.err) == (ExitCode.USAGE, True)
+
+
+def test_who_looks_leaves_the_size_alone(dlcmd: Dlcmd) -> None:
+    """Though the variable says another one than was said last."""
+    assert dlcmd("warmup", "pets", "--ssd-size", "20MiB").code == ExitCode.OK
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "pin", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 20 * MIB
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 30 * MIB
+
+
+def test_hits_are_shown(dlcmd: Dlcmd) -> None:
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls").lines[1].split()[3:6] == ["0", "0", "-"]
+    assert dlcmd("cat", "pets:readme.txt").code == ExitCode.OK
+    deadline = time.monotonic() + 60
+    while not (found := dlcmd("cache", "ls", "--json").records[0])["hits"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (found["hits"], found["misses"], found["hit_rate"]) == (1, 0, 1.0)
+    assert found["hit_bytes"] >= len(FILES["readme.txt"])
+    assert "100.0%" in dlcmd("cache", "ls").lines[1]
+
+
+def test_a_ring_alone_tells_what_it_can_t(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIESELFS_RING_SECRET", "the secret of the ring of a test")
+    ring = ["--ssd", "none", "--ring", "127.0.0.1:1"]
+    for what, hint in [("--check", "dlcmd ring"), ("--evict", "dlcmd cache evict")]:
+        told = dlcmd("warmup", what, "pets", *ring)
+        assert (told.code, hint in told.err) == (ExitCode.USAGE, True)
+
+
+def test_a_mount_without_its_store_reads_what_the_ssd_has(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    [snapshot] = dlcmd("snapshot", "create", "pets").lines
+    away = "s3://b/p?endpoint=http://127.0.0.1:1&region=us-east-1"
+    mount = ["mount", "--no-index", "--snapshot", snapshot, "pets", mountpoint, "--store", away]
+    assert dlcmd(*mount).code == ExitCode.TEMPORARY
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    mounted = dlcmd(*mount)
+    assert (mounted.code, "1 of 1 chunk" in mounted.err) == (ExitCode.OK, True), mounted.err
+    assert (mountpoint / "cat/1.jpg").read_bytes() == (dataset / "cat/1.jpg").read_bytes()
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
 
 
 def test_without_a_tier_it_says_what_to_do(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +199,9 @@ def test_mounts_share_what_one_has_read(
 ) -> None:
     wanted = (dataset / "cat/1.jpg").read_bytes()
 
-    def figures() -> dict[str, int]:
+    def figures() -> dict[str, Any]:
         [record] = dlcmd("stats", "--once", "--json", mountpoint).records
-        found: dict[str, int] = record["ssd"]
+        found: dict[str, Any] = record["ssd"]
         return found
 
     def wait_until(condition: Callable[[], bool]) -> None:
@@ -136,8 +216,11 @@ def test_mounts_share_what_one_has_read(
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     wait_until(lambda: figures()["written_bytes"] > len(wanted))
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
-    assert dlcmd("mount", "pets", mountpoint, "-o", f"ssd={ssd}").code == ExitCode.OK
+    options = f"ssd={ssd},ssd_warmup"
+    assert dlcmd("mount", "pets", mountpoint, "-o", options).code == ExitCode.OK
     wait_until(lambda: bool(figures()["in_service"]))
+    wait_until(lambda: figures()["warmup"]["state"] == "done")
+    assert any("SSD warm-up" in line for line in dlcmd("stats", "--once", mountpoint).lines)
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     assert figures()["hits"] == 1
     assert dlcmd("umount", mountpoint).code == ExitCode.OK

@@ -1,0 +1,72 @@
+"""Whether the store of a mount is the right one, and answers, before anything is mounted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
+from dieselfs.errors import MountError, SsdUnavailable
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.config import Setting
+    from dieselfs.ssd_tier import SsdSettings
+    from metadata.snapshot import Snapshot
+
+_CHUNKS_LOOKED_FOR: Final = 8
+
+
+def check_store(
+    invocation: Invocation,
+    snapshot: Snapshot,
+    ssd: SsdSettings | None,
+    patient: ObjectStore | None = None,
+) -> str:
+    """What is to be said of a store that does not answer, where the SSD has some of the dataset: that is read without it. Empty if it answers.
+
+    `patient`: asked where the other one gives up. Raises `MountError` for the wrong store, and `Unavailable`.
+    """
+    from chunkstore.errors import Unavailable
+
+    where = invocation.config.store
+    try:
+        _check_chunks(invocation.store(), snapshot, where)
+    except Unavailable:
+        held = None if ssd is None else _held(ssd, snapshot)
+        if held:
+            return f"the store does not answer: until it does, only what the SSD has can be read, {held}"
+        if patient is None:
+            raise
+        _check_chunks(patient, snapshot, where)
+    return ""
+
+
+def _held(ssd: SsdSettings, snapshot: Snapshot) -> str:
+    """How much of the dataset the SSD has; empty if nothing."""
+    from dieselfs.ssd_warmup import open_tier, wanted_chunks, warmth
+
+    try:
+        found = warmth(open_tier(ssd), snapshot.dataset, wanted_chunks(snapshot))
+    except SsdUnavailable:
+        return ""
+    return f"{found.held_chunks:,} of {counted(found.chunks, 'chunk')}" if found.held_chunks else ""
+
+
+def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:
+    """A wrong --store would otherwise show only when the first file is read. Some chunks that are lost are no reason not to mount."""
+    from chunkstore.errors import NotFound
+    from chunkstore.object_keys import chunk_key
+
+    count = snapshot.chunk_count
+    error: Exception | None = None
+    for number in range(0, count, -(-count // _CHUNKS_LOOKED_FOR) or 1):
+        try:
+            store.stat(chunk_key(snapshot.dataset.name, snapshot.chunk(number).id))
+            return
+        except NotFound as missing:
+            error = missing
+    if error is not None:
+        raise MountError(
+            f"the chunks of {snapshot.dataset.name} are not in the store {where}", "check --store"
+        ) from error
