@@ -131,6 +131,11 @@ class RegionFiles:
         return self.geometry.regions_within(self.budget_bytes)
 
     @property
+    def has_budget(self) -> bool:
+        """Whether anybody has said how large the folder may be."""
+        return (self.folder / "budget").exists()
+
+    @property
     def budget_bytes(self) -> int:
         try:
             return int((self.folder / "budget").read_text())

@@ -64,9 +64,11 @@ class SegmentStore:
     ) -> None:
         """Opens the folder or makes it; the budget is the folder's, see `RegionFiles`. About 1 s for 100,000 segments if the index must be filled, some milliseconds else."""
         files = RegionFiles(folder, budget_bytes, segment_bytes)
-        self._open_files: Callable[[], RegionFiles] = partial(
-            RegionFiles, folder, files.budget_bytes, segment_bytes
+        self._open_files: Callable[[int | None], RegionFiles] = partial(
+            RegionFiles, folder, segment_bytes=segment_bytes
         )
+        self._budget_known = files.budget_bytes
+        """In case that the folder is made anew."""
         self._rules = FillingRules(order, limits_of, reinsertion or ReinsertNothing(), now)
         self._index_folder = index_folder
         self._now = now
@@ -223,7 +225,7 @@ class SegmentStore:
         """Make the folder anew, or take the one that is in its place now; `anew`: the index is damaged, and is made again from the tables."""
         with self._writing:
             self._filling.give_up()
-            files = self._open_files()
+            files = self._open_files(None if self._files.has_budget else self._budget_known)
             self._index.close()
             self._take_up(files, open_index(files, self._index_folder, self._now(), anew=anew))
 
@@ -262,6 +264,7 @@ class SegmentStore:
     def _obey_budget(self) -> None:
         count = self._files.count
         if count != self._budget_seen:
+            self._budget_known = self._files.budget_bytes
             self._filling.end_above(count)
             fits = fit(self._files, self._index, self._index.regions(), count)
             self._budget_seen = count if fits else -1

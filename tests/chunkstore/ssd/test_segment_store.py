@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -531,3 +532,15 @@ def test_a_region_of_which_the_index_knows_too_little_is_not_filled_on_for_ever(
     assert store.read_whole(chunk_id(1)) == content(1, 2 * MIB)
     assert store.read_whole(chunk_id(3)) == content(3, MIB)
     store.close()
+
+
+def test_who_opens_it_again_does_not_say_how_large_it_may_be(open_store: Open) -> None:
+    running = open_store(60 * MIB)
+    open_store(20 * MIB).close()
+    running.tend()
+    running.reopen(anew=True)
+    assert running.budget_bytes == 20 * MIB
+    shutil.rmtree(running._files.folder)
+    running.reopen()
+    assert running.budget_bytes == 20 * MIB
+    running.close()
