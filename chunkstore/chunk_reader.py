@@ -104,14 +104,13 @@ class ChunkReader:
         return data[: chunk.head_bytes], self.verified(data, chunk)
 
     def _sound(self, chunk: ChunkId, read: Callable[[], T]) -> T:
-        """What is read; if it is damaged and may have been a copy, once more from the store itself."""
+        """What is read; if it is damaged, once more: of the store itself if it may have been a copy, and else as what came may have been damaged on its way."""
         try:
             return read()
         except Corrupt:
-            store = self._store
-            if isinstance(store, KeepsCopies) and store.forget(chunk_key(self.dataset.name, chunk)):
-                return read()
-            raise
+            if isinstance(self._store, KeepsCopies):
+                self._store.forget(chunk_key(self.dataset.name, chunk))
+            return read()
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
         """The payload of a chunk's object that came from anywhere. `Corrupt` unless it is that chunk, of this dataset and these lengths, its

@@ -9,6 +9,7 @@ tilde is in no key of ours. Credentials are in the keyring that the configuratio
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -25,6 +26,7 @@ from chunkstore.errors import (
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 PART_BYTES: Final = 32 << 20
 TIMEOUT_S: Final = 18
@@ -79,12 +81,18 @@ class RadosStore:
                 name = _part_name(key, count)
                 self._run(name, lambda name=name, part=part: self._io().write_full(name, part))  # type: ignore[misc]
                 size, count = size + len(part), count + 1
+        except BaseException:
+            self._remove_parts(key, count)
+            raise
+        try:
             self._run(key, lambda: self._create(key, first, size))
         except AlreadyExists:
             raise
-        except BaseException:
-            for number in range(1, count + 1):
-                self._remove(_part_name(key, number))
+        except Unavailable:  # it may be done, or will be: without its parts it would be damaged
+            if not self._has(key, size):
+                raise
+        except ChunkStoreError:
+            self._remove_parts(key, count - 1)
             raise
 
     def get(self, key: str) -> bytes:
@@ -121,10 +129,12 @@ class RadosStore:
     def delete(self, key: str) -> None:
         try:
             count = -(-self.stat(key).size_bytes // PART_BYTES)
-        except NotFound:
-            return
+        except NotFound:  # or the rest of one that was being deleted, from its end
+            count = 1
+            while self._exists(_part_name(key, count)):
+                count += 1
         self._remove(key)  # first: half of an object is none
-        for number in range(1, count):
+        for number in reversed(range(1, count)):
             self._remove(_part_name(key, number))
 
     def stat(self, key: str) -> ObjectInfo:
@@ -160,6 +170,20 @@ class RadosStore:
         except NotFound:
             return False
         return True
+
+    def _has(self, key: str, size: int) -> bool:
+        try:
+            return self.stat(key).size_bytes == size
+        except ChunkStoreError:
+            return False
+
+    def _remove_parts(self, key: str, last: int) -> None:
+        """As far as the store lets: whoever comes here has another error to tell, and an outage would be waited for part by part."""
+        try:
+            for number in range(last, 0, -1):
+                self._remove(_part_name(key, number))
+        except ChunkStoreError as error:
+            _log.warning("%s: parts of an object that was not stored are left: %s", key, error)
 
     def _remove(self, name: str) -> None:
         try:
@@ -205,8 +229,12 @@ class RadosStore:
                 return NotFound(key)
             case rados.NoSpace():
                 return StoreFull(f"{key}: {error}")
+            case rados.PermissionError() | rados.PermissionDeniedError() if self._opened is None:
+                return Denied(
+                    f"the cluster refuses {self._user}: check user= and the keyring that {self._conf} names ({error})"
+                )
             case rados.PermissionError() | rados.PermissionDeniedError():
-                return Denied(f"{key}: {error}")
+                return Denied(f"{key}: {self._user} may not do it in pool {self._pool}: {error}")
         return Unavailable(f"{key}: {error}")
 
 

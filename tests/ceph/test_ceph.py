@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from chunkstore.errors import AlreadyExists, Unavailable
+from chunkstore.errors import AlreadyExists, Denied, Unavailable
 from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.forked_store import ForkedStore
 from chunkstore.stores.object_store import ObjectStore
@@ -57,6 +59,70 @@ def test_a_large_object(url: str) -> None:
         store.create(KEY, (block for _ in range(count)))
     store.delete(KEY)
     assert keys(store) == []
+
+
+def test_a_large_object_of_which_the_last_answer_is_lost_is_whole(
+    ceph: Ceph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are not taken away as those of one that failed."""
+    store = RadosStore(ceph.rados_url())
+    create = store._create
+
+    def lost(*arguments: Any) -> None:
+        create(*arguments)
+        raise store._rados.TimedOut("lost")
+
+    monkeypatch.setattr(store, "_create", lost)
+    parts = [bytes(1 << 20)] * (2 * PART_BYTES >> 20) + [b"end"]
+    store.create(KEY, iter(parts))
+    assert store.get(KEY) == b"".join(parts)
+
+
+def test_a_large_delete_that_broke_off_goes_on(ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = RadosStore(ceph.rados_url())
+    store.create(KEY, [bytes(1 << 20)] * (3 * PART_BYTES >> 20))
+    remove = store._remove
+
+    def breaks_off(name: str) -> None:
+        if name.endswith("~1"):
+            raise Unavailable("lost")
+        remove(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_remove", breaks_off)
+        with pytest.raises(Unavailable):
+            store.delete(KEY)
+    store.delete(KEY)
+    assert list(store._io().list_objects()) == []
+
+
+def test_a_large_object_that_fails_leaves_no_parts(ceph: Ceph) -> None:
+    store = RadosStore(ceph.rados_url())
+
+    def parts() -> Iterator[bytes]:
+        yield from [bytes(1 << 20)] * (3 * PART_BYTES >> 20)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.create(KEY, parts())
+    assert list(store._io().list_objects()) == []
+
+
+def test_what_ceph_refuses_says_what_to_do(ceph: Ceph, tmp_path: Path) -> None:
+    url = ceph.rados_url()
+    keyring = tmp_path / "keyring"
+    keyring.write_text("[client.admin]\n\tkey = AQDDDDDDDDDDDxAADDDDDDDDDDDDDDDDDDDDDg==\n")
+    wrong = tmp_path / "ceph.conf"
+    wrong.write_text(ceph.conf.read_text().replace(f"{ceph.folder}/keyring", str(keyring)))
+    for address, says in (
+        (url.replace("rados://tests", "rados://gone"), "pool gone does not exist"),
+        (url.replace(str(ceph.conf), "/nowhere"), "/nowhere can't be read"),
+        (f"{url}&user=client.nobody", "client.nobody"),
+        (url.replace(str(ceph.conf), str(wrong)), "client.admin"),
+    ):
+        for call in (lambda store: store.get(KEY), lambda store: list(store.list(""))):
+            with pytest.raises(Denied, match=says):
+                call(RadosStore(address))
 
 
 def test_an_osd_that_is_killed_loses_nothing_acknowledged(ceph: Ceph, url: str) -> None:

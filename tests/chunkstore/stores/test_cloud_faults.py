@@ -9,11 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from chunkstore.errors import AlreadyExists, ChunkStoreError, Denied, StoreFull, Unavailable
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.errors import (
+    AlreadyExists,
+    ChunkStoreError,
+    Corrupt,
+    Denied,
+    StoreFull,
+    Unavailable,
+)
 from chunkstore.stores import cloud, cloud_location
 from chunkstore.stores.cloud import CloudStore
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.retrying import RetryingStore
+from tests.chunkstore.packed import DATASET, Packed
 from tests.contracts.object_store_contract import KEY, keys
 from tests.services.faulty_http import Asked, Fault, FaultyProxy, Reply
 from tests.services.s3_server import SECRET_KEY, request_raw
@@ -295,3 +304,24 @@ def test_no_credentials_are_told_as_that(
     s3_proxy.fault = changed(lambda reply: replace(reply, unanswered=True))
     with pytest.raises(Unavailable, match=r"no credentials are set.*AWS_PROFILE"):
         CloudStore(s3_url).get(KEY)
+
+
+def test_a_page_served_once_in_place_of_a_chunk_is_not_believed(
+    store: CloudStore, s3_proxy: FaultyProxy
+) -> None:
+    """With a status of success and its own length, it is for the checksums to find."""
+    packed = Packed()
+    writer = packed.writer(target_bytes=1 << 20)
+    writer.add_file(b"a", DATA, 0o644, 0)
+    writer.flush()
+    packed.store_in(store)
+    reader, chunk = ChunkReader(store, DATASET), packed.chunks[0].ref
+
+    def page(asked: Asked, server: Callable[[Asked], Reply]) -> Reply:
+        return Reply(200, body=PAGE)
+
+    s3_proxy.fault = at(0, lambda asked: asked.method == "GET", page)
+    assert bytes(reader.payload(chunk)) == DATA
+    s3_proxy.fault = page
+    with pytest.raises(Corrupt):
+        reader.payload(chunk)
