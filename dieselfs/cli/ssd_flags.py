@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def ssd_flags(function: Decorated) -> Decorated:
     """The verb gets `ssd: str | None` and `ssd_size: int | None`."""
     function = click.option(
-        "--ssd-size", type=Size(), metavar="SIZE", help="What it may take of the SSD from now on."
+        "--ssd-size",
+        type=Size(),
+        metavar="SIZE",
+        help="What it may take of the SSD from now on (default: as configured, or as before).",
     )(function)
     return click.option(
         "--ssd", metavar="FOLDER", help="The tier's folder (default: as configured)."
