@@ -46,6 +46,8 @@ TEND_INTERVAL_S: Final = 1.0
 _RETRY_INTERVAL_S: Final = 0.1
 QUEUE_BYTES: Final = 64 << 20
 """Fetched and not written yet."""
+_NO_ROOM_S: Final = 5.0
+"""What a dataset has no room for, since others are pinned or its quota is too small, is not fetched in vain for so long."""
 _THREADS: Final = 64
 _WRONG: Final = (OSError, lmdb.Error, NoThread)
 _PROBE_BYTES: Final = 64 << 10
@@ -117,6 +119,8 @@ class SsdTier:
         self._tended_at = float("-inf")
         self._index_unsound = False
         self._unnamed: list[DatasetRef] = []
+        self._no_room_until: dict[bytes, float] = {}
+        """By dataset."""
         self._hits = self._hit_bytes = self._misses = self._bypassed = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
 
@@ -203,8 +207,11 @@ class SsdTier:
         self._health.store_took(seconds, length)
 
     def admits(self, dataset: bytes, chunk: bytes) -> bool:
-        """Whether a chunk that was missed is to be offered."""
-        if self._segments is None or not self._health.is_up or self._queued_bytes > QUEUE_BYTES:
+        """Whether a chunk that was missed is to be fetched for it, or offered."""
+        if self._segments is None or not self._health.is_up:
+            return False
+        if self._queued_bytes + _WHOLE_BYTES > QUEUE_BYTES or self._has_no_room(dataset):
+            self._not_written += 1
             return False
         admitted = self.admission.admits(dataset, chunk)
         self._not_admitted += not admitted
@@ -233,12 +240,17 @@ class SsdTier:
             len(offer.data),
             _WRITE_TIMEOUT_S,
         )
+        if kept is False:
+            self._no_room_until[offer.dataset] = time.monotonic() + _NO_ROOM_S
         with self._changed:
             if kept:
                 self._written_bytes += len(offer.data)
             else:
                 self._not_written += 1
         return kept
+
+    def _has_no_room(self, dataset: bytes) -> bool:
+        return self._no_room_until.get(dataset, 0.0) > time.monotonic()
 
     def forget(self, chunk: bytes) -> bool:
         """What came from here of a chunk was wrong; whether anything was held of it."""

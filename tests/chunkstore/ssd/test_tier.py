@@ -19,8 +19,9 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
+from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.segment_store import SegmentStore
-from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tier import Offer, SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectInfo
@@ -241,6 +242,32 @@ def test_a_folder_that_goes_is_made_anew(folder: Path, tier: SsdTier, store: Cou
 
     wait_until(is_kept_again)
     assert folder.is_dir()
+
+
+def test_what_has_no_room_is_not_fetched_in_vain_each_time(
+    folder: Path, tmp_path: Path, store: CountingStore
+) -> None:
+    others = DatasetRef("others", b"o" * 16)
+    limits = {others.id: DatasetLimits(pinned=True)}
+    tier = SsdTier(
+        lambda: SegmentStore(
+            folder,
+            tmp_path / "index",
+            14 * MIB,
+            limits_of=lambda dataset: limits.get(dataset, DatasetLimits()),
+        ),
+        folder,
+    )
+    assert tier.wait_until_open(PATIENCE_S)
+    filler = memoryview(content(99))
+    while tier.keep(Offer(others.id, os.urandom(16), 0, filler, True)):
+        pass
+    tiered = TieredStore(store, DATASET, tier)
+    for number in range(8):
+        tiered.get_range(key(number), 0, 1000)
+        wait_until(lambda: not tiered._warming)
+    assert sum(store.bytes.values()) <= 8 * 1000 + 2 * 3 * MIB
+    tier.close()
 
 
 def test_errors_of_the_store_pass(tier: SsdTier) -> None:
