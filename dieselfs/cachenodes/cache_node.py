@@ -21,6 +21,7 @@ from dieselfs.cachenodes.chunk_memory import ChunkMemory
 from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
+from dieselfs.cachenodes.occupied_bytes import OccupiedBytes
 from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.cachenodes.store_reads import StoreReads
@@ -37,12 +38,11 @@ from metadata.errors import IndexUnavailable
 log = logging.getLogger(__name__)
 
 WORKERS: Final = 256
-"""Pieces that are brought at a time: most wait for their turn at the store, and those of the SSD go on meanwhile. A thread that waits takes 30 KB."""
+"""Pieces that are brought at a time: most wait for their turn at the store, and those of the SSD go on meanwhile. A thread that waits takes 15 KB."""
 OPEN_S: Final = 10.0
 """A node that has an SSD waits so long for it before it serves; then it opens in the background."""
 LEAVE_S: Final = 0.5
 _MAX_DATASETS: Final = 1024
-_COUNTED_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class CacheNode:
         self._tier = settings.ssd.open()
         self._lock = threading.Lock()
         self._datasets: OrderedDict[str, DatasetChunks] = OrderedDict()
-        self._occupied = 0.0, 0
-        """When the SSD was looked at, and the bytes that were occupied then."""
+        self._occupied = OccupiedBytes(self._tier)
         self._server: PeerServer | None = None
         self._heartbeat: LeaseHeartbeat | None = None
         self._tier.wait_until_open(OPEN_S)
@@ -152,7 +151,7 @@ class CacheNode:
             return found
 
     def status(self) -> NodeStatus:
-        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD, and `budget_bytes` is 0 while that is out of service. At most a second old."""
+        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD, and `budget_bytes` is 0 while that is out of service."""
         return self._status()
 
     def statistics(self) -> CacheNodeStatistics:
@@ -177,6 +176,7 @@ class CacheNode:
             self._heartbeat.end(min(LEAVE_S, timeout_s))
         if self._server is not None:
             self._server.close(left_s() / 3)
+        self._occupied.end(left_s() / 3)
         self._tier.wait_until_written(left_s() / 2)
         self._tier.close(left_s())
 
@@ -192,24 +192,14 @@ class CacheNode:
         self.close()
 
     def _status(self) -> NodeStatus:
-        held_bytes = self._occupied_bytes()  # may find that it is out of service
         in_service = self._tier.segments is not None
         return NodeStatus(
             budget_bytes=self._budget_bytes if in_service else 0,
-            held_bytes=held_bytes if in_service else 0,
+            held_bytes=self._occupied.last_known if in_service else 0,
             pieces=self._parts.memory.held[0],
             from_store_bytes=self._parts.store.bytes,
             from_peers_bytes=self._parts.from_ssd_bytes,
         )
-
-    def _occupied_bytes(self) -> int:
-        looked, occupied = self._occupied
-        now, segments = time.monotonic(), self._tier.segments
-        if segments is not None and now - looked > _COUNTED_EVERY_S:
-            found = self._tier.call(lambda: sum(one.bytes for one in segments.occupancy()), 0)
-            occupied = occupied if found is None else found
-            self._occupied = now, occupied
-        return occupied
 
 
 class _NoChunks:
