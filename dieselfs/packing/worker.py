@@ -34,6 +34,8 @@ from metadata.namespace import Namespace
 _LARGE_BYTES = 64 << 20
 """Files from this size on are read twice, to hash and to store, instead of being held in memory."""
 _PIECE_BYTES = 4 << 20
+_UPLOADS = 8
+"""At once, of each process: a store in a cloud gives each some 50 MB/s."""
 assert _PIECE_BYTES % BLOCK_BYTES == 0
 
 
@@ -124,6 +126,7 @@ class _Worker:
             packing.dataset.name,
             self._durable,
             on_bad_source=self._not_stored,
+            threads=_UPLOADS,
         ) as uploader:
             self._writer = ChunkWriter(
                 packing.dataset,
