@@ -1,115 +1,413 @@
-"""Segments against a dictionary: whatever is appended, read, evicted, damaged, shrunk and restarted, never a wrong byte, never above the budget."""
+"""Random operations of two stores on one folder against a dictionary: whatever is appended, read, let go, damaged, shrunk, killed and opened again, what comes is
+right, what had room and no reason to leave is there, what is pinned stays, and the budget is kept.
+
+Regions are of eight segments of 32 KiB, so that they are used again all the time.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
+import lmdb
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from chunkstore.ssd import index_environment
 from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.segment_index import FREE
 from chunkstore.ssd.segment_store import SegmentStore
 
-MIB = 1 << 20
-DATASETS = [b"a" * 16, b"b" * 16]
-SIZES = st.sampled_from([1, 262_144, 700_001, MIB, 3 * MIB - 1])
-NUMBERS = st.lists(st.integers(0, 15), min_size=4, max_size=10)
+SEGMENT = 32 << 10
+REGION_BYTES = 8192 + 8 * SEGMENT
+SIZES = [1, SEGMENT - 1, SEGMENT, 100_001, 4 * SEGMENT, 200_000, 11 * SEGMENT + 5]
+ROOM = 3
+"""Free regions that are enough for any of these, however full the one is that is being filled."""
+TTL_S = 50.0
+DATASETS = st.sampled_from([b"a" * 16, b"b" * 16, b"c" * 16])
+NUMBERS = st.integers(0, 13)
+WHICH = st.integers(0, 1)
+
+
+def budget_of(regions: int) -> int:
+    return (1 << 20) + regions * (REGION_BYTES + 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What an append has said that it kept."""
+
+    chunk: bytes
+    first: int
+    length: int
+    is_end: bool
 
 
 class SegmentsMachine(RuleBasedStateMachine):
-    @initialize(order=st.sampled_from(["lru", "fifo"]))
-    def begin(self, order: str) -> None:
+    @initialize(order=st.sampled_from(["lru", "fifo"]), regions=st.sampled_from([4, 7, 12]))
+    def begin(self, order: str, regions: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="dieselfs-model-", dir="/dev/shm"))
-        self.order, self.budget, self.now = order, 26 * MIB, 0.0
+        self.folder, self.index = self.root / "ssd", self.root / "index/of"
+        self.order, self.regions, self.now = order, regions, 1000.0
         self.limits: dict[bytes, DatasetLimits] = {}
         self.known: dict[bytes, bytes] = {}
+        self.sure: dict[bytes, set[Kept]] = {}
+        """By dataset: what must be there."""
+        self.has_damage = False
+        """Regions may describe what is not there."""
+        self.made = 0
+        self.make_folder()
         self.stores = [self.opened(), self.opened()]
+        self.observer = self.opened()
+        """Looks, and tells nobody what it has read."""
+
+    def make_folder(self) -> None:
+        """With regions smaller than a tier would make them."""
+        self.folder.mkdir(mode=0o700)
+        self.made += 1
+        sizes = {"id": str(self.made), "segment_bytes": SEGMENT, "region_bytes": REGION_BYTES}
+        (self.folder / "geometry.json").write_text(json.dumps(sizes))
 
     def opened(self) -> SegmentStore:
         return SegmentStore(
-            self.root / "ssd",
-            self.root / "index/of",
-            self.budget,
+            self.folder,
+            self.index,
+            budget_of(self.regions),
             order=self.order,  # type: ignore[arg-type]
-            limits_of=lambda dataset: self.limits.get(dataset, DatasetLimits()),
+            limits_of=self.limits_of,
             now=lambda: self.now,
         )
 
-    @rule(which=st.integers(0, 1), numbers=NUMBERS, size=SIZES, dataset=st.sampled_from(DATASETS))
-    def append(self, which: int, numbers: list[int], size: int, dataset: bytes) -> None:
+    def limits_of(self, dataset: bytes) -> DatasetLimits:
+        return self.limits.get(dataset, DatasetLimits())
+
+    def tend_all(self) -> None:
+        for store in [*self.stores, self.stores[0]]:  # what one lets go of another may be filling
+            store.tend()
+        for dataset in self.sure:
+            limits = self.limits_of(dataset)
+            if limits.ttl_s is not None and not limits.pinned:
+                self.sure[dataset] = set()
+
+    def chunk(self, dataset: bytes, number: int) -> bytes:
+        chunk = dataset[:8] + number.to_bytes(8, "big")
+        size = SIZES[number % len(SIZES)]
+        self.known.setdefault(chunk, random.Random(chunk).randbytes(size))
+        return chunk
+
+    def free_regions(self) -> int:
+        return sum(region.state == FREE for region in self.observer._index.regions())
+
+    def forget_what_may_leave(self) -> None:
+        for dataset in list(self.sure):
+            limits = self.limits_of(dataset)
+            if not limits.pinned or limits.quota_bytes is not None:
+                del self.sure[dataset]
+
+    # What is done.
+
+    @rule(which=WHICH, dataset=DATASETS, numbers=st.lists(NUMBERS, min_size=1, max_size=6))
+    def append_whole(self, which: int, dataset: bytes, numbers: list[int]) -> None:
         for number in numbers:
-            self.now += 1
-            chunk = dataset[:1] * 8 + number.to_bytes(8, "big")
-            data = self.known.setdefault(chunk, random.Random(chunk).randbytes(size))
-            self.stores[which].append(dataset, chunk, 0, memoryview(data), is_end=True)
+            chunk = self.chunk(dataset, number)
+            self.append(which, dataset, Kept(chunk, 0, len(self.known[chunk]), True))
 
-    @rule(which=st.integers(0, 1), dataset=st.sampled_from(DATASETS))
-    def evict(self, which: int, dataset: bytes) -> None:
-        self.stores[which].evict(dataset)
+    @rule(
+        which=WHICH,
+        dataset=DATASETS,
+        number=NUMBERS,
+        first=st.integers(0, 9),
+        count=st.integers(1, 4),
+    )
+    def append_a_part(
+        self, which: int, dataset: bytes, number: int, first: int, count: int
+    ) -> None:
+        chunk = self.chunk(dataset, number)
+        size = len(self.known[chunk])
+        length = min(count * SEGMENT, size - first * SEGMENT)
+        if length > 0:
+            is_end = first * SEGMENT + length == size
+            self.append(which, dataset, Kept(chunk, first, length, is_end))
 
-    @rule(dataset=st.sampled_from(DATASETS), regions=st.integers(1, 3))
-    def quota(self, dataset: bytes, regions: int) -> None:
-        self.limits[dataset] = DatasetLimits(quota_bytes=regions * self.stores[0].region_bytes)
+    def append(self, which: int, dataset: bytes, kept: Kept) -> None:
+        self.now += 1
+        start = kept.first * SEGMENT
+        data = memoryview(self.known[kept.chunk])[start : start + kept.length]
+        has_room, limits = self.free_regions() >= ROOM, self.limits_of(dataset)
+        arguments = dataset, kept.chunk, kept.first, data, kept.is_end
+        try:
+            done = self.stores[which].append(*arguments)
+        except FileNotFoundError:  # the region that was being filled: the next write tries another
+            assert self.has_damage
+            done = self.stores[which].append(*arguments)
+        if not has_room:
+            self.forget_what_may_leave()
+        if limits.quota_bytes is not None:
+            self.sure.pop(dataset, None)
+        if has_room and limits.quota_bytes is None:
+            assert done
+            self.sure.setdefault(dataset, set()).add(kept)
 
-    @rule(which=st.integers(0, 1), lost=st.booleans(), budget=st.sampled_from([9, 14, 26]))
-    def restart(self, which: int, lost: bool, budget: int) -> None:
-        self.budget = budget * MIB
-        if lost:
-            for store in self.stores:
-                store.close()
-            shutil.rmtree(self.root / "index")
-            self.stores = [self.opened(), self.opened()]
+    @rule(
+        which=WHICH,
+        dataset=DATASETS,
+        number=NUMBERS,
+        at=st.sampled_from(["data", "table", "index"]),
+    )
+    def a_write_fails(self, which: int, dataset: bytes, number: int, at: str) -> None:
+        """In the middle."""
+        store, chunk = self.stores[which], self.chunk(dataset, number)
+        files, index = store._files, store._index
+        write, add = files.write, index.add
+
+        def failing(region: int, offset: int, parts: list[memoryview]) -> None:
+            if (offset >= files.geometry.data_offset) == (at == "data"):
+                whole = b"".join(bytes(part) for part in parts)
+                write(region, offset, [whole[: len(whole) // 2]])
+                raise OSError(5, "Input/output error")
+            write(region, offset, parts)
+
+        def failing_add(*_: object) -> None:
+            raise lmdb.DiskError("no room")
+
+        if at == "index":
+            index.add = failing_add  # type: ignore[method-assign]
         else:
-            self.stores[which].close()
-            self.stores[which] = self.opened()
+            files.write = failing  # type: ignore[method-assign, assignment]
+        room = self.free_regions()
+        try:
+            store.append(dataset, chunk, 0, memoryview(self.known[chunk]), True)
+        except (OSError, lmdb.Error):
+            pass
+        finally:
+            index.add = add  # type: ignore[method-assign]
+            files.write = write  # type: ignore[method-assign]
+        if room < ROOM:
+            self.forget_what_may_leave()
+        if self.limits_of(dataset).quota_bytes is not None:
+            self.sure.pop(dataset, None)
 
-    @rule(seed=st.integers(0, 1000))
-    def damage(self, seed: int) -> None:
+    @rule(
+        which=WHICH,
+        dataset=DATASETS,
+        number=NUMBERS,
+        start=st.integers(0, 400_000),
+        length=st.integers(0, 200_000),
+        verified=st.booleans(),
+        waits=st.booleans(),
+    )
+    def read(
+        self,
+        which: int,
+        dataset: bytes,
+        number: int,
+        start: int,
+        length: int,
+        verified: bool,
+        waits: bool,
+    ) -> None:
+        self.now += 1
+        store, chunk = self.stores[which], self.chunk(dataset, number)
+        data = self.known[chunk]
+        start = start % (len(data) + 10)
+        for begin, wanted in [(start, data[start : start + length]), (None, data)]:
+            try:
+                if begin is None:
+                    found = store.read_whole(chunk, verified=verified, waits=waits)
+                else:
+                    found = store.read(chunk, begin, length, verified=verified, waits=waits)
+            except BlockingIOError:
+                continue
+            assert found is None or found == wanted
+
+    @rule(which=WHICH, dataset=DATASETS, number=NUMBERS)
+    def forget(self, which: int, dataset: bytes, number: int) -> None:
+        chunk = self.chunk(dataset, number)
+        self.stores[which].forget(chunk)
+        assert self.stores[1 - which].read(chunk, 0, 1) is None
+        kept = self.sure.get(dataset, set())
+        self.sure[dataset] = {one for one in kept if one.chunk != chunk}
+
+    @rule(which=WHICH, dataset=DATASETS)
+    def evict(self, which: int, dataset: bytes) -> None:
+        held = len(self.observer.held(dataset))
+        freed = self.stores[which].evict(dataset)
+        assert freed % REGION_BYTES == 0
+        assert len(self.observer.held(dataset)) <= held
+        self.sure.pop(dataset, None)
+
+    @rule(
+        dataset=DATASETS,
+        quota=st.sampled_from([None, None, 1, 2, 4]),
+        ttl_s=st.sampled_from([None, TTL_S]),
+        pinned=st.booleans(),
+    )
+    def limit(self, dataset: bytes, quota: int | None, ttl_s: float | None, pinned: bool) -> None:
+        quota_bytes = None if quota is None else quota * REGION_BYTES + 1
+        self.limits[dataset] = DatasetLimits(quota_bytes, ttl_s, pinned)
+        if quota is not None:
+            self.sure.pop(dataset, None)
+        self.tend_all()
+
+    @rule(seconds=st.sampled_from([1, 40, 100, -5000]))
+    def time_passes(self, seconds: int) -> None:
+        self.now = max(1.0, self.now + seconds)
+        self.tend_all()
+
+    @rule(which=WHICH, regions=st.sampled_from([2, 4, 7, 12]))
+    def resize(self, which: int, regions: int) -> None:
+        """By one store, opened anew; the other one obeys."""
+        if regions < self.regions:
+            self.sure.clear()
+        self.regions = regions
+        self.stores[which].close()
+        self.stores[which] = self.opened()
+        self.tend_all()
+
+    @rule(which=WHICH)
+    def close(self, which: int) -> None:
+        self.stores[which].close()
+        self.stores[which] = self.opened()
+
+    @rule(which=WHICH)
+    def kill(self, which: int) -> None:
+        """The kernel frees the locks of who dies, and closes what he had open."""
+        self.abandon(self.stores[which])
+        self.stores[which] = self.opened()
+
+    def abandon(self, store: SegmentStore) -> None:
+        store._filling.give_up()
+        store._index.close()
+
+    @rule()
+    def lose_the_index(self) -> None:
+        index_environment.discard(self.index)
+        self.open_again()
+        if self.has_damage:
+            self.sure.clear()
+
+    @rule(which=WHICH)
+    def make_the_index_again(self, which: int) -> None:
+        self.stores[which].reopen(anew=True)
+        self.open_again()
+        if self.has_damage:
+            self.sure.clear()
+
+    def open_again(self) -> None:
+        for store in [*self.stores, self.observer]:
+            if not store.is_there:
+                store.reopen()
+            assert store.is_there
+
+    @rule()
+    def delete_the_folder(self) -> None:
+        shutil.rmtree(self.folder)
+        assert not any(store.is_there for store in self.stores)
+        self.make_folder()
+        self.sure.clear()
+        self.has_damage = False
+        self.open_again()
+
+    @rule(which=WHICH, seed=st.integers(0, 10_000))
+    def remove_a_region(self, which: int, seed: int) -> None:
+        """As who needs room for something else does."""
+        present = sorted((self.folder / "regions").iterdir())
+        if present:
+            random.Random(seed).choice(present).unlink()
+            self.sure.clear()
+            self.has_damage = True
+            self.read_all(self.stores[which])
+
+    @precondition(lambda self: any((self.folder / "regions").iterdir()))
+    @rule(which=WHICH, seed=st.integers(0, 10_000), in_table=st.booleans())
+    def damage(self, which: int, seed: int, in_table: bool) -> None:
+        """Anywhere; what is damaged is noticed by who reads it first."""
         chosen = random.Random(seed)
-        regions = sorted((self.root / "ssd/regions").iterdir())
-        if regions:
-            with chosen.choice(regions).open("r+b") as file:
-                file.seek(chosen.choice([0, chosen.randrange(4 * MIB - 65536)]))
-                file.write(chosen.randbytes(chosen.choice([1, 65536])))
+        path = chosen.choice(sorted((self.folder / "regions").iterdir()))
+        with path.open("r+b") as file:
+            file.seek(chosen.randrange(8192) if in_table else chosen.randrange(8192, REGION_BYTES))
+            file.write(chosen.randbytes(chosen.choice([1, 100, 40_000])))
+        self.sure.clear()
+        self.has_damage = True
+        self.read_all(self.stores[which])
+
+    def read_all(self, store: SegmentStore) -> None:
+        """So that what is not there any more is forgotten."""
+        for chunk, data in self.known.items():
+            for start in range(0, len(data), SEGMENT):
+                found = store.read(chunk, start, SEGMENT)
+                assert found is None or found == data[start : start + SEGMENT]
+
+    # What must be so at any time.
 
     @invariant()
-    def never_a_wrong_byte(self) -> None:
-        for chunk, data in getattr(self, "known", {}).items():
-            for store in self.stores:
-                found = store.read_whole(chunk)
-                assert found is None or found == data
-            start = len(data) // 3
-            part = store.read(chunk, start, len(data) // 2)
-            assert part is None or part == data[start : start + len(data) // 2]
+    def what_comes_is_right(self) -> None:
+        if not hasattr(self, "observer"):
+            return
+        for chunk, data in self.known.items():
+            found = self.observer.read_whole(chunk)
+            assert found is None or found == data
+            start, length = len(data) // 3, len(data) // 2
+            part = self.observer.read(chunk, start, length)
+            assert part is None or part == data[start : start + length]
 
     @invariant()
-    def never_above_the_budget(self) -> None:
-        if hasattr(self, "stores"):
-            for store in self.stores:
-                store.tend()
-            folder = self.root / "ssd"
-            taken = sum(path.stat().st_blocks * 512 for path in [folder, *folder.rglob("*")])
-            assert taken <= self.budget
-            held = {of.dataset: of.bytes for of in self.stores[0].occupancy()}
-            for dataset, limits in self.limits.items():
-                assert limits.quota_bytes is not None
+    def what_has_no_reason_to_leave_is_there(self) -> None:
+        if not hasattr(self, "observer"):
+            return
+        for dataset, kept in self.sure.items():
+            held = self.observer.held(dataset)
+            for one in kept:
+                start = one.first * SEGMENT
+                wanted = self.known[one.chunk][start : start + one.length]
+                assert self.observer.read(one.chunk, start, one.length) == wanted
+                assert self.observer.holds(one.chunk, one.first, one.length, one.is_end)
+                assert held[one.chunk].bytes >= one.length
+                if one.length == len(self.known[one.chunk]):
+                    assert held[one.chunk].is_whole
+
+    @invariant()
+    def the_budget_is_kept(self) -> None:
+        if not hasattr(self, "observer"):
+            return
+        files = [path.stat() for path in [self.folder, *self.folder.rglob("*")]]
+        assert sum(file.st_blocks * 512 for file in files) <= budget_of(self.regions)
+        assert sum(file.st_size for file in files) <= budget_of(self.regions)
+
+    @invariant()
+    def limits_are_kept(self) -> None:
+        if not hasattr(self, "observer"):
+            return
+        held = {of.dataset: of.bytes for of in self.observer.occupancy()}
+        for dataset, limits in self.limits.items():
+            if limits.quota_bytes is not None:
                 assert held.get(dataset, 0) <= limits.quota_bytes
 
+    @rule()
+    def what_its_time_is_over_has_gone(self) -> None:
+        self.tend_all()
+        for region in self.observer._index.regions():
+            limits = self.limits_of(region.dataset)
+            if region.state != FREE and limits.ttl_s is not None and not limits.pinned:
+                assert self.now - region.last_used <= limits.ttl_s
+
     def teardown(self) -> None:
-        if hasattr(self, "stores"):
+        if hasattr(self, "observer"):
             for store in self.stores:
                 store.close()
+            self.abandon(self.observer)
             shutil.rmtree(self.root)
 
 
 TestSegments = SegmentsMachine.TestCase
 TestSegments.settings = settings(
-    max_examples=5,
-    stateful_step_count=10,
+    max_examples=20,
+    stateful_step_count=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
