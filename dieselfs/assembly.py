@@ -94,7 +94,10 @@ def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, fo
     except ConfigError:
         raise
     except ValueError as error:
-        raise ConfigError(f"{redacted(url)}: {redacted(str(error))}", f"write {forms}") from error
+        says_what_to_do = "; " in str(error)
+        raise ConfigError(
+            f"{redacted(url)}: {redacted(str(error))}", "" if says_what_to_do else f"write {forms}"
+        ) from error
 
 
 def _folder_of(url: str) -> Path:

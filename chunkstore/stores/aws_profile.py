@@ -42,27 +42,29 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     name = named or "default"
     found = _profile(name, environment)
     if named and not found and not environment.get("AWS_ACCESS_KEY_ID"):
-        raise ValueError(f"AWS_PROFILE is {name}, and ~/.aws has no such profile")
+        raise ValueError(
+            f"AWS_PROFILE is {name}, and ~/.aws has no such profile; correct it, or unset it"
+        )
     settings = {ours: found[theirs] for theirs, ours in _SETTINGS.items() if theirs in found}
     given = [
         name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if environment.get(name)
     ]
     if len(given) == 1:
         raise ValueError(
-            f"of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only {given[0]} is in the environment"
+            f"of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only {given[0]} is in the environment; set both"
         )
     if given:
         return settings
     keys = {ours: found[theirs] for theirs, ours in _KEYS.items() if theirs in found}
     if keys and not {"access_key_id", "secret_access_key"} <= keys.keys():
         raise ValueError(
-            f"profile {name} of ~/.aws has only one of aws_access_key_id and aws_secret_access_key"
+            f"profile {name} of ~/.aws has only one of aws_access_key_id and aws_secret_access_key; add the other"
         )
     if not keys and (named or not any(environment.get(name) for name in _OF_THE_MACHINE)):
         for way in _TO_BE_GOT:
             if way in found:
                 raise ValueError(
-                    f"profile {name} of ~/.aws has no keys of its own ({way}): put them into the environment by"
+                    f"profile {name} of ~/.aws has no keys of its own ({way}); put them into the environment by"
                     f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
                 )
     return settings | keys
@@ -87,10 +89,12 @@ def _ini(path: Path) -> configparser.RawConfigParser:
         parsed.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} can't be read: {type(error).__name__}"
+            f"{path} can't be read: {type(error).__name__}; correct it"
         ) from None  # it quotes lines
     except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror}") from None
+        raise ValueError(
+            f"{path} can't be read: {error.strerror}; correct it, or AWS_CONFIG_FILE"
+        ) from None
     return parsed
 
 

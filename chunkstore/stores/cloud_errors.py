@@ -86,7 +86,7 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
         )
     if found := _CERTIFICATE.search(text):
         return Denied(
-            f"the certificate of the store is not trusted ({found[1]}): let SSL_CERT_FILE name a file with that of its authority"
+            f"the certificate of the store is not trusted ({found[1]}); let SSL_CERT_FILE (S3: AWS_CA_BUNDLE) name a file with that of its authority"
         )
     if _NO_BUCKET.search(text):
         return Denied("the bucket does not exist: make it, or correct the address of the store")
@@ -94,7 +94,7 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
         return StoreFull(f"{where}{_said(text, status, code)}")
     if _ELSEWHERE.search(text):
         return Denied(
-            f"the bucket is in another region or at another endpoint: give the address region=, or endpoint= ({_said(text, status, code)})"
+            f"the bucket is in another region or at another endpoint ({_said(text, status, code)}): name region= or endpoint= in its address"
         )
     for codes, advice in _ADVICE:
         if codes.search(code):
@@ -107,11 +107,13 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
         )
     if _FOREIGN in text:
         return Denied(
-            "below the address of the store is an object with a name that can't be listed: move it away, or give the store"
-            f" a prefix of its own ({brief(text)})"
+            "below the address of the store is an object with a name that can't be listed ({brief(text)}); move it"
+            " away, or give the store a prefix of its own"
         )
     if status in (405, 501):
-        return Denied(f"{where}the store can't do what is asked ({_said(text, status, code)})")
+        return Denied(
+            f"{where}the store can't do what is asked ({_said(text, status, code)}); docs/stores.md says what a store must know"
+        )
     match error:
         case FileNotFoundError():
             return NotFound(key)

@@ -11,6 +11,7 @@ from a profile in `~/.aws` (`aws_profile`), else from the machine's role.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,6 +47,7 @@ _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "gs": frozenset({"endpoint", "anonymous"}),
     "az": frozenset({"account", "endpoint", "anonymous"}),
 }
+_BUCKET: Final = re.compile(r"[A-Za-z0-9._$-]+")
 _ENDPOINT: Final[Mapping[str, str]] = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 
 
@@ -69,6 +71,8 @@ class CloudLocation:
             raise ValueError(
                 "an address of a bucket has no user, password or port: credentials come from the environment"
             )
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise ValueError("names of buckets have letters, digits and . - _ only")
         options = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
@@ -106,7 +110,9 @@ class CloudLocation:
                 retry_config=_RETRIES_OF_PARTS if retries_parts else _NO_RETRIES,
             )
         except exceptions.BaseError as error:
-            raise ValueError(brief(str(error))) from None
+            raise ValueError(
+                f"{brief(str(error))}; docs/stores.md says what the environment must hold"
+            ) from None
         return opened
 
     def config(self, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -165,11 +171,12 @@ def _endpoint(url: str) -> str:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise ValueError(
-            "an endpoint has no user and no password: credentials come from the environment"
+            "an endpoint has no user and no password; credentials come from the environment"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    sound = url.isascii() and url.isprintable() and " " not in url and parts.port != 0
+    if parts.scheme not in ("http", "https") or not parts.hostname or not sound:
         raise ValueError(
-            f"the endpoint {url} is no URL: write it with http:// or https:// before the host"
+            f"the endpoint {url} is no URL; write it with http:// or https:// before the host"
         )
     return url.rstrip("/")
 
@@ -191,4 +198,6 @@ def _content(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise ValueError(f"AWS_CA_BUNDLE: {file}: {error.strerror}") from None
+        raise ValueError(
+            f"AWS_CA_BUNDLE: {file}: {error.strerror}; correct it, or unset it"
+        ) from None

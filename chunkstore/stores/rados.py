@@ -223,7 +223,7 @@ class RadosStore:
                 return AlreadyExists(key)
             case rados.ObjectNotFound() if self._opened is None:
                 return Denied(
-                    f"{self._conf} can't be read, or has no keyring for {self._user}: {error}"
+                    f"{self._conf} can't be read, or has no keyring for {self._user} ({error}); correct conf= or user="
                 )
             case rados.ObjectNotFound():
                 return NotFound(key)
@@ -234,7 +234,9 @@ class RadosStore:
                     f"the cluster refuses {self._user}: check user= and the keyring that {self._conf} names ({error})"
                 )
             case rados.PermissionError() | rados.PermissionDeniedError():
-                return Denied(f"{key}: {self._user} may not do it in pool {self._pool}: {error}")
+                return Denied(
+                    f"{key}: {self._user} may not do it in pool {self._pool} ({error}); it needs rwx there"
+                )
         return Unavailable(f"{key}: {error}")
 
 
@@ -243,7 +245,7 @@ def _library() -> Any:
         import rados
     except ImportError:
         raise ValueError(
-            "librados for Python is missing: install python3-rados, and link its rados.cpython-*.so"
+            "librados for Python is missing; install python3-rados, and link its rados.cpython-*.so"
             " into this environment's site-packages"
         ) from None
     return rados

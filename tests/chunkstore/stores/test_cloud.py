@@ -134,6 +134,9 @@ def test_azure_is_configured_as_by_its_tools() -> None:
     [
         ("s3://b?endpoint=localhost:9000", {}, "http:// or https://"),
         ("s3://b", {"AWS_ENDPOINT_URL": "minio"}, "http:// or https://"),
+        ("s3://b?endpoint=http://a host", {}, "http:// or https://"),
+        ("s3://b?endpoint=http://h:port", {}, "Port"),
+        ("s3://a bucket", {}, "letters, digits"),
         ("s3://b?endpoint=http://AK:SK@h", {}, "no user and no password"),
         ("s3://b", {"AWS_CA_BUNDLE": "/nowhere"}, "AWS_CA_BUNDLE"),
         ("az://c", {}, "Account must be specified"),
