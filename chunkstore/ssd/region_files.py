@@ -35,6 +35,7 @@ from chunkstore.ssd.region_table import (
 from chunkstore.ssd.segments import BLOCKS, DEFAULT_SEGMENT_BYTES
 from chunkstore.stores.object_store import Buffer
 
+_GEOMETRY: Final = "geometry.json"
 _SEGMENT_BYTES: Final = [BLOCKS * PAGE_BYTES << n for n in range(8)]
 _MIN_REGION_BYTES: Final = 4 << 20
 _MAX_REGION_BYTES: Final = 64 << 20
@@ -115,12 +116,11 @@ class RegionFiles:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / "regions").mkdir(mode=0o700, exist_ok=True)
         known = budget_bytes if budget_bytes is not None else self.budget_bytes
-        wanted = region_bytes_for(known, segment_bytes)
-        self.geometry = _geometry(folder, wanted, segment_bytes)
-        if not self.geometry.regions_within(known):
-            raise ValueError(
-                f"a tier of {known} bytes is too small: {folder} needs {self.geometry.least_bytes} at least"
-            )
+        mine = Geometry(secrets.token_hex(8), segment_bytes, region_bytes_for(known, segment_bytes))
+        if not (folder / _GEOMETRY).exists():
+            _require_room(folder, mine, known)  # before they are the folder's for ever
+        self.geometry = _geometry(folder, mine)
+        _require_room(folder, self.geometry, known)
         if budget_bytes is not None:
             _replace(folder / "budget", str(budget_bytes))
         self._locks = _locks_of(folder)
@@ -229,7 +229,7 @@ class RegionFiles:
     def is_there(self) -> bool:
         """Whether the folder is still the one that was opened."""
         try:
-            known = _read_geometry(self.folder / "geometry.json") == self.geometry
+            known = _read_geometry(self.folder / _GEOMETRY) == self.geometry
             return known and os.path.isdir(self._regions)
         except FileNotFoundError:
             return False
@@ -258,10 +258,16 @@ def _replace(path: Path, text: str) -> None:
     os.rename(temporary, path)
 
 
-def _geometry(folder: Path, region_bytes: int, segment_bytes: int) -> Geometry:
+def _require_room(folder: Path, geometry: Geometry, budget_bytes: int) -> None:
+    if not geometry.regions_within(budget_bytes):
+        raise ValueError(
+            f"a tier of {budget_bytes} bytes is too small: {folder} needs {geometry.least_bytes} at least"
+        )
+
+
+def _geometry(folder: Path, mine: Geometry) -> Geometry:
     """Of the folder; who comes first says it."""
-    path = folder / "geometry.json"
-    mine = Geometry(secrets.token_hex(8), segment_bytes, region_bytes)
+    path = folder / _GEOMETRY
     if not path.exists():
         temporary = folder / f".geometry.{mine.id}"
         temporary.write_text(json.dumps(asdict(mine)))
