@@ -115,8 +115,9 @@ class CloudStore:
 
     def _create_large(self, key: str, parts: Iterator[bytes]) -> None:
         """By parts, some at a time. It appears whole or not at all, but of two creators at once the last wins."""
+        store = self._location.open(retries_parts=True)
         try:
-            obstore.head(self._store, key)
+            obstore.head(store, key)
         except FileNotFoundError:
             pass
         except Exception as error:
@@ -126,7 +127,7 @@ class CloudStore:
         source = _Watched(parts)
         try:
             obstore.put(
-                self._location.open(retries_parts=True),
+                store,
                 key,
                 source,
                 use_multipart=True,

@@ -249,12 +249,13 @@ def completes(asked: Asked) -> bool:
 @pytest.mark.parametrize(
     "fault",
     [
+        at(0, lambda asked: asked.method == "HEAD", refusal(503)),
         at(0, begins, refusal(503, "SlowDown")),
         at(1, is_part, changed(lambda reply: replace(reply, unanswered=True))),
         at(0, completes, refusal(200, "InternalError")),
         at(0, completes, changed(lambda reply: replace(reply, unanswered=True))),
     ],
-    ids=["begin", "part", "complete", "answer of all"],
+    ids=["look", "begin", "part", "complete", "answer of all"],
 )
 def test_a_large_object_outlives_what_goes_wrong_once(
     store: CloudStore, s3_proxy: FaultyProxy, fault: Fault
