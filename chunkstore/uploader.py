@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from types import TracebackType
 
 from chunkstore.chunk_writer import SealedChunk
@@ -88,10 +89,7 @@ class Uploader:
         self.close()
 
     def _store_chunk(self, chunk: SealedChunk) -> None:
-        parts: Iterable[Buffer] = itertools.chain([chunk.head], chunk.payload)
-        if isinstance(chunk.payload, list):  # can be iterated again, so the store may try again
-            parts = [chunk.head, *chunk.payload]
-        self._store.create(chunk_key(self._dataset_name, chunk.ref.id), parts)
+        self._store.create(chunk_key(self._dataset_name, chunk.ref.id), _parts(chunk))
 
     def _deliver_in_order(self) -> None:
         while (item := self._order.get()) is not None:
@@ -115,6 +113,23 @@ class Uploader:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _parts(chunk: SealedChunk) -> Iterable[Buffer]:
+    """Can be iterated again, so that the store may try again, if the payload can."""
+    if iter(chunk.payload) is chunk.payload:
+        return itertools.chain([chunk.head], chunk.payload)
+    return _Parts(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Of an object; of a large file's they are read anew each time."""
+
+    chunk: SealedChunk
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return itertools.chain([self.chunk.head], self.chunk.payload)
 
 
 def _size(chunk: SealedChunk) -> int:

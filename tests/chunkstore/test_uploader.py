@@ -303,7 +303,15 @@ def test_a_bad_source_may_be_told_and_the_others_go_on() -> None:
     assert [info.key for info in store.list("")] == [key(1), key(3)]
 
 
-def test_a_store_may_try_again_to_create_an_ordinary_chunk() -> None:
+class ReadAnew:
+    """A payload like a large file's, which is read when it is stored."""
+
+    def __iter__(self) -> Iterator[Buffer]:
+        yield bytes(SIZE - 4)
+
+
+@pytest.mark.parametrize("payload", [None, ReadAnew()], ids=["in memory", "read anew"])
+def test_a_store_may_try_again_to_create_a_chunk(payload: Iterable[Buffer] | None) -> None:
     """A store that retries gives up on parts that pass only once."""
 
     class FailsOnce(StoreWrapper):
@@ -317,7 +325,7 @@ def test_a_store_may_try_again_to_create_an_ordinary_chunk() -> None:
     store = RetryingStore(FailsOnce(MemoryObjectStore()), RetryPolicy(first_pause_s=0))
     stored: list[SealedChunk] = []
     with Uploader(store, NAME, stored.append) as uploader:
-        uploader.submit(chunk(1))
+        uploader.submit(chunk(1, payload))
         uploader.wait()
     assert [one.ref for one in stored] == [chunk(1).ref]
     assert store.get(key(1)) == b"head" + bytes(SIZE - 4)
