@@ -16,7 +16,7 @@ from pathlib import Path
 import lmdb
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from chunkstore.ssd import index_environment
 from chunkstore.ssd.eviction import DatasetLimits
@@ -31,6 +31,7 @@ ROOM = 3
 TTL_S = 50.0
 DATASETS = st.sampled_from([b"a" * 16, b"b" * 16, b"c" * 16])
 NUMBERS = st.integers(0, 13)
+MANY = st.lists(NUMBERS, min_size=4, max_size=12)
 WHICH = st.integers(0, 1)
 
 
@@ -111,7 +112,12 @@ class SegmentsMachine(RuleBasedStateMachine):
 
     # What is done.
 
-    @rule(which=WHICH, dataset=DATASETS, numbers=st.lists(NUMBERS, min_size=1, max_size=6))
+    @rule(which=WHICH, dataset=DATASETS, numbers=MANY)
+    def append_more(self, which: int, dataset: bytes, numbers: list[int]) -> None:
+        """Twice as often as all else, so that the tier is mostly full."""
+        self.append_whole(which, dataset, numbers)
+
+    @rule(which=WHICH, dataset=DATASETS, numbers=MANY)
     def append_whole(self, which: int, dataset: bytes, numbers: list[int]) -> None:
         for number in numbers:
             chunk = self.chunk(dataset, number)
@@ -212,18 +218,17 @@ class SegmentsMachine(RuleBasedStateMachine):
         waits: bool,
     ) -> None:
         self.now += 1
-        store, chunk = self.stores[which], self.chunk(dataset, number)
-        data = self.known[chunk]
-        start = start % (len(data) + 10)
-        for begin, wanted in [(start, data[start : start + length]), (None, data)]:
+        store = self.stores[which]
+        for chunk in [known for known in self.known if known[0] == dataset[0]][number % 3 :: 2]:
+            data = self.known[chunk]
+            begin = start % (len(data) + 10)
             try:
-                if begin is None:
-                    found = store.read_whole(chunk, verified=verified, waits=waits)
-                else:
-                    found = store.read(chunk, begin, length, verified=verified, waits=waits)
+                part = store.read(chunk, begin, length, verified=verified, waits=waits)
+                whole = store.read_whole(chunk, verified=verified, waits=waits)
             except BlockingIOError:
                 continue
-            assert found is None or found == wanted
+            assert part is None or part == data[begin : begin + length]
+            assert whole is None or whole == data
 
     @rule(which=WHICH, dataset=DATASETS, number=NUMBERS)
     def forget(self, which: int, dataset: bytes, number: int) -> None:
@@ -235,11 +240,16 @@ class SegmentsMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, dataset=DATASETS)
     def evict(self, which: int, dataset: bytes) -> None:
-        held = len(self.observer.held(dataset))
+        regions = self.folder / "regions"
+        before = len(list(regions.iterdir()))
         freed = self.stores[which].evict(dataset)
-        assert freed % REGION_BYTES == 0
-        assert len(self.observer.held(dataset)) <= held
+        left = len(list(regions.iterdir()))
+        assert self.has_damage or freed == (before - left) * REGION_BYTES
         self.sure.pop(dataset, None)
+
+    @rule(dataset=DATASETS)
+    def pin(self, dataset: bytes) -> None:
+        self.limits[dataset] = DatasetLimits(pinned=True)
 
     @rule(
         dataset=DATASETS,
@@ -269,12 +279,19 @@ class SegmentsMachine(RuleBasedStateMachine):
         self.stores[which] = self.opened()
         self.tend_all()
 
-    @rule(which=WHICH)
+    @rule(which=WHICH, how=st.sampled_from(["close", "kill", "index anew"]))
+    def restart(self, which: int, how: str) -> None:
+        if how == "close":
+            self.close(which)
+        elif how == "kill":
+            self.kill(which)
+        else:
+            self.make_the_index_again(which)
+
     def close(self, which: int) -> None:
         self.stores[which].close()
         self.stores[which] = self.opened()
 
-    @rule(which=WHICH)
     def kill(self, which: int) -> None:
         """The kernel frees the locks of who dies, and closes what he had open."""
         self.abandon(self.stores[which])
@@ -291,7 +308,6 @@ class SegmentsMachine(RuleBasedStateMachine):
         if self.has_damage:
             self.sure.clear()
 
-    @rule(which=WHICH)
     def make_the_index_again(self, which: int) -> None:
         self.stores[which].reopen(anew=True)
         self.open_again()
@@ -304,7 +320,23 @@ class SegmentsMachine(RuleBasedStateMachine):
                 store.reopen()
             assert store.is_there
 
-    @rule()
+    @rule(
+        which=WHICH,
+        seed=st.integers(0, 10_000),
+        what=st.sampled_from(["table", "region", "all"]),
+    )
+    def disaster(self, which: int, seed: int, what: str) -> None:
+        if what == "all":
+            self.delete_the_folder()
+        elif what == "region":
+            self.remove_a_region(which, seed)
+        else:
+            self.damage(which, seed, in_table=True)
+
+    @rule(which=WHICH, seed=st.integers(0, 10_000))
+    def damage_data(self, which: int, seed: int) -> None:
+        self.damage(which, seed, in_table=False)
+
     def delete_the_folder(self) -> None:
         shutil.rmtree(self.folder)
         assert not any(store.is_there for store in self.stores)
@@ -313,7 +345,6 @@ class SegmentsMachine(RuleBasedStateMachine):
         self.has_damage = False
         self.open_again()
 
-    @rule(which=WHICH, seed=st.integers(0, 10_000))
     def remove_a_region(self, which: int, seed: int) -> None:
         """As who needs room for something else does."""
         present = sorted((self.folder / "regions").iterdir())
@@ -323,12 +354,12 @@ class SegmentsMachine(RuleBasedStateMachine):
             self.has_damage = True
             self.read_all(self.stores[which])
 
-    @precondition(lambda self: any((self.folder / "regions").iterdir()))
-    @rule(which=WHICH, seed=st.integers(0, 10_000), in_table=st.booleans())
-    def damage(self, which: int, seed: int, in_table: bool) -> None:
+    def damage(self, which: int, seed: int, *, in_table: bool) -> None:
         """Anywhere; what is damaged is noticed by who reads it first."""
-        chosen = random.Random(seed)
-        path = chosen.choice(sorted((self.folder / "regions").iterdir()))
+        chosen, present = random.Random(seed), sorted((self.folder / "regions").iterdir())
+        if not present:
+            return
+        path = chosen.choice(present)
         with path.open("r+b") as file:
             file.seek(chosen.randrange(8192) if in_table else chosen.randrange(8192, REGION_BYTES))
             file.write(chosen.randbytes(chosen.choice([1, 100, 40_000])))
@@ -378,6 +409,7 @@ class SegmentsMachine(RuleBasedStateMachine):
         files = [path.stat() for path in [self.folder, *self.folder.rglob("*")]]
         assert sum(file.st_blocks * 512 for file in files) <= budget_of(self.regions)
         assert sum(file.st_size for file in files) <= budget_of(self.regions)
+        assert len(list((self.folder / "regions").iterdir())) <= self.regions
 
     @invariant()
     def limits_are_kept(self) -> None:
@@ -406,7 +438,7 @@ class SegmentsMachine(RuleBasedStateMachine):
 
 TestSegments = SegmentsMachine.TestCase
 TestSegments.settings = settings(
-    max_examples=20,
+    max_examples=40,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
