@@ -231,7 +231,7 @@ class SegmentStore:
 
     def tend(self) -> None:
         """What is due from time to time: the others hear which regions were read; regions above the budget or a quota, or not used for as long as
-        their TTL, are let go; what is not written to any more is not kept open. `OSError` if folder or index are not those that were opened. 50 µs if nothing is due.
+        their TTL, are let go; what is not written to any more is not kept open. `OSError` if folder or index are not those that were opened. If nothing is due 50 µs, and 2 µs a region.
         """
         if not self.is_there:
             raise OSError("the folder, or the index, is not the one that was opened")
