@@ -39,10 +39,15 @@ _GEOMETRY: Final = "geometry.json"
 _SEGMENT_BYTES: Final = [BLOCKS * PAGE_BYTES << n for n in range(8)]
 _MIN_REGION_BYTES: Final = 4 << 20
 _MAX_REGION_BYTES: Final = 64 << 20
+"""While there are not too many."""
 _REGIONS_WANTED: Final = 256
 """Of a small budget: so that a region that is used again is a small part of it."""
+_MOST_REGIONS: Final = 8192
+"""Of a large one (above 512 GiB): all are looked at when one is chosen to be used again, 2 µs each."""
 _BESIDE_BYTES: Final = 1 << 20
 """Of the budget, for folders, small files and probes."""
+_LARGEST_BYTES: Final = 1 << 30
+"""Offsets in a region have 32 bits."""
 _READAHEAD_BYTES: Final = 128 << 10
 _EXCLUSIVE: Final = 1 << 40
 """The byte that who reads all tables, or changes the number of regions, locks."""
@@ -91,8 +96,9 @@ class Geometry:
 
 
 def region_bytes_for(budget_bytes: int, segment_bytes: int) -> int:
-    """4 to 64 MiB, in whole segments."""
+    """4 to 64 MiB, more only for the largest budgets; in whole segments."""
     wanted = min(max(budget_bytes // _REGIONS_WANTED, _MIN_REGION_BYTES), _MAX_REGION_BYTES)
+    wanted = max(wanted, min(budget_bytes // _MOST_REGIONS, _LARGEST_BYTES))
     return max(wanted // segment_bytes, 8) * segment_bytes
 
 
