@@ -1,8 +1,8 @@
 """The chunks of a dataset brought onto the SSDs of a ring's cache nodes, by one who keeps nothing: each chunk is asked of its owner, which reads it from the store, once.
 
 For a chunk of at most 16 MiB its smallest file is asked for: of what it does not hold, a node brings the whole chunk. A large one is asked for by its
-pieces of 4 MiB, of which a node brings what it is asked for. A node does not say which chunks it had already, nor whether its SSD keeps what it was asked for
-(`dlcmd ring` shows how full the SSDs are); but all of them tell how much they have read from the store.
+pieces of 4 MiB, of which a node brings what it is asked for. A node refuses what its SSD does not write fast enough, and is asked for it again. It does not say which
+chunks it had already, nor which its SSD lets go of for later ones; but all of them tell how much they have read from the store, and how large their SSDs are.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from dieselfs.cachenodes.ring_peers import RingPeers
 from dieselfs.cachenodes.ring_settings import RingSettings
 from dieselfs.cachenodes.ring_status import ring_nodes
 from dieselfs.node_memory.piece import PIECE_BYTES, is_whole
+from dieselfs.peercache.held_chunks import NodeStatus
+from dieselfs.peercache.members import MemberId
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.ssd_warmup import Advance
 from metadata.snapshot import Snapshot
 
 JOBS: Final = 8
-_ROUNDS: Final = 3
-_AGAIN_S: Final = 1.5
-"""Until those are asked for again that no node has given: longer than it takes to find out who answers."""
+PATIENCE_S: Final = 5.0
+"""What no node gives is asked for again until nothing has come for so long: longer than it takes to find out who answers, and than a node waits for its SSD."""
+_PAUSE_S: Final = 0.05
+"""Of a thread that was refused: an SSD of 1 GB/s then has as good as all of its queue to write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class RingWarmUpReport:
     given_bytes: int
     from_store_bytes: int
     """What the nodes have read from the store meanwhile, for whomever."""
+    ssd_bytes: int
+    """What the SSDs of the nodes that answer can hold, those left out that are out of service; as of the end."""
     seconds: float
 
 
@@ -67,60 +72,68 @@ class RingWarmUp:
         self._peers = RingPeers(ring, dataset)
         self._source = PeerSource(ChunkReader(_HeadsOnly(store, heads), dataset), self._peers)
         numbers = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
-        self._files = deque(
+        self._wanted = deque(
             (chunk, _asked_for(snapshot, numbers[chunk.id.value])) for chunk in chunks
         )
         self.chunks = len(chunks)
         self.bytes = sum(map(_size, chunks))
         self._given = self._given_bytes = 0
+        self._given_at = 0.0
+        """When a node has last given something."""
         self._counting = threading.Lock()
         self._stopped = False
 
-    def run(self, advance: Advance, jobs: int = JOBS, rounds: int = _ROUNDS) -> RingWarmUpReport:
-        """Ask for all, and again for what no node gave, `rounds` times in all. Raises what a store does that has not even the heads of large chunks, and `DirectoryUnavailable`."""
-        before = self._read_from_store()
-        began = time.monotonic()
+    def run(
+        self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
+    ) -> RingWarmUpReport:
+        """Ask for all, and again for what no node gives, until nothing has come for `patience_s`. Raises what a store does that has not even the heads of large chunks, and `DirectoryUnavailable`."""
+        before = self._statuses()
+        began = self._given_at = time.monotonic()
         threads = CallThreads("ring-warm-up", jobs)
         try:
-            for round_ in range(rounds):
-                if round_ and self._files:
-                    time.sleep(_AGAIN_S)
-                refused: deque[tuple[ChunkRef, FileExtent | None]] = deque()
-                threads.run_all([partial(self._ask_all, advance, refused)] * jobs, jobs)
-                self._files = refused
+            threads.run_all([partial(self._ask_all, advance, patience_s)] * jobs, jobs)
         finally:
             self._stopped = True
             self._peers.close()
-        seconds, after = time.monotonic() - began, self._read_from_store()
-        read = sum(max(0, after[node] - before.get(node, 0)) for node in after)
+        seconds, after = time.monotonic() - began, self._statuses()
+        read = {node: status.from_store_bytes for node, status in after.items()}
+        read_before = {node: status.from_store_bytes for node, status in before.items()}
         return RingWarmUpReport(
-            self.chunks, self.bytes, self._given, self._given_bytes, read, seconds
+            self.chunks,
+            self.bytes,
+            self._given,
+            self._given_bytes,
+            sum(max(0, total - read_before.get(node, 0)) for node, total in read.items()),
+            sum(status.budget_bytes for status in after.values()),
+            seconds,
         )
 
-    def _read_from_store(self) -> dict[str, int]:
-        """Bytes, by node, of those that answer."""
+    def _statuses(self) -> dict[MemberId, NodeStatus]:
+        """Of the nodes that answer."""
         return {
-            node.member.id: node.status.from_store_bytes
+            node.member.id: node.status
             for node in ring_nodes(self._ring)
             if node.status is not None
         }
 
-    def _ask_all(
-        self, advance: Advance, refused: deque[tuple[ChunkRef, FileExtent | None]]
-    ) -> None:
-        while self._files and not self._stopped:
+    def _ask_all(self, advance: Advance, patience_s: float) -> None:
+        while not self._stopped:
             try:
-                chunk, file = self._files.popleft()
-            except IndexError:  # another thread was faster
+                chunk, file = self._wanted.popleft()
+            except IndexError:  # who is at the last ones asks for them again, too
                 return
             try:
                 self._ask(chunk, file)
             except _NotFromRing:
-                refused.append((chunk, file))
+                self._wanted.append((chunk, file))
+                if time.monotonic() - self._given_at > patience_s:
+                    return
+                time.sleep(_PAUSE_S)
                 continue
             with self._counting:
                 self._given += 1
                 self._given_bytes += _size(chunk)
+                self._given_at = time.monotonic()
             advance(1, _size(chunk))
 
     def _ask(self, chunk: ChunkRef, file: FileExtent | None) -> None:

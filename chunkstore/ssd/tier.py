@@ -206,27 +206,31 @@ class SsdTier:
         """What a read of the store takes, to be compared."""
         self._health.store_took(seconds, length)
 
-    def admits(self, dataset: bytes, chunk: bytes) -> bool:
-        """Whether a chunk that was missed is to be fetched for it, or offered."""
+    def admits(self, dataset: bytes, chunk: bytes, *, waits: bool = False) -> bool:
+        """Whether a chunk that was missed is to be fetched for it, or offered. `waits`: by who waits for room in the queue."""
         if self._segments is None or not self._health.is_up:
             return False
-        if self._queued_bytes + _WHOLE_BYTES > QUEUE_BYTES or self._has_no_room(dataset):
+        is_full = not waits and self._queued_bytes + _WHOLE_BYTES > QUEUE_BYTES
+        if is_full or self._has_no_room(dataset):
             self._not_written += 1
             return False
         admitted = self.admission.admits(dataset, chunk)
         self._not_admitted += not admitted
         return admitted
 
-    def offer(self, offer: Offer) -> None:
-        """Have it written in the background, if there is room in the queue."""
+    def offer(self, offer: Offer, patience_s: float = 0.0) -> bool:
+        """Have it written in the background; False if the queue has no room for it within the time."""
+        most = QUEUE_BYTES - len(offer.data)
         with self._changed:
-            if self._closed or self._queued_bytes + len(offer.data) > QUEUE_BYTES:
+            self._changed.wait_for(lambda: self._closed or self._queued_bytes <= most, patience_s)
+            if self._closed or self._queued_bytes > most:
                 self._not_written += 1
-                return
+                return False
             self._queue.append(offer)
             self._queued_bytes += len(offer.data)
             self._start()
             self._changed.notify_all()
+        return True
 
     def keep(self, offer: Offer) -> bool | None:
         """Write it now, in the caller's time; False if the SSD has no room for it, None if it failed."""

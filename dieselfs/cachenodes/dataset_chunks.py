@@ -3,6 +3,9 @@
 What comes from the store is verified before it is kept. A part that is read of a chunk on the SSD costs that part; several soon after another, the
 chunk. What is not on the SSD comes whole from the store: others will want the rest, and a node that is asked for a chunk owns it. While
 the SSD is out of service nothing would be kept, and who wants parts is told to read them from the store itself.
+
+What was admitted is handed out once it has a place in the SSD's queue, so that who was given a chunk may believe that the SSD gets it. If the store is faster than
+the SSD writes, whole chunks wait for that place; who wants parts does not, and reads them from the store.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.tier import Offer, SsdTier
+from chunkstore.stores.read import Read
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
 from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
@@ -32,6 +36,8 @@ BURST_S: Final = 1.0
 _BURST: Final = 4
 """When a quarter of a chunk was asked for by parts within `BURST_S`, the chunk is read."""
 _REMEMBERED: Final = 4096
+QUEUED_S: Final = 2.0
+"""What was read of the store waits so long for a place in the SSD's queue: 24 chunks of 4 MiB and an SSD that writes 50 MB/s, the least that the tier bears when it reads."""
 _BLOCK_BYTES: Final = 4 << 20
 """By which chunks above 16 MiB are fetched, counted from the beginning of their objects."""
 
@@ -125,7 +131,7 @@ class DatasetChunks:
         if data is not None:
             return data
         if not node.chunks.is_under_way(id):
-            if not self._is_admitted(chunk):
+            if not self._node.tier.admits(self._dataset.id, id):
                 raise NoRoom("the chunk would not be kept")
             if not node.allowance.grants(length, _size(chunk)):
                 raise NoRoom("too much was read of the store in vain")
@@ -135,10 +141,11 @@ class DatasetChunks:
 
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """The whole chunk from the store."""
-        data = memoryview(self._node.store.get(self._key(chunk)))
-        self._reader.verified(data, chunk)
-        if is_admitted or self._is_admitted(chunk):
-            self._offer(chunk, 0, data, is_end=True)
+        with self._node.store.held(Read(self._key(chunk))) as read:
+            data = memoryview(read)
+            self._reader.verified(data, chunk)
+            if is_admitted or self._is_admitted(chunk):
+                self._keep(chunk, 0, data, is_end=True)
         return data
 
     def _large_part(self, piece: Piece) -> memoryview:
@@ -187,11 +194,12 @@ class DatasetChunks:
         _, begin, length = key
         data = self._read_ssd(*key)
         if data is None:
-            data = memoryview(self._node.store.get_range(self._key(chunk), begin, length))
-            if len(data) != length:
-                raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-            if self._is_admitted(chunk):
-                self._offer(chunk, begin, data, is_end=begin + length == _size(chunk))
+            with self._node.store.held(Read(self._key(chunk), begin, length)) as read:
+                data = memoryview(read)
+                if len(data) != length:
+                    raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
+                if self._is_admitted(chunk):
+                    self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
         self._node.memory.put_part(key, data)
         return data
 
@@ -201,13 +209,17 @@ class DatasetChunks:
         return data
 
     def _is_admitted(self, chunk: ChunkRef) -> bool:
-        return self._node.tier.admits(self._dataset.id, chunk.id.value)
+        return self._node.tier.admits(self._dataset.id, chunk.id.value, waits=True)
 
-    def _offer(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
+    def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
+        """`NoRoom` if the SSD writes too slowly for it; nothing, while that is out of service."""
         segments = self._node.tier.segments
-        if segments is not None:
-            first = begin // segments.segment_bytes
-            self._node.tier.offer(Offer(self._dataset.id, chunk.id.value, first, data, is_end))
+        if segments is None:
+            return
+        first = begin // segments.segment_bytes
+        offer = Offer(self._dataset.id, chunk.id.value, first, data, is_end)
+        if not self._node.tier.offer(offer, QUEUED_S):
+            raise NoRoom("the SSD writes more slowly than the store is read")
 
     def _key(self, chunk: ChunkRef) -> str:
         return chunk_key(self._dataset.name, chunk.id)

@@ -14,6 +14,7 @@ from typing import Final
 
 from chunkstore.errors import ChunkStoreError, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
+from chunkstore.stores.read import Read
 from dieselfs.errors import NoRoom
 
 log = logging.getLogger(__name__)
@@ -47,19 +48,28 @@ class StoreReads:
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         return self._read(lambda: self._store.get_range(key, offset, length))
 
+    @contextmanager
+    def held(self, read: Read) -> Iterator[Buffer]:
+        """What is read, and the turn for as long as the caller seeks a place for it: so no more is fetched than there are places for."""
+        with self._turn():
+            yield self._counted(lambda: read.of(self._store))
+
     def _read(self, read: Callable[[], Buffer]) -> Buffer:
         with self._turn():
-            began = time.monotonic()
-            try:
-                data = read()
-            except NotFound as error:
-                self._note_lack(error)
-                raise
-            except ChunkStoreError as error:
-                self._note_failure(error)
-                raise
-            self._took(time.monotonic() - began, len(data))
-            self._note_answer(len(data))
+            return self._counted(read)
+
+    def _counted(self, read: Callable[[], Buffer]) -> Buffer:
+        began = time.monotonic()
+        try:
+            data = read()
+        except NotFound as error:
+            self._note_lack(error)
+            raise
+        except ChunkStoreError as error:
+            self._note_failure(error)
+            raise
+        self._took(time.monotonic() - began, len(data))
+        self._note_answer(len(data))
         return data
 
     @contextmanager

@@ -225,6 +225,7 @@ def _run_ring(
         progress.expect(work.chunks, work.bytes)
         report = work.run(progress.advance, jobs or JOBS)
     left = report.chunks - report.given
+    fits = report.bytes <= report.ssd_bytes
     if invocation.output.json:
         invocation.output.record(
             {
@@ -235,6 +236,7 @@ def _run_ring(
                 "given": report.given,
                 "given_bytes": report.given_bytes,
                 "from_store_bytes": report.from_store_bytes,
+                "ssd_bytes": report.ssd_bytes,
                 "seconds": round(report.seconds, 3),
             }
         )
@@ -248,7 +250,11 @@ def _run_ring(
             invocation.output.note(
                 f"no cache node gave {counted(left, 'chunk')}: see `dlcmd ring`, then run the same command again"
             )
-    return ExitCode.PARTIAL if left else ExitCode.OK
+        if not fits:
+            invocation.output.note(
+                f"the ring's SSDs that are in service can hold {human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd ring`"
+            )
+    return ExitCode.PARTIAL if left or not fits else ExitCode.OK
 
 
 def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:

@@ -110,6 +110,6 @@ def test_without_a_node_that_answers_nothing_is_read_from_the_store(
     chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
     before = dataset.from_store_bytes()
     work = RingWarmUp(SharedDisk(dataset.disk), snapshot, chunks, ring)
-    report = work.run(lambda n, size: None, rounds=1)
+    report = work.run(lambda n, size: None, patience_s=0.0)
     assert (report.chunks, report.given, report.from_store_bytes) == (len(chunks), 0, 0)
     assert dataset.from_store_bytes() == before

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cachenodes.cache_node import CacheNode
@@ -21,6 +24,7 @@ from dieselfs.cachenodes.ring_store import RingStore
 from dieselfs.cachenodes.store_reads import STORE_READS
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
+from dieselfs.ring_warmup import RingWarmUp
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from dieselfs.ssd_warmup import WarmUp, warmth
 from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient, eventually
@@ -104,6 +108,28 @@ def test_while_the_store_hangs_the_ssd_is_read(
                 one.result(60)
         for other in others:
             other.close()
+
+
+def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
+    dataset: PeerDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = SegmentStore.append
+
+    def slowly(store: SegmentStore, *offer: Any) -> bool:
+        time.sleep(0.01)  # 100 MB/s
+        return append(store, *offer)
+
+    monkeypatch.setattr(SegmentStore, "append", slowly)
+    monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 6 << 20)
+    monkeypatch.setattr("dieselfs.peercache.peer_questions.NOT_HELD_S", 0.05)
+    with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
+        work = RingWarmUp(SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings)
+        report = work.run(lambda n, size: None, jobs=24, patience_s=60.0)
+        assert node._tier.wait_until_written(60)
+        assert node._tier.segments is not None
+        held = node._tier.segments.held(client.snapshot.dataset.id)
+        assert report.given == len(held) == len(client.chunks)
+        assert report.ssd_bytes == 128 << 20
 
 
 def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(

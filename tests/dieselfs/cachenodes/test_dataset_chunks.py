@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from chunkstore.chunk_source import ChunkRef
+from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
@@ -78,6 +79,10 @@ class Node:
 
     def payload(self, ref: ChunkRef) -> bytes:
         return self.object(ref)[ref.head_bytes :]
+
+    def bring_part(self, ref: ChunkRef) -> None:
+        """A little of it."""
+        self.chunks.bring(Piece(ref, FileExtent(ref, 0, 1000, 0)))
 
     def on_the_ssd(self, ref: ChunkRef) -> None:
         """And nowhere else."""
@@ -197,6 +202,45 @@ def test_without_its_ssd_a_node_passes_chunks_on_and_leaves_parts_to_the_store(
     assert node.store.gets == []
     node.chunks.bring(Piece(ref))
     assert node.chunks.payload(ref.id) == node.payload(ref)
+
+
+def test_who_asks_for_whole_chunks_waits_for_an_ssd_that_writes_slowly(
+    tier: SsdTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed out is on the SSD, or on its way; what has no place there within the time is refused, and can be asked for again."""
+    node, lets = Node(tier), threading.Semaphore(0)
+    first, second, third, fourth = refs = node.refs[:4]
+    monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 5 << 19)
+    append = SegmentStore.append
+
+    def writes_when_let(store: SegmentStore, *offer: Any) -> bool:
+        assert lets.acquire(timeout=9)
+        return append(store, *offer)
+
+    monkeypatch.setattr(SegmentStore, "append", writes_when_let)
+    for ref in (first, second):  # for these there is room: nobody waits, though nothing is written
+        node.chunks.bring(Piece(ref))
+    with pytest.raises(NoRoom):
+        node.bring_part(third)  # who wants a part does not wait
+    assert len(node.store.gets) == 2
+    monkeypatch.setattr("dieselfs.cachenodes.dataset_chunks.QUEUED_S", 0.05)
+    with pytest.raises(NoRoom):
+        node.chunks.bring(Piece(third))
+    assert node.chunks.payload(third.id) is None
+    monkeypatch.setattr("dieselfs.cachenodes.dataset_chunks.QUEUED_S", 60.0)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(node.chunks.bring, Piece(ref)) for ref in (third, fourth)]
+        eventually(lambda: len(node.store.gets) == 5, "both are fetched")
+        assert not any(one.done() for one in waiting)
+        lets.release()
+        eventually(lambda: any(one.done() for one in waiting), "one has a place now")
+        assert not all(one.done() for one in waiting)
+        lets.release(3)
+        for one in waiting:
+            one.result(60)
+    assert tier.wait_until_written(30)
+    assert tier.segments is not None
+    assert tier.segments.held(DATASET.id).keys() == {ref.id.value for ref in refs}
 
 
 def test_a_part_of_what_is_not_admitted_is_left_to_the_store(tier: SsdTier) -> None:
