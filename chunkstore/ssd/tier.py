@@ -28,6 +28,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.ssd.admission import Admission, AdmitAll
 from chunkstore.ssd.health import TierHealth
 from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.segment_index import UNSOUND
 from chunkstore.ssd.segment_store import SegmentStore
 
@@ -121,7 +122,8 @@ class SsdTier:
         self._unnamed: list[DatasetRef] = []
         self._no_room_until: dict[bytes, float] = {}
         """By dataset."""
-        self._hits = self._hit_bytes = self._misses = self._bypassed = 0
+        self._allowance: RangeAllowance | None = None
+        self._hits = self._hit_bytes = self._misses = self._bypassed = self._warmed_bytes = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
 
     def start(self) -> None:
@@ -217,6 +219,14 @@ class SsdTier:
         admitted = self.admission.admits(dataset, chunk)
         self._not_admitted += not admitted
         return admitted
+
+    def may_warm(self, length: int) -> bool:
+        """Whether a chunk may be fetched because a part of this length was missed: not if that is mostly in vain, see `RangeAllowance`."""
+        return self._allowance is not None and self._allowance.grants(length, _WHOLE_BYTES)
+
+    def warmed(self, length: int) -> None:
+        """So much was fetched for it, which nobody has asked for yet."""
+        self._warmed_bytes += length
 
     def offer(self, offer: Offer, patience_s: float = 0.0) -> bool:
         """Have it written in the background; False if the queue has no room for it within the time."""
@@ -384,6 +394,9 @@ class SsdTier:
             self._out_of_service(f"it can't be opened: {error or type(error).__name__}")
             return
         self._health.recovered()
+        self._allowance = RangeAllowance(
+            segments.budget_bytes, lambda: self._warmed_bytes - self._hit_bytes
+        )
         with self._changed:
             self._segments = None if self._closed else segments
             self._changed.notify_all()

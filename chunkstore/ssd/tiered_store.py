@@ -112,7 +112,7 @@ class TieredStore:
             return self._get_large(key, chunk, offset, length, segments.segment_bytes)
         data = self._timed(key, offset, length)
         if segments is not None:
-            self._warm(chunk, offset)
+            self._warm(chunk, offset, length)
         return data
 
     def forget(self, key: str) -> bool:
@@ -188,13 +188,13 @@ class TieredStore:
             )
         return memoryview(data)[offset - start : offset - start + length]
 
-    def _warm(self, chunk: bytes, offset: int) -> None:
-        """Fetch the chunk in the background, unless that is being done, or too much is."""
+    def _warm(self, chunk: bytes, offset: int, length: int) -> None:
+        """Fetch the chunk of a part that was missed, in the background; unless that is being done, or too much is, or it is mostly in vain."""
         wanted = chunk, offset // _PIECE_BYTES
         with self._lock:
             if wanted in self._warming or len(self._warming) >= 2 * _AT_ONCE:
                 return
-            if not self._tier.admits(self._dataset.id, chunk):
+            if not self._tier.may_warm(length) or not self._tier.admits(self._dataset.id, chunk):
                 return
             self._warming.add(wanted)
 
@@ -216,6 +216,8 @@ class TieredStore:
     def _fetch(self, chunk: ChunkId, offset: int) -> None:
         size_bytes = self.store.stat(chunk_key(self._dataset.name, chunk)).size_bytes
         pieces = pieces_of(chunk, size_bytes)
-        self.bring(
+        piece = (
             pieces[0] if len(pieces) == 1 else pieces[min(offset, size_bytes - 1) // _PIECE_BYTES]
         )
+        if self.bring(piece) in ("brought", "no room"):
+            self._tier.warmed(piece.length)

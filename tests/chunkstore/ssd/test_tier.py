@@ -129,6 +129,32 @@ def test_a_part_is_read_as_a_part_and_warms_its_chunk_once(
     assert store.bytes[key(2)] == 110_000 + len(data)
 
 
+def test_an_ssd_too_small_for_what_is_read_by_parts_costs_the_store_little(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Each part warms a chunk that has left again before its next part is read."""
+
+    class Slower(CountingStore):
+        def get_range(self, key: str, offset: int, length: int) -> bytes:
+            time.sleep(0.001)  # else it were the faster one, and the tier not asked
+            return super().get_range(key, offset, length)
+
+    store, budget, length = Slower(), 20 * MIB, 20_000
+    for number in range(40):
+        store.create(key(number), [bytes([number]) * MIB])
+    tier = SsdTier(lambda: SegmentStore(folder, tmp_path / "index", budget), folder)
+    assert tier.wait_until_open(PATIENCE_S)
+    tiered = TieredStore(store, DATASET, tier)
+    reads, draw = 600, random.Random(1)
+    for _ in range(reads):
+        number, start = draw.randrange(40), draw.randrange(MIB - length)
+        assert bytes(tiered.get_range(key(number), start, length)) == bytes([number]) * length
+        wait_until(lambda: not tiered._warming)
+    assert tier.statistics().hits > reads // 10
+    assert sum(store.bytes.values()) <= 2 * reads * length + budget
+    tier.close()
+
+
 def test_a_large_object_is_kept_by_the_pieces_that_are_read(tier: SsdTier) -> None:
     store = CountingStore()
     data = random.Random(9).randbytes(MIB) * 40
