@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from chunkstore.chunk_id import ChunkId
+from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory
@@ -22,7 +23,6 @@ from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.occupied_bytes import OccupiedBytes
-from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import ConfigError, NoRoom

@@ -22,10 +22,10 @@ from chunkstore.chunk_reader import ChunkReader, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.tier import Offer, SsdTier
 from chunkstore.stores.read import Read
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
-from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
 from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import NoRoom

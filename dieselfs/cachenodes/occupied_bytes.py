@@ -1,4 +1,4 @@
-"""How much of a node's SSD is occupied, as pongs tell it: reckoned in the background, since that takes 12 µs a region (0.4 s for 2 TiB), and who pings waits."""
+"""How much of a node's SSD is occupied, as pongs tell it: reckoned in the background, since that takes up to 20 ms, for each of many who ping, and more on a busy machine."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
+from chunkstore.ssd.range_allowance import RangeAllowance
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cachenodes.chunk_memory import ChunkMemory
 from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
-from dieselfs.cachenodes.range_allowance import RangeAllowance
 from dieselfs.cachenodes.single_flight import SingleFlight
 from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import NoRoom

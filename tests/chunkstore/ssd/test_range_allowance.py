@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 import pytest
 
-from dieselfs.cachenodes.range_allowance import RangeAllowance
+from chunkstore.ssd.range_allowance import RangeAllowance
 
 CHUNK, RANGE = 4000, 100
 
