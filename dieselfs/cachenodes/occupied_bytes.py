@@ -10,7 +10,7 @@ from chunkstore.ssd.tier import SsdTier
 
 EVERY_S: Final = 1.0
 _IDLE_SHARE: Final = 100
-"""So many times as long as it took is it not reckoned again: 40 s for 2 TiB."""
+"""So many times as long as it took is it not reckoned again: 2 s for 2 TiB."""
 _TIMEOUT_S: Final = 30.0
 
 
