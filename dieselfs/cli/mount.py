@@ -259,8 +259,7 @@ def _serve(invocation: Invocation, request: MountRequest) -> None:
     """Mount in this process, until it is unmounted or told to end."""
     from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
     from dieselfs.background_warmup import BackgroundWarmUp, ssd_figures
-    from dieselfs.cachenodes.ring_figures import ring_figures
-    from dieselfs.cachenodes.ring_source import with_ring
+    from dieselfs.cachenodes.ring_source import ring_figures, with_ring
     from dieselfs.ending import Ending
     from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import check_mountable, run_mount

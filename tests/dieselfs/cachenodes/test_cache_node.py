@@ -116,7 +116,7 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
     append = SegmentStore.append
 
     def slowly(store: SegmentStore, *offer: Any) -> bool:
-        time.sleep(0.01)  # 100 MB/s
+        time.sleep(0.01)  # 20 MB/s
         return append(store, *offer)
 
     monkeypatch.setattr(SegmentStore, "append", slowly)
