@@ -35,7 +35,9 @@ def _serve(store: ObjectStore, connection: socket.socket) -> None:
         try:
             while True:
                 method, arguments = pickle.loads(receive_message(connection))
-                send_message(connection, pickle.dumps(_called(store, method, arguments), protocol=5))
+                send_message(
+                    connection, pickle.dumps(_called(store, method, arguments), protocol=5)
+                )
         except (OSError, EOFError):
             pass
 
