@@ -4,8 +4,8 @@ What comes from the store is verified before it is kept. A part that is read of 
 chunk. What is not on the SSD comes whole from the store: others will want the rest, and a node that is asked for a chunk owns it. While
 the SSD is out of service nothing would be kept, and who wants parts is told to read them from the store itself.
 
-What was admitted is handed out once it has a place in the SSD's queue, so that who was given a chunk may believe that the SSD gets it. If the store is faster than
-the SSD writes, whole chunks wait for that place; who wants parts does not, and reads them from the store.
+If the store is faster than the SSD writes, nobody's epoch waits for the SSD: whole chunks are passed on, and kept as far as there is a place in the SSD's queue. Who asks for
+a part is given it when its chunk has such a place, and is refused else: so a warm-up, which asks for one part of each chunk, hears what is kept.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ class DatasetChunks:
             return data
         if not node.chunks.is_under_way(id):
             if not self._node.tier.admits(self._dataset.id, id):
+                self._asked.pop(id, None)  # who asks again is not a second one
                 raise NoRoom("the chunk would not be kept")
             if not node.allowance.grants(length, _size(chunk)):
                 raise NoRoom("too much was read of the store in vain")
@@ -141,11 +142,14 @@ class DatasetChunks:
 
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """The whole chunk from the store."""
+        tier, id = self._node.tier, chunk.id.value
         with self._node.store.held(Read(self._key(chunk))) as read:
             data = memoryview(read)
             self._reader.verified(data, chunk)
-            if is_admitted or self._is_admitted(chunk):
+            if is_admitted:
                 self._keep(chunk, 0, data, is_end=True)
+            elif tier.admits(self._dataset.id, id):
+                tier.offer(Offer(self._dataset.id, id, 0, data, True))
         return data
 
     def _large_part(self, piece: Piece) -> memoryview:
@@ -198,7 +202,7 @@ class DatasetChunks:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
-                if self._is_admitted(chunk):
+                if self._node.tier.admits(self._dataset.id, chunk.id.value, waits=True):
                     self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
         self._node.memory.put_part(key, data)
         return data
@@ -207,9 +211,6 @@ class DatasetChunks:
         data = self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
         self._node.from_ssd_bytes += 0 if data is None else len(data)
         return data
-
-    def _is_admitted(self, chunk: ChunkRef) -> bool:
-        return self._node.tier.admits(self._dataset.id, chunk.id.value, waits=True)
 
     def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
         """`NoRoom` if the SSD writes too slowly for it; nothing, while that is out of service."""
@@ -225,14 +226,14 @@ class DatasetChunks:
         return chunk_key(self._dataset.name, chunk.id)
 
     def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
-        """Whether so much of a chunk is asked for by parts that it had better be read."""
+        """Whether so much of a chunk is asked for, by several parts, that it had better be read."""
         now, asked = time.monotonic(), self._asked
         since, total = asked.get(chunk.id.value, (now, 0))
         if now - since > BURST_S:
             since, total = now, 0
         if len(asked) >= _REMEMBERED:
             self._asked = asked = {}
-        is_burst = _BURST * (total + length) >= chunk.payload_bytes
+        is_burst = total > 0 and _BURST * (total + length) >= chunk.payload_bytes
         asked[chunk.id.value] = since, 0 if is_burst else total + length
         return is_burst
 
