@@ -6,6 +6,7 @@ being copied.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import stat
@@ -83,6 +84,7 @@ def run_worker(
 ) -> None:
     """Serve runs from `connection`, which begins with how to pack them, until None comes; then pack what is open and hang up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and hangs up
+    gc.freeze()  # what the parent has made stays: no collection need look at it, and write to its pages
     send_lock = threading.Lock()
 
     def send(report: ChunkReport | FileReport | WorkerFailure) -> None:
