@@ -190,7 +190,7 @@ def test_eight_readers_while_chunks_are_stored_and_evicted_and_the_mount_is_refr
     made_up: Versions, tmp_path: Path
 ) -> None:
     """The long version is `make soak`."""
-    found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=10)
+    found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=6)
     assert found["done"]["refreshes"] > 3
     assert found["done"]["reads"] > 500
     assert found["stored_ahead"]["files"] > 0

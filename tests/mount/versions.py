@@ -6,6 +6,7 @@ from pathlib import Path
 from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
+from dieselfs.dataset_writer import DatasetWriter
 from metadata.kv.memory import MemoryStore
 from tests.mount.packing import BASE_TIME_NS, PackedDataset
 
@@ -36,9 +37,7 @@ def pack_versions(
     with client:
         snapshots = []
         for number, files in enumerate((before, after)):
-            for entry in client.ls():
-                client.delete_tree(entry.path)
-            client.flush()
+            _delete_all(client)
             for path, content in files.items():
                 client.put(content, path, mtime_ns=BASE_TIME_NS + number)
             snapshots.append(client.save_meta())
@@ -46,3 +45,14 @@ def pack_versions(
         PackedDataset(snapshot, folder / "store", Path("/nowhere")) for snapshot in snapshots
     )
     return Versions(first, second, before, after)
+
+
+def _delete_all(client: Client) -> None:
+    """Files of the root in one commit."""
+    namespace = client.dataset.namespace
+    listing = namespace.list(b"")
+    for name in listing.directory_names:
+        client.delete_tree(name)
+    with DatasetWriter(client.dataset) as writer:
+        for name in listing.file_names:
+            writer.delete(namespace.stat(name))
