@@ -134,12 +134,7 @@ class LmdbEnvironment:
             raise IndexUnavailable(f"index {self._folder}: this connection is closed")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            env = lmdb.open(
-                str(self._folder),
-                map_size=self._map_bytes,
-                max_readers=_MAX_READERS,
-                mode=0o600,
-            )
+            env = self._opened()
             try:
                 env.reader_check()  # a killed reader's slot would keep old pages from being used again
                 _fill_up(env)
@@ -151,6 +146,20 @@ class LmdbEnvironment:
         self._map_bytes = env.info()["map_size"]
         self._env = env
         return env
+
+    def _opened(self) -> lmdb.Environment:
+        """With a map as large as the database is; which another process may make larger in this moment."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return lmdb.open(
+                    str(self._folder),
+                    map_size=self._map_bytes,
+                    max_readers=_MAX_READERS,
+                    mode=0o600,
+                )
+            except lmdb.MapResizedError:
+                continue
+        raise IndexUnavailable(f"index {self._folder}: it grows faster than it can be opened")
 
     def _close(self) -> None:
         if self._env is not None:

@@ -6,7 +6,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from metadata.errors import IndexUnavailable
@@ -43,17 +45,38 @@ def test_processes_that_grow_the_map_in_turn(tmp_path: Path) -> None:
     store = LmdbFileStore(tmp_path, map_bytes=32 << 10)
 
     def fill(part: int) -> None:
-        own = LmdbFileStore(tmp_path, map_bytes=32 << 10)
-        for turn in range(20):
-            names = [b"%d %d %d" % (part, turn, i) for i in range(500)]
-            own.put([[MapUpdate(key, names, [value(1, 0, bytes(64))] * 500)]])
-        own.close()
+        for turn in range(40):  # opened while the others make it larger, too
+            own = LmdbFileStore(tmp_path, map_bytes=32 << 10)
+            names = [b"%d %d %d" % (part, turn, i) for i in range(250)]
+            own.put([[MapUpdate(key, names, [value(1, 0, bytes(64))] * 250)]])
+            own.close()
 
     with running([lambda: fill(0), lambda: fill(1), lambda: fill(2)]):
         for _ in range(200):
             store.get_many([MapFields(key, [b"0 0 0"])])
             put_one(store, key, b"mine", value(1))
     assert len(content(store, key)) == 30_001
+    store.close()
+
+
+def test_a_map_that_another_process_makes_larger_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = lmdb.open
+    attempts = 0
+
+    def beside_one_that_grows(*arguments: Any, **options: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 2:
+            raise lmdb.MapResizedError
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(lmdb, "open", beside_one_that_grows)
+    store = LmdbFileStore(tmp_path)
+    key = new_key()
+    put_one(store, key, b"name", value(1))
+    assert len(content(store, key)) == 1
     store.close()
 
 
