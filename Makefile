@@ -1,8 +1,8 @@
 # `make help` lists what can be made. Everything runs from .venv, which `make setup` creates.
 
 PYTHON_IN_VENV = .venv/bin/python
-# Half of the tests wait for servers and mounts, so two at a time pays even on a small machine.
-PYTEST_ARGS ?= -n 2
+# Many tests wait for servers and mounts, so three at a time pay even on two cores.
+PYTEST_ARGS ?= -n 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup torch check format test test-ceph soak fuzz simulate simulate-proof faults faults-proof demo bench clean

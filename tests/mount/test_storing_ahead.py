@@ -224,7 +224,7 @@ def kill(mount: Mount) -> None:
 
 
 @pytest.mark.parametrize("ending", [terminate, detach, kill])
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", range(2))
 def test_a_mount_can_end_while_it_stores_and_nobody_hangs(
     made_up: Versions, tmp_path: Path, ending: Callable[[Mount], None], round_: int
 ) -> None:
