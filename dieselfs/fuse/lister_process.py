@@ -28,7 +28,10 @@ def main() -> int:
         for path in paths:
             if _list(os.path.join(mountpoint, path), piece) in _GONE:
                 return 0
-            os.write(1, b".")
+            try:
+                os.write(1, b".")
+            except BrokenPipeError:  # who asked has been killed
+                return 0
     return 0
 
 
