@@ -7,7 +7,7 @@ began before a change say nothing about what came of it.
 
 The latency at half the load is measured anew every ten seconds, in one round at half the limit (which costs half a round), so that a store that
 changes for good is not taken for one that is overloaded. If half the reads in flight take half as long, the other half only waited: on a disk with
-one queue the limit comes down to 3 or 4, which keeps it busy; at a store that serves all at once it stays at the highest.
+one queue it stays at the first 8, or comes down to 16, which keep it busy; at a store that serves all at once it stays at the highest.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ _KINDS: Final = 64
 @dataclass(frozen=True, slots=True)
 class LimitPolicy:
     lowest: int = 2
+    lowest_by_latency: int = 16
+    """Errors may cut the limit below, latency not: what a reader does between two reads, and waiting in line, is hidden by others in flight. Measured with 16 readers
+    of a gateway that is bound by two cores: limited to 3 to 8, as latency alone would have it, 0.89 to 0.93 of the rate of a library without a limit, with 16 0.98."""
     highest: int = 64
     first: int = 8
     round_reads: int = 16
@@ -77,7 +80,7 @@ class Aimd:
     def failed(self, began: float, now: float) -> None:
         """The store was unavailable to a read. Those in flight at the same time count once."""
         if began >= self._since:
-            self._cut(self._policy.cut_on_error, now)
+            self._cut(self._policy.cut_on_error, self._policy.lowest, now)
 
     def _end_round(self, kind: ReadKind, median_s: float, now: float) -> None:
         at_half_load_s = self._at_half_load_s.get(kind)
@@ -87,7 +90,7 @@ class Aimd:
                 self._measuring = False
                 self._begin_rounds(now)
         elif self._reached and median_s > self._policy.latency_ratio * at_half_load_s:
-            self._cut(self._policy.cut_on_latency, now)
+            self._cut(self._policy.cut_on_latency, self._policy.lowest_by_latency, now)
         elif self._reached:
             self._grow()
         if self._reached and now - self._measured_at >= self._policy.measure_every_s:
@@ -100,8 +103,8 @@ class Aimd:
         self.increases += more > self._limit
         self._limit = more
 
-    def _cut(self, factor: float, now: float) -> None:
-        less = max(self._policy.lowest, int(self._limit * factor))
+    def _cut(self, factor: float, lowest: int, now: float) -> None:
+        less = min(self._limit, max(lowest, int(self._limit * factor)))
         self.decreases += less < self._limit
         self._limit = less
         self._doubling = False

@@ -86,6 +86,18 @@ def test_a_disk_with_one_queue_is_kept_busy_by_few() -> None:
     assert reads >= 0.99 * 240 / 0.036
 
 
+def test_latency_alone_leaves_enough_in_flight_to_hide_what_readers_do_in_between() -> None:
+    policy = LimitPolicy()
+    aimd = Aimd(policy)
+    now, _, _ = run(aimd, cloud(0.03), 30)
+    _, limits, _ = run(aimd, disk(0.036), 600, now)
+    assert aimd.decreases > 3
+    late = limits[len(limits) // 2 :]
+    assert min(late) == policy.lowest_by_latency // 2  # for the round that is measured
+    assert policy.lowest_by_latency in late
+    assert max(late) <= policy.lowest_by_latency + 2
+
+
 def test_the_limit_does_not_creep_up() -> None:
     aimd = Aimd(LimitPolicy())
     now, _limits, _ = run(aimd, disk(0.036), 240)
