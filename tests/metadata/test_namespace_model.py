@@ -23,7 +23,7 @@ from tests.metadata.commit_histories import (
 )
 from tests.metadata.stepped_index import Piecewise, Turns
 
-HISTORIES = 400
+HISTORIES = 300
 
 
 def check(index: MemoryStore, history: History) -> None:

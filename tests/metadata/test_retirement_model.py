@@ -22,7 +22,7 @@ from tests.metadata.commit_histories import (
 from tests.metadata.stepped_index import Piecewise, Turns
 from tests.metadata.test_namespace_model import check
 
-HISTORIES = 160
+HISTORIES = 120
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -190,7 +190,7 @@ def test_eight_readers_while_chunks_are_stored_and_evicted_and_the_mount_is_refr
     made_up: Versions, tmp_path: Path
 ) -> None:
     """The long version is `make soak`."""
-    found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=6)
+    found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=7)
     assert found["done"]["refreshes"] > 3
     assert found["done"]["reads"] > 500
     assert found["stored_ahead"]["files"] > 0
@@ -205,7 +205,7 @@ def test_readers_whose_page_cache_is_under_pressure(made_up: Versions, tmp_path:
     except OSError as error:
         pytest.skip(f"no memory control group can be made here: {error}")
     with group:
-        found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=5, group=group)
+        found = soak.soak(made_up, SOAKED_FILES, tmp_path, seconds=3, group=group)
         assert group.times_full > 0
     assert found["stored_ahead"]["files"] > 0
     assert found["done"]["reads"] > 100

@@ -438,7 +438,7 @@ class SegmentsMachine(RuleBasedStateMachine):
 
 TestSegments = SegmentsMachine.TestCase
 TestSegments.settings = settings(
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
