@@ -24,11 +24,7 @@ from dieselfs.cli.option_groups import peer_options, ring_options, ssd_options, 
 from dieselfs.cli.output import counted
 from dieselfs.cli.store_check import check_store
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import (
-    LocalFileError,
-    MountpointBusy,
-    SnapshotNotFound,
-)
+from dieselfs.errors import LocalFileError, MountpointBusy, SnapshotNotFound
 
 log = logging.getLogger(__name__)
 
