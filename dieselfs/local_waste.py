@@ -14,6 +14,7 @@ from chunkstore.stores.temporary_files import with_temporary_files
 from dieselfs.snapshots import list_local
 from dieselfs.waste import YOUNG, Waste, WasteKind
 from metadata.errors import SnapshotRefused
+from metadata.kernel_image_file import remove_with_images
 from metadata.snapshot import Snapshot
 from metadata.snapshot_folder import INCOMPLETE
 
@@ -32,7 +33,7 @@ def delete_outside(store: ObjectStore, waste: Waste) -> None:
     """Delete a temporary or a local file; nothing happens when it is gone."""
     offered = with_temporary_files(store)
     if waste.kind is WasteKind.LOCAL_FILE:
-        Path(waste.key).unlink(missing_ok=True)
+        remove_with_images(Path(waste.key))
     elif offered is not None:
         offered.remove_temporary_file(waste.key)
 

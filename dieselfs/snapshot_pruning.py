@@ -20,6 +20,7 @@ from chunkstore.tags import standing, survey_tags
 from dieselfs.errors import Refused
 from dieselfs.snapshots import PublishedSnapshot, list_local, list_published, published_header
 from metadata.errors import SnapshotRefused
+from metadata.kernel_image_file import remove_with_images
 from metadata.snapshot import Snapshot
 from metadata.snapshot_format import SnapshotHeader
 
@@ -157,7 +158,7 @@ def give_up(
         if version.published:
             store.delete(snapshot_key(dataset.name, version.snapshot_id))
         if version.file is not None:
-            version.file.unlink(missing_ok=True)
+            remove_with_images(version.file)
     return doomed
 
 

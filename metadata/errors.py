@@ -10,7 +10,10 @@ MetadataError
 ├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
 ├── IndexBehind          the index lacks commits of the store and may not be written: check it, or use a new one
 ├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
-└── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
+├── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
+├── KernelImageRefused   the file is not a sound EROFS image: build it again
+├── KernelImageTooLarge  a file of the dataset, or all of them, do not fit an image: mount without one
+└── KernelImageUnwritable  the folder takes no image: tell the user why
 """
 
 from __future__ import annotations
@@ -58,3 +61,15 @@ class SnapshotRefused(MetadataError):
 
 class SnapshotStale(MetadataError):
     """The snapshot is older than the dataset."""
+
+
+class KernelImageRefused(MetadataError):
+    """The file is not an EROFS image as docs/kernel-image.md describes it, or it is damaged."""
+
+
+class KernelImageTooLarge(MetadataError):
+    """The dataset exceeds what an EROFS image can address."""
+
+
+class KernelImageUnwritable(MetadataError):
+    """The folder takes no image: it is full, read-only, or denied."""
