@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,19 +42,23 @@ def cache() -> None:
 @ssd_flags
 @human_option
 def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
-    """List what the SSD holds of each dataset, how often it was read there, and what is allowed to it.
+    """List what the SSD holds of each dataset, how often it was read there, and what is allowed to it; then pinned mounts.
 
     A hit is a read that the SSD answered, a miss one that went to the store: of all mounts and commands of this node, since it was booted. The whole
     comes last: budget, what is used of it, and that the SSD works; if it does not, that is the error.
     """
+    from dieselfs.ssd_blob import pinned_mounts
     from dieselfs.ssd_usage import TierAccess
 
     settings = chosen_ssd(invocation, ssd, ssd_size, looks=True)
     usage = TierAccess(settings).usage()
+    pinned = pinned_mounts(settings.folder)
     output = invocation.output
     if output.json:
         for of in usage.datasets:
             output.record(_record(of, usage))
+        for mount in pinned:
+            output.record({"pinned_mount": asdict(mount)})
         output.record(
             {
                 "folder": str(settings.folder),
@@ -66,6 +70,11 @@ def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: boo
         )
         return
     output.table(_HEADINGS, [_row(of, usage, output, human) for of in usage.datasets])
+    for mount in pinned:
+        state = "" if mount.is_complete else ", not complete: run `dlcmd warmup --pin-mount` again"
+        output.line(
+            f"pinned mount: {mount.dataset}@{mount.snapshot}, {output.size(mount.bytes, human)}{state}"
+        )
     output.line(
         f"{settings.folder}: {output.size(usage.used_bytes, human)} of {output.size(usage.budget_bytes, human)} used, in service"
     )
@@ -143,7 +152,7 @@ def unpin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int |
 @click.argument("dataset")
 @ssd_flags
 def evict(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
-    """Let go of all that there is of a dataset, pinned or not; who reads it brings it again."""
+    """Let go of all that there is of a dataset, pinned or not, pinned mounts too; who reads it brings it again."""
     return evict_dataset(invocation, chosen_ssd(invocation, ssd, ssd_size, looks=True), dataset)
 
 
@@ -152,10 +161,13 @@ for _verb in (ls, quota, ttl, pin, unpin, evict):
 
 
 def evict_dataset(invocation: Invocation, settings: SsdSettings, dataset: str) -> int:
+    from dieselfs.ssd_blob import remove_blobs
     from dieselfs.ssd_usage import TierAccess
 
     name = parse_dataset(dataset)
-    freed = TierAccess(settings).evict(name, invocation.store())
+    freed = TierAccess(settings).evict(name, invocation.store()) + remove_blobs(
+        settings.folder, name
+    )
     if invocation.output.json:
         invocation.output.record({"dataset": name, "freed_bytes": freed})
     else:

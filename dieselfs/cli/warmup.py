@@ -11,12 +11,13 @@ import click
 
 from dieselfs.address import Address, parse_address
 from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cli import warmup_pin
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.option_groups import ring_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.ssd_flags import configured_ssd, ssd_flags
+from dieselfs.cli.ssd_flags import chosen_ssd, configured_ssd, ssd_flags
 from dieselfs.cli.verb import jobs_option, verb
 from dieselfs.cli.warmup_background import start_in_background
 from dieselfs.errors import UsageError
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
         "dlcmd warmup --check imagenet",
         "dlcmd warmup imagenet@v2 --since v1",
         "dlcmd warmup --evict imagenet",
+        "dlcmd warmup --pin-mount imagenet",
+        "dlcmd warmup --pin-mount --check imagenet",
+        "dlcmd warmup --unpin-mount imagenet",
         "dlcmd warmup imagenet --ssd none --ring redis --ring-secret-file ring.secret",
     ]
 )
@@ -49,6 +53,12 @@ if TYPE_CHECKING:
 )
 @click.option("--check", is_flag=True, help="Only say how much is there.")
 @click.option("--evict", is_flag=True, help="Let go of all that is there of the dataset.")
+@click.option(
+    "--pin-mount",
+    is_flag=True,
+    help="Write all files as one local file, over which `dlcmd mount` needs no daemon; with --check: compare it, byte by byte.",
+)
+@click.option("--unpin-mount", is_flag=True, help="Remove that file.")
 @click.option(
     "--since", metavar="SNAPSHOT", help="Only chunks that this older snapshot does not have."
 )
@@ -64,6 +74,8 @@ def warmup(
     background: bool,
     check: bool,
     evict: bool,
+    pin_mount: bool,
+    unpin_mount: bool,
     since: str | None,
     no_index: bool,
     ssd: str | None,
@@ -76,7 +88,10 @@ def warmup(
 
     What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Through the cache nodes of a
     ring, if one is given or configured: so several nodes read the store once. With a ring and no SSD of this node's own, the ring's SSDs alone are filled.
-    Exit code 0: all is there; 6: there was not room for all, or some could not be had; with --check 10: not all is there.
+    Exit code 0: all is there; 6: there was not room for all, or some could not be had; with --check 10: not all is there, 7: a pinned mount is damaged.
+
+    --pin-mount writes the content of one snapshot, aligned to blocks, into the SSD's folder. As root, `dlcmd mount` with that SSD then mounts it without a
+    daemon and without the store. It counts against --ssd-size; a mount that uses it goes on when it is removed.
     """
     place = parse_address(address)
     if place.path:
@@ -86,7 +101,17 @@ def warmup(
             "--background, --check and --evict exclude each other, and --evict lets go of a whole dataset",
             "see `dlcmd warmup --help`",
         )
+    if (pin_mount or unpin_mount) and (background or evict or since or (pin_mount and unpin_mount)):
+        raise UsageError(
+            "--pin-mount goes with --check alone, and --unpin-mount with nothing",
+            "see `dlcmd warmup --help`",
+        )
+    if unpin_mount and check:
+        raise UsageError("--unpin-mount removes, and --check only looks", "give one of them")
     options = RingOptions(ring, ring_secret_file)
+    if pin_mount or unpin_mount:
+        settings = chosen_ssd(invocation, ssd, ssd_size, looks=check or unpin_mount)
+        return _pin(invocation, place, settings, no_index, jobs, check=check, removes=unpin_mount)
     target = _target(invocation, ssd, ssd_size, options, looks=check or evict)
     if evict:
         from dieselfs.cli.cache import evict_dataset
@@ -110,6 +135,28 @@ def warmup(
         if target.ssd is None:
             return _run_ring(invocation, store, snapshot, chunks, target, jobs)
         return _run(invocation, store, snapshot, chunks, target, jobs)
+
+
+def _pin(
+    invocation: Invocation,
+    place: Address,
+    settings: SsdSettings,
+    no_index: bool,
+    jobs: int | None,
+    *,
+    check: bool,
+    removes: bool,
+) -> int:
+    """What --pin-mount and --unpin-mount do."""
+    if removes and not place.snapshot:
+        return warmup_pin.unpin(invocation, settings, place.dataset, None)
+    store = invocation.store()
+    with _snapshot(invocation, store, place, no_index) as snapshot:
+        if removes:
+            return warmup_pin.unpin(invocation, settings, place.dataset, snapshot)
+        if check:
+            return warmup_pin.check(invocation, snapshot, settings)
+        return warmup_pin.pin(invocation, store, snapshot, settings, jobs)
 
 
 @dataclass(frozen=True, slots=True)

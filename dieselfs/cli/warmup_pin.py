@@ -1,0 +1,115 @@
+"""`dlcmd warmup --pin-mount`: a dataset's mount on the SSD of this node, written, checked or removed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.output import counted
+from dieselfs.cli.sizes import human_size
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.ssd_tier import SsdSettings
+    from metadata.snapshot import Snapshot
+
+
+def pin(
+    invocation: Invocation,
+    store: ObjectStore,
+    snapshot: Snapshot,
+    settings: SsdSettings,
+    jobs: int | None,
+) -> int:
+    """Write the blob, or what is missing of it."""
+    from dieselfs.ssd_blob import JOBS
+    from dieselfs.ssd_pin import pin_mount
+
+    name = f"{snapshot.dataset.name}@{snapshot.id}"
+    with invocation.progress("pin mount", "chunks") as progress:
+        progress.expect(snapshot.chunk_count, snapshot.total_bytes)
+        report = pin_mount(snapshot, store, settings, progress.advance, jobs=jobs or JOBS)
+    written = report.chunks - report.chunks_before
+    if invocation.output.json:
+        invocation.output.record(
+            {
+                "dataset": snapshot.dataset.name,
+                "snapshot": str(snapshot.id),
+                "blob": [str(path) for path in report.paths],
+                "blob_bytes": report.bytes,
+                "chunks": report.chunks,
+                "written": written,
+                "seconds": round(report.seconds, 3),
+            }
+        )
+    elif written:
+        invocation.output.note(
+            f"{name}: wrote {counted(written, 'chunk')} in {report.seconds:.1f} s; "
+            f"its mount is pinned, {human_size(report.bytes)} at {report.paths[0]}"
+        )
+    else:
+        invocation.output.note(f"{name}: its mount is pinned already, at {report.paths[0]}")
+    return ExitCode.OK
+
+
+def check(invocation: Invocation, snapshot: Snapshot, settings: SsdSettings) -> int:
+    """Compare every byte of the blob with the snapshot's hashes, and name the files that are damaged."""
+    from dieselfs.ssd_blob import check_blob, find_blob
+
+    name = f"{snapshot.dataset.name}@{snapshot.id}"
+    paths = find_blob(settings.folder, snapshot)
+    damaged: list[int] = []
+    if paths is not None:
+        with invocation.progress("check", "chunks") as progress:
+            progress.expect(snapshot.chunk_count, snapshot.total_bytes)
+            damaged = check_blob(snapshot, paths, progress.advance)
+    shown = [os.fsdecode(snapshot.path_of(inode)) for inode in damaged]
+    output = invocation.output
+    if output.json:
+        output.record(
+            {
+                "dataset": snapshot.dataset.name,
+                "snapshot": str(snapshot.id),
+                "pinned": paths is not None,
+                "files": snapshot.file_count,
+                "damaged": shown,
+            }
+        )
+    elif paths is None:
+        output.line(f"{name}: its mount is not pinned in {settings.folder}, or not completely")
+    else:
+        for path in shown:
+            output.line(f"damaged: {output.name(path)}")
+        output.line(f"{name}: {len(damaged):,} of {counted(snapshot.file_count, 'file')} damaged")
+        if damaged:
+            dataset = snapshot.dataset.name
+            output.note(
+                f"write it again: dlcmd warmup --unpin-mount {dataset}; dlcmd warmup --pin-mount {name}"
+            )
+    if paths is None:
+        return ExitCode.FOUND
+    return ExitCode.INTEGRITY if damaged else ExitCode.OK
+
+
+def unpin(
+    invocation: Invocation, settings: SsdSettings, dataset: str, snapshot: Snapshot | None
+) -> int:
+    """Remove the blob of a snapshot, or of all snapshots of the dataset."""
+    from dieselfs.ssd_blob import remove_blob, remove_blobs
+
+    if snapshot is None:
+        freed = remove_blobs(settings.folder, dataset)
+    else:
+        freed = remove_blob(settings.folder, snapshot)
+    if invocation.output.json:
+        invocation.output.record({"dataset": dataset, "freed_bytes": freed})
+    else:
+        name = dataset if snapshot is None else f"{dataset}@{snapshot.id}"
+        invocation.output.note(
+            f"{name}: unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, and keeps its space until it is unmounted"
+            if freed
+            else f"{name}: no mount was pinned in {settings.folder}"
+        )
+    return ExitCode.OK

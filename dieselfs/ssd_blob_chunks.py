@@ -1,0 +1,160 @@
+"""One chunk of a snapshot in the blob: what is written of its payload, and what a check of the blob reads again.
+
+The files of a chunk fill one range of the blob (`metadata.blob_layout`), each from a block's start on, with zeros up to the next block.
+A *run* is a stretch of that range that is one stretch of the payload, too; 1,024 files of 4 KiB that follow each other are one run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkSource
+from chunkstore.stores.object_store import Buffer
+from metadata.blob_layout import BLOCK_BYTES, BlobLayout
+from metadata.errors import SnapshotRefused
+from metadata.snapshot import Snapshot
+
+Inodes = npt.NDArray[np.int64]
+_STEP_BYTES: Final = 4 << 20
+"""Of a file in a chunk that is too large to be read whole."""
+_ZEROS: Final = bytes(BLOCK_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class BlobWrite:
+    """Bytes that lie side by side in a device of the blob."""
+
+    device: int
+    start: int
+    parts: Sequence[Buffer]
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def chunk_writes(
+    snapshot: Snapshot, layout: BlobLayout, number: int, source: ChunkSource
+) -> Iterator[BlobWrite]:
+    """What chunk `number` contributes to the blob: one write a device, or one for every 4 MiB of large files.
+
+    Raises what `source` raises, and `SnapshotRefused` if a file reaches beyond its chunk.
+    """
+    inodes = _filled(snapshot, number)
+    if not len(inodes):
+        return
+    chunk = snapshot.chunk(number)
+    if chunk.payload_bytes <= MAX_WHOLE_BYTES:
+        payload = source.payload(chunk)
+        for some in _by_device(layout, inodes):
+            first = int(some[0])
+            yield BlobWrite(
+                layout.device_of(first),
+                layout.start_byte(first),
+                _gathered(snapshot, some, payload),
+            )
+        return
+    for inode in inodes.tolist():
+        file = snapshot.extent(inode)
+        device, start = layout.device_of(inode), layout.start_byte(inode)
+        for at in range(0, file.length, _STEP_BYTES):
+            part = source.read(file, at, min(_STEP_BYTES, file.length - at))
+            yield BlobWrite(device, start + at, [part])
+
+
+def damaged_files(
+    snapshot: Snapshot, layout: BlobLayout, number: int, devices: Sequence[int]
+) -> list[int]:
+    """The files of chunk `number` whose bytes in the blob are wrong, or cannot be read, by inode.
+
+    Every byte is read from the disk, not from memory: of files, by their hashes, and between them, which is zeros.
+    """
+    damaged = []
+    for some in _by_device(layout, _filled(snapshot, number)):
+        fd = devices[layout.device_of(int(some[0]))]
+        start = layout.start_byte(int(some[0]))
+        end = layout.start_byte(int(some[-1])) + _padded(snapshot.size(int(some[-1])))
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        whole = _read(fd, start, end - start) if end - start <= 2 * MAX_WHOLE_BYTES else None
+        for inode in some.tolist():
+            at, length = layout.start_byte(inode), _padded(snapshot.size(inode))
+            pieces: Iterator[memoryview | None]
+            if whole is not None:
+                pieces = iter([whole[at - start : at - start + length]])
+            else:  # a large file, or a bad sector among these: its neighbours may be sound
+                pieces = _pieces(fd, at, length)
+            if not _is_sound(snapshot, inode, pieces):
+                damaged.append(inode)
+    return damaged
+
+
+def _is_sound(snapshot: Snapshot, inode: int, pieces: Iterator[memoryview | None]) -> bool:
+    """Whether these are a file's bytes and zeros up to the end of its last block."""
+    digest, left = xxhash.xxh3_64(), snapshot.size(inode)
+    for piece in pieces:
+        if piece is None:
+            return False
+        digest.update(piece[:left])
+        padding = piece[left:] if left < len(piece) else b""
+        if padding != _ZEROS[: len(padding)]:
+            return False
+        left -= min(left, len(piece))
+    return bool(digest.intdigest() == snapshot.extent(inode).hash)
+
+
+def _pieces(fd: int, start: int, length: int) -> Iterator[memoryview | None]:
+    for at in range(0, length, _STEP_BYTES):
+        yield _read(fd, start + at, min(_STEP_BYTES, length - at))
+
+
+def _read(fd: int, start: int, length: int) -> memoryview | None:
+    """None if the disk does not give all of it."""
+    try:
+        data = os.pread(fd, length, start)
+    except OSError:
+        return None
+    return memoryview(data) if len(data) == length else None
+
+
+def _filled(snapshot: Snapshot, number: int) -> Inodes:
+    """The files of a chunk that have content, by inode."""
+    files = snapshot.files_in_chunk(number)
+    return np.flatnonzero(snapshot.columns.length[files.start : files.stop]) + files.start
+
+
+def _by_device(layout: BlobLayout, inodes: Inodes) -> list[Inodes]:
+    if not len(inodes):
+        return []
+    device = layout.first_block[inodes] // layout.device_blocks
+    return np.split(inodes, np.flatnonzero(np.diff(device)) + 1)
+
+
+def _gathered(snapshot: Snapshot, inodes: Inodes, payload: memoryview) -> list[Buffer]:
+    """The runs of files that follow each other in a device, with the zeros between them; 0.4 µs a file, or less."""
+    columns = snapshot.columns
+    length = columns.length[inodes].astype(np.int64)
+    offset = columns.offset[inodes].astype(np.int64)
+    if int((offset + length).max()) > len(payload):
+        raise SnapshotRefused(f"{snapshot.path}: a file reaches beyond its chunk: damaged")
+    begins = np.ones(len(inodes), np.bool_)
+    begins[1:] = (length[:-1] % BLOCK_BYTES != 0) | (offset[1:] != offset[:-1] + length[:-1])
+    at = np.flatnonzero(begins)
+    run_bytes = np.add.reduceat(length, at)
+    parts: list[Buffer] = []
+    for start, size in zip(offset[at].tolist(), run_bytes.tolist(), strict=True):
+        parts.append(payload[start : start + size])
+        if size % BLOCK_BYTES:
+            parts.append(_ZEROS[size % BLOCK_BYTES :])
+    return parts
+
+
+def _padded(length: int) -> int:
+    return -(-length // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,0 +1,75 @@
+"""A dataset's mount pinned onto an SSD: its blob, read through the tier over the store, within the tier's size.
+
+A blob counts against `--ssd-size`: what is pinned, with what the tier's chunks take when the blob is begun, must not exceed it. Reading for a blob keeps
+no further chunks on the tier: they would be there twice.
+"""
+
+from __future__ import annotations
+
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.ssd.tiered_store import TieredStore, pieces_of
+from chunkstore.stores.object_store import ObjectReader, ObjectStore
+from dieselfs.byte_sizes import human_size
+from dieselfs.errors import Refused
+from dieselfs.expected_files import ExpectedFiles
+from dieselfs.ssd_blob import JOBS, Advance, BlobReport, find_blob, pinned_mounts, write_blob
+from dieselfs.ssd_tier import SsdSettings, with_tier
+from dieselfs.ssd_usage import TierAccess
+from metadata.blob_layout import BlobLayout
+from metadata.snapshot import Snapshot
+
+
+class UnkeptChunks:
+    """A `ChunkSource` that reads from a tier the chunks that lie there whole, and the others from the store, without keeping them."""
+
+    def __init__(self, snapshot: Snapshot, store: ObjectStore, tier: ObjectReader) -> None:
+        """`tier`: the same store behind its tier; the store itself if there is none."""
+        expected = ExpectedFiles(snapshot)
+        self._tier = tier if isinstance(tier, TieredStore) else None
+        self._from_tier = ChunkReader(tier, snapshot.dataset, expected)
+        self._from_store = ChunkReader(store, snapshot.dataset, expected)
+
+    def payload(self, chunk: ChunkRef) -> memoryview:
+        return self._reader(chunk).payload(chunk)
+
+    def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        return self._reader(file.chunk).read(file, start, length)
+
+    def _reader(self, chunk: ChunkRef) -> ChunkReader:
+        pieces = pieces_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
+        tier = self._tier
+        is_there = tier is not None and all(tier.holds(piece) for piece in pieces)
+        return self._from_tier if is_there else self._from_store
+
+
+def pin_mount(
+    snapshot: Snapshot,
+    store: ObjectStore,
+    settings: SsdSettings,
+    advance: Advance = lambda chunks, size: None,
+    *,
+    jobs: int = JOBS,
+) -> BlobReport:
+    """Write a snapshot's blob into a tier's folder. Raises `Refused` if it exceeds the tier's size, and what `write_blob` does."""
+    Snapshot.verify(snapshot.path)
+    if find_blob(settings.folder, snapshot) is None:
+        require_size(snapshot, settings)
+    source = UnkeptChunks(snapshot, store, with_tier(store, snapshot.dataset, settings))
+    return write_blob(snapshot, source, settings.folder, advance, jobs=jobs)
+
+
+def require_size(snapshot: Snapshot, settings: SsdSettings) -> None:
+    """Raise `Refused` unless a snapshot's blob fits the tier's size, beside other pinned mounts and the chunks that are there. `SsdUnavailable`."""
+    usage = TierAccess(settings).usage()
+    layout = BlobLayout.of(snapshot)
+    needed = sum(layout.device_bytes(device) for device in range(layout.device_count))
+    pinned = sum(
+        of.bytes for of in pinned_mounts(settings.folder) if of.snapshot != str(snapshot.id)
+    )
+    if needed + pinned + usage.used_bytes > usage.budget_bytes:
+        raise Refused(
+            f"the blob of {snapshot.dataset.name} takes {human_size(needed)}, and of the {human_size(usage.budget_bytes)} of the SSD tier "
+            f"{settings.folder} chunks take {human_size(usage.used_bytes)} and other pinned mounts {human_size(pinned)}",
+            f"give it more with --ssd-size, or let go of chunks: dlcmd cache evict {snapshot.dataset.name}",
+        )
