@@ -61,5 +61,5 @@ bench: torch  ## the benchmarks, as JSON lines; BENCH_ARGS="--quick" to try them
 	@$(PYTHON_IN_VENV) -m benchmarks.run $(BENCH_ARGS)
 
 clean:  ## remove .venv and everything that can be made again
-	rm -rf .venv dieselfs/fuse/*.so metadata/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	rm -rf .venv metadata/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

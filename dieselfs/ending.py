@@ -2,7 +2,7 @@
 
 Each part waits for what it has under way, which may hang with the store. What one has waited is what the next ones lack: their time-outs
 don't add up. A part that has no time left leaves what is under way to the end of the process, which is as good as being killed, and that
-everything here survives: a lease ends by time, node memory is swept or adopted, and the guardian aborts a connection with a stuck thread.
+everything here survives: a lease ends by time, and node memory is swept or adopted.
 
 What hangs nevertheless, in whatever code, is ended by the kernel: a process that is the mount's alone asks for that (`forced`).
 """

@@ -33,6 +33,7 @@ missing_to_test() {  # nodes are network namespaces; memcached is what the peer 
     have ip && have tc || echo iproute2
     have nft || echo nftables
     have memcached || echo memcached
+    have fsck.erofs || echo erofs-utils
     is_done .stamp-torch || missing_to_build_pylibmc
 }
 
@@ -42,7 +43,7 @@ missing_to_build_pylibmc() {
     have_header zlib.h || echo zlib1g-dev
 }
 
-missing_to_build() {  # pyfuse3 and the C extensions are compiled on the spot
+missing_to_build() {  # pyfuse3 and the C extension are compiled on the spot
     have cc || printf '%s\n' gcc libc6-dev
     have pkg-config || echo pkg-config
     have pkg-config && pkg-config --exists fuse3 || echo libfuse3-dev
@@ -123,20 +124,20 @@ create_venv() {
     stamp_of .stamp >"$VENV/.stamp"
 }
 
-# The C extensions, in place: pip builds them first, this follows changes of their sources.
+# The C extension, in place: pip builds it first, this follows changes of its sources.
 is_built() {  # is_built <module's path, without its suffix> <folder of its sources>
     local built=("$1".*.so)
     [[ -f ${built[0]} && ! $(find "$2" -newer "${built[0]}") ]]
 }
 
-extensions_are_built() {
-    is_built dieselfs/fuse/_fast_path dieselfs/fuse/extension && is_built metadata/_path_lookup metadata/extension
+extension_is_built() {
+    is_built metadata/_path_lookup metadata/extension
 }
 
-build_extensions() {
-    say "building the C extensions"
+build_extension() {
+    say "building the C extension"
     "$VENV/bin/python" setup.py --quiet build_ext --inplace
-    extensions_are_built || die "an extension was not built; mounts or look-ups would work, but slowly"
+    extension_is_built || die "the extension was not built; look-ups would work, but slowly"
 }
 
 install_for_tests() {
@@ -157,12 +158,12 @@ torch) stamp=.stamp-torch ;;
 *) die "usage: scripts/setup.sh [torch]" ;;
 esac
 
-if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extensions_are_built; then
+if [[ ! $(missing) ]] && is_done .stamp && is_done $stamp && extension_is_built; then
     exit
 fi
 exec 9<"$script"
 flock 9  # one set-up at a time in a checkout; whoever waited finds it done
 install_missing
 is_done .stamp || create_venv
-extensions_are_built || build_extensions
+extension_is_built || build_extension
 is_done $stamp || install_for_tests

@@ -52,7 +52,7 @@ def dlcmd() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `dlcmd` and end the process with its exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would turn for nothing
-    sys.exit(run(_given_arguments() if arguments is None else arguments))
+    sys.exit(run_dlcmd(_given_arguments() if arguments is None else arguments))
 
 
 def _given_arguments() -> Sequence[str]:
@@ -62,7 +62,7 @@ def _given_arguments() -> Sequence[str]:
     return sys.exit(ExitCode.OK) if arguments is None else arguments
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_dlcmd(arguments: Sequence[str]) -> int:
     """Run `dlcmd` and return its exit code. Never raises."""
     try:
         result = dlcmd.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)

@@ -83,6 +83,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (index_errors.PathConflict, ExitCode.CONFLICT, "check with `dlcmd stat` what is there"),
     (index_errors.IndexBehind, ExitCode.CONFLICT, _REBUILD),
     (index_errors.SnapshotRefused, ExitCode.INTEGRITY, "pull or create it again"),
+    (index_errors.KernelImageRefused, ExitCode.INTEGRITY, "delete it: the next mount builds it"),
     (
         index_errors.SnapshotStale,
         ExitCode.CONFLICT,

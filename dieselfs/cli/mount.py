@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,27 +15,36 @@ import click
 
 from dieselfs.address import parse_address
 from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_local import mounted_locally, refresh_locally, refuse_upgrade
 from dieselfs.cli.mount_options import parse_mount_options
-from dieselfs.cli.mount_request import MountRequest, daemon_command, mount_request
+from dieselfs.cli.mount_parts import (
+    check_room,
+    mount_options,
+    opened,
+    peer_settings,
+    ring_settings,
+    ssd_settings,
+)
+from dieselfs.cli.mount_request import (
+    BLOB_CACHES,
+    FRONTS,
+    MountRequest,
+    daemon_command,
+    mount_request,
+    sharing_key,
+)
 from dieselfs.cli.option_groups import peer_options, ring_options, ssd_options, ssd_warmup_option
 from dieselfs.cli.output import counted
 from dieselfs.cli.store_check import check_store
 from dieselfs.cli.verb import Size, verb
-from dieselfs.errors import LocalFileError, MountpointBusy, SnapshotNotFound
+from dieselfs.errors import MountError, MountpointBusy, SnapshotNotFound
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from dieselfs.cachenodes.ring_settings import RingSettings
-    from dieselfs.fuse.mount import MountOptions
     from dieselfs.fuse.mount_table import MountInfo
-    from dieselfs.node_memory.node_memory import NodeMemory
-    from dieselfs.node_memory.task_folder import TaskFolder
-    from dieselfs.peercache.settings import PeerSettings
-    from dieselfs.peercache.task_figures import TaskFigures
-    from dieselfs.ssd_tier import SsdSettings
     from metadata.snapshot import Snapshot
 
 _ANSWER_TIMEOUT_S: Final = 2.0
@@ -48,6 +54,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     examples=[
         "dlcmd mount imagenet /mnt/imagenet",
         "dlcmd mount --refresh imagenet /mnt/imagenet",
+        "dlcmd mount --upgrade imagenet /mnt/imagenet",
         "dlcmd mount imagenet@12 /mnt/old --no-index --memory 8GiB",
         "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
@@ -102,9 +109,19 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     help="Page cache for files that nobody has read yet (default: a quarter of what is free; 0: none).",
 )
 @click.option(
-    "--plain",
+    "--front",
+    type=click.Choice(FRONTS),
+    help="What answers names: the kernel's EROFS, or FUSE (default: EROFS where it can be mounted).",
+)
+@click.option(
+    "--blob-cache",
+    type=click.Choice(BLOB_CACHES),
+    help="Before EROFS: read files through a second copy in the page cache, or directly (default: by their size).",
+)
+@click.option(
+    "--upgrade",
     is_flag=True,
-    help="Answer all requests in Python: slower; to compare, or to find a fault.",
+    help="Let the installed version serve the mount that is there; readers go on.",
 )
 @click.option(
     "--patience",
@@ -130,6 +147,7 @@ def mount(
     address: str,
     mountpoint: str,
     foreground: bool,
+    upgrade: bool,
     options: Sequence[str],
     **flags: Any,
 ) -> None:
@@ -142,7 +160,14 @@ def mount(
     chosen = parse_mount_options(options)
     invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
     request = mount_request(parse_address(address), Path(mountpoint), chosen, flags)
-    (_serve if foreground else _start)(invocation, request)
+    if upgrade:
+        _upgrade(invocation, request)
+    elif foreground:
+        from dieselfs.cli.mount_serving import serve
+
+        serve(invocation, request, lambda: _choose(invocation, request))
+    else:
+        _start(invocation, request)
 
 
 def _start(invocation: Invocation, request: MountRequest) -> None:
@@ -155,38 +180,90 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
     if running is not None:
         _refresh(invocation, request, running)
         return
-    check_mountable(_mount_options(invocation, request))
-    _peer_settings(invocation, request)
-    _ring_settings(invocation, request)
-    ssd = _ssd_settings(invocation, request)
+    check_mountable(mount_options(invocation, request))
+    peer_settings(invocation, request)
+    ring_settings(invocation, request)
+    ssd = ssd_settings(invocation, request)
     if ssd is not None:
         ssd.check()
     path = _choose(invocation, request)
-    with _opened(path, request) as snapshot:
+    with opened(path, request) as snapshot:
+        if mounted_locally(invocation, request, ssd, snapshot, resolve(request.mountpoint)):
+            return
         away = check_store(invocation, snapshot, ssd)
         if away:
             invocation.output.note(away)
-        _check_room(request, snapshot)
+        check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
+    if _shares(invocation, request, path, mountpoint):
+        return
     log_file = default_log_file(mountpoint)
     pid = start_in_background(
         daemon_command(invocation, request, path), mountpoint, log_file=log_file
     )
+    front = _front(mountpoint)
     if invocation.output.json:
         invocation.output.record(
             {
                 "mountpoint": str(mountpoint),
                 "snapshot": name,
                 "files": files,
+                "front": front.get("kind"),
                 "pid": pid,
                 "log": str(log_file),
             }
         )
-    else:
-        invocation.output.note(
-            f"mounted {name} ({counted(files, 'file')}) at {mountpoint}; log: {log_file}"
-        )
+        return
+    invocation.output.note(
+        f"mounted {name} ({counted(files, 'file')}) at {mountpoint}; log: {log_file}"
+    )
+    more = f"; for more: {front['more']}" if front.get("more") else ""
+    invocation.output.note(f"front: {front.get('kind')}, {front.get('reason')}{more}")
+
+
+def _shares(
+    invocation: Invocation, request: MountRequest, snapshot: Path, mountpoint: Path
+) -> bool:
+    """Show a mount of the same snapshot with the same options here too, if there is one: one server, one copy of the pages."""
+    from dieselfs.fuse.erofs_front import share
+    from dieselfs.fuse.mount_table import MountState, mounts
+
+    if os.geteuid() != 0:
+        return False
+    key = sharing_key(invocation, request, snapshot)
+    for info in mounts(_ANSWER_TIMEOUT_S):
+        details = info.details or {}
+        is_same = details.get("sharing_key") == key and info.is_erofs
+        if info.state is MountState.SERVING and is_same:
+            share(info.mountpoint, mountpoint)
+            name = f"{info.dataset}@{info.snapshot}"
+            if invocation.output.json:
+                invocation.output.record(
+                    {
+                        "mountpoint": str(mountpoint),
+                        "snapshot": name,
+                        "files": details.get("files"),
+                        "front": (details.get("front") or {}).get("kind"),
+                        "pid": info.pid,
+                        "log": None,
+                    }
+                )
+            else:
+                invocation.output.note(
+                    f"mounted {name} at {mountpoint}; it shares the server of {info.mountpoint}"
+                )
+            return True
+    return False
+
+
+def _front(mountpoint: Path) -> Mapping[str, Any]:
+    """Which front a mount that has just been made got, and why."""
+    from dieselfs.fuse.mount_table import ask, entry_at
+
+    entry = entry_at(mountpoint)
+    details = ask([entry], _ANSWER_TIMEOUT_S)[0].details if entry is not None else None
+    return (details or {}).get("front") or {}
 
 
 def _running(request: MountRequest) -> MountInfo | None:
@@ -198,16 +275,20 @@ def _running(request: MountRequest) -> MountInfo | None:
     if entry is None or not entry.is_dieselfs:
         return None
     [info] = ask([entry], _ANSWER_TIMEOUT_S)
-    return info if info.state is MountState.SERVING else None
+    return info if info.state in (MountState.SERVING, MountState.LOCAL) else None
 
 
 def _refresh(invocation: Invocation, request: MountRequest, running: MountInfo) -> None:
     """Choose as for a new mount, then let the running one take it."""
+    from dieselfs.fuse.mount_table import MountState
     from dieselfs.fuse.refresh_request import request_refresh
 
     _check_refreshable(request, running)
-    with _opened(_choose(invocation, request), request) as snapshot:
+    with opened(_choose(invocation, request), request) as snapshot:
         _check_same_dataset(snapshot, running)
+        if running.state is MountState.LOCAL:
+            refresh_locally(invocation, request, running, snapshot)
+            return
         generation, files = snapshot.generation, snapshot.file_count
     is_newer = generation > (running.generation or 0)
     shown = request_refresh(running, generation) if is_newer else running.snapshot
@@ -227,6 +308,26 @@ def _refresh(invocation: Invocation, request: MountRequest, running: MountInfo) 
         )
     else:
         invocation.output.note(f"{running.mountpoint} already shows the newest snapshot, {name}")
+
+
+def _upgrade(invocation: Invocation, request: MountRequest) -> None:
+    """The running mount goes over to the program that is installed now."""
+    from dieselfs.fuse.mountpoint import resolve
+    from dieselfs.fuse.refresh_request import request_upgrade
+
+    running = _running(request)
+    if running is None:
+        raise MountError(
+            f"no mount serves at {resolve(request.mountpoint)}", "`dlcmd mounts` lists them"
+        )
+    refuse_upgrade(running)
+    server_pid = request_upgrade(running)
+    if invocation.output.json:
+        invocation.output.record(
+            {"mountpoint": str(running.mountpoint), "pid": running.pid, "server_pid": server_pid}
+        )
+    else:
+        invocation.output.note(f"upgraded {running.mountpoint}: process {server_pid} serves it now")
 
 
 def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
@@ -249,88 +350,6 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
             f"the dataset mounted at {running.mountpoint} is not the {snapshot.dataset.name} of the store",
             f"check --store, or unmount it first: dlcmd umount {running.mountpoint}",
         )
-
-
-def _serve(invocation: Invocation, request: MountRequest) -> None:
-    """Mount in this process, until it is unmounted or told to end."""
-    from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
-    from dieselfs.background_warmup import BackgroundWarmUp, ssd_figures
-    from dieselfs.cachenodes.ring_source import ring_figures, with_ring
-    from dieselfs.ending import Ending
-    from dieselfs.expected_files import ExpectedFiles
-    from dieselfs.fuse.mount import check_mountable, run_mount
-    from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
-    from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
-    from dieselfs.peercache.peer_source import PeerSource
-    from dieselfs.snapshots import find_newer
-    from dieselfs.ssd_tier import shared_tier, tiered_reader
-
-    _log_to_stderr()
-    options = _mount_options(invocation, request)
-    check_mountable(options)
-    peers, ring = _peer_settings(invocation, request), _ring_settings(invocation, request)
-    ssd = _ssd_settings(invocation, request)
-    with _opened(_choose(invocation, request), request) as snapshot:
-        store, folder = invocation.store(request.patience_s), snapshot.path.parent
-        away = check_store(invocation, snapshot, ssd, store)
-        if away:
-            log.warning("%s", away)
-        task = _task_folder(request, snapshot)
-        memory_bytes = _memory_bytes(request, task)
-        options = replace(
-            options,
-            task_folder=task.path,
-            memory_bytes=memory_bytes,
-            preload_bytes=memory_bytes if request.preload else 0,
-        )
-        if ssd is not None:
-            shared_tier(ssd).start()
-        ending = Ending(forced=True)
-        expected = ExpectedFiles(snapshot)
-        source = with_ring(tiered_reader(snapshot.dataset, store, ssd, expected), ring)
-        memory = NodeMemory.open(
-            task,
-            PeerSource(source, task),
-            budget_bytes=memory_bytes,
-            policy=request.eviction or "uniform",
-            lead=True,
-            peers=peers,
-        )
-        if peers is not None and memory.task_statistics() is None:
-            log.warning(
-                "no peers: task %s is led by another process, and was begun without peers",
-                task.path.name,
-            )
-        warm_up = None
-        if ssd is not None and ssd.warmup:
-            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, ring)
-            warm_up.bring(snapshot)
-
-        def newer(shown: Snapshot) -> Snapshot | None:
-            found = expected.add(find_newer(shown, folder, invocation.store()))
-            if found is not None and warm_up is not None:
-                warm_up.bring(found)
-            return found
-
-        try:
-            goodbye_s = partial(ending.left_s, GOODBYE_S)
-            with LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s) as lease:
-                run_mount(
-                    snapshot,
-                    memory,
-                    options,
-                    newer=newer,
-                    store_statistics=store.statistics,
-                    peer_statistics=lambda: _peer_figures(memory),
-                    ring_statistics=lambda: ring_figures(source),
-                    ssd_statistics=lambda: ssd_figures(ssd, warm_up),
-                    serving=lease.serve,
-                    ending=ending,
-                )
-        finally:
-            if warm_up is not None:
-                warm_up.close(ending.left_s(WARM_UP_CLOSE_S))
-            memory.close(ending.left_s(CLOSE_S))
 
 
 def _choose(invocation: Invocation, request: MountRequest) -> Path:
@@ -359,96 +378,3 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
                 raise
             invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
             return create_snapshot(invocation, client.dataset)
-
-
-def _opened(path: Path, request: MountRequest) -> Snapshot:
-    from dieselfs.cli.snapshot_choice import check_dataset
-    from metadata.snapshot import Snapshot
-
-    try:
-        snapshot = Snapshot.open(path)
-    except OSError as error:
-        raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
-    check_dataset(snapshot, request.address.dataset, path)
-    return snapshot
-
-
-def _check_room(request: MountRequest, snapshot: Snapshot) -> None:
-    """Too little memory for the order would else show only in the log."""
-    from dieselfs.plan.requirement import require_room_for
-
-    if request.shuffle is not None:
-        memory_bytes = _memory_bytes(request, _task_folder(request, snapshot))
-        require_room_for(snapshot, request.shuffle, memory_bytes)
-
-
-def _task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
-    from dieselfs.node_memory.task_folder import TaskFolder, default_task
-
-    return TaskFolder.at(request.task or default_task(snapshot.dataset))
-
-
-def _memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
-    from dieselfs.node_memory.budget import default_budget_bytes
-
-    return request.memory_bytes or default_budget_bytes(folder.path)
-
-
-def _peer_settings(invocation: Invocation, request: MountRequest) -> PeerSettings | None:
-    from dieselfs.core_dumps import prevent_core_dumps
-    from dieselfs.peercache.peer_options import options_in, peer_settings
-
-    options = request.peers.otherwise(options_in(os.environ))
-    settings = peer_settings(options, request.task, invocation.config.index)
-    if settings is not None:
-        prevent_core_dumps()
-    return settings
-
-
-def _ring_settings(invocation: Invocation, request: MountRequest) -> RingSettings | None:
-    from dieselfs.cachenodes.ring_options import ring_settings
-    from dieselfs.core_dumps import prevent_core_dumps
-
-    settings = ring_settings(request.ring, invocation.config)
-    if settings is not None:
-        prevent_core_dumps()
-    return settings
-
-
-def _ssd_settings(invocation: Invocation, request: MountRequest) -> SsdSettings | None:
-    from dieselfs.ssd_tier import configured, ssd_settings
-
-    return ssd_settings(request.ssd.otherwise(configured(invocation.config)))
-
-
-def _peer_figures(memory: NodeMemory) -> TaskFigures | None:
-    from dieselfs.peercache.task_figures import task_figures
-
-    found = memory.task_statistics()
-    return None if found is None else task_figures(found)
-
-
-def _mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
-    from dieselfs.config import redacted
-    from dieselfs.fuse.mount import MountOptions
-
-    return MountOptions(
-        request.mountpoint,
-        store_url=redacted(invocation.config.store.value),
-        allow_other=request.allow_other,
-        uid=request.uid,
-        gid=request.gid,
-        nonempty=request.nonempty,
-        plain=request.plain,
-        shuffle=request.shuffle,
-        store_ahead_bytes=request.store_ahead_bytes,
-    )
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,
-    )

@@ -14,7 +14,6 @@ FLAGS: Final = (
     "refresh",
     "no_index",
     "preload",
-    "plain",
     "no_share",
     "ssd_warmup",
 )
@@ -30,6 +29,8 @@ VALUES: Final = (
         "task",
         "eviction",
         "patience",
+        "front",
+        "blob_cache",
     ),
     *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
     *("secret_file", "cache_policy"),

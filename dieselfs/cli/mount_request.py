@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.address import Address
@@ -20,8 +21,13 @@ from dieselfs.peercache.peer_options import TASK_VARIABLE, PeerOptions
 from dieselfs.ssd_options import SsdOptions, typed_folder
 
 if TYPE_CHECKING:
+    from dieselfs.fuse.front_choice import WantedCache, WantedFront
     from dieselfs.node_memory.eviction import PolicyName
     from dieselfs.shuffle import ShuffleParameters
+
+FRONTS: Final = ("auto", "erofs", "erofs-loop", "fuse")
+BLOB_CACHES: Final = ("auto", "buffered", "direct")
+EVICTIONS: Final = ("uniform", "lru")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,8 @@ class MountRequest:
     eviction: PolicyName | None
     preload: bool
     store_ahead_bytes: int | None
-    plain: bool
+    front: WantedFront
+    blob_cache: WantedCache
     patience_s: float
     peers: PeerOptions
     """As far as flags and -o options say it: variables reach a daemon by themselves."""
@@ -78,10 +85,11 @@ def mount_request(
         memory_bytes=flags["memory"] or memory,
         task=flags["task"] or options.get("task") or os.environ.get(TASK_VARIABLE) or None,
         shuffle=None if shuffle is None else _parameters(shuffle),
-        eviction=flags["eviction"] or _eviction(options),
+        eviction=_chosen("eviction", EVICTIONS, flags, options),
         preload=flags["preload"] or "preload" in options,
         store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
-        plain=flags["plain"] or "plain" in options,
+        front=_chosen("front", FRONTS, flags, options) or "auto",
+        blob_cache=_chosen("blob_cache", BLOB_CACHES, flags, options) or "auto",
         patience_s=float(_patience(flags, options) or PATIENCE_S),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
@@ -155,12 +163,13 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
     command += ["--preload"] if request.preload else []
-    command += ["--plain"] if request.plain else []
     command += ["--no-share"] if request.peers.no_share else []
     if request.ssd.warmup is not None:
         command += ["--ssd-warmup" if request.ssd.warmup else "--no-ssd-warmup"]
     secret_file, ring_secret_file = request.peers.secret_file, request.ring.secret_file
     for flag, value in (
+        ("--front", request.front),
+        ("--blob-cache", request.blob_cache),
         ("--uid", request.uid),
         ("--gid", request.gid),
         ("--memory", request.memory_bytes),
@@ -190,6 +199,13 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
 
 
+def sharing_key(invocation: Invocation, request: MountRequest, snapshot: Path) -> str:
+    """The same for two mounts that differ in nothing but their place: they can share one server and its pages."""
+    command = daemon_command(invocation, request, snapshot)[:-1]
+    variables = sorted(item for item in os.environ.items() if item[0].startswith("DIESELFS_"))
+    return hashlib.sha256(repr((command[2:], variables)).encode()).hexdigest()
+
+
 def this_program() -> list[str]:
     """How to start `dlcmd` again, from wherever it was started."""
     script = os.path.abspath(sys.argv[0])
@@ -200,16 +216,16 @@ def this_program() -> list[str]:
     return [sys.executable, "-m", "dieselfs.cli"]
 
 
-def _eviction(options: dict[str, str]) -> PolicyName | None:
-    match options.get("eviction"):
-        case None:
-            return None
-        case "uniform":
-            return "uniform"
-        case "lru":
-            return "lru"
-        case other:
-            raise UsageError(f"-o eviction={other}", "write eviction=uniform or eviction=lru")
+def _chosen(
+    name: str, choices: tuple[str, ...], flags: dict[str, Any], options: dict[str, str]
+) -> Any:
+    """The value of a flag or of a -o option that has few; None if neither was given."""
+    value = flags[name] or options.get(name)
+    if value is None or value in choices:
+        return value
+    raise UsageError(
+        f"-o {name}={value}", "write " + " or ".join(f"{name}={choice}" for choice in choices)
+    )
 
 
 def _parameters(text: str) -> ShuffleParameters:

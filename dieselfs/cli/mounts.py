@@ -27,12 +27,13 @@ def mounts(invocation: Invocation) -> None:
             os.fspath(info.mountpoint),
             _shown(info),
             str(info.state),
+            _front(info),
             info.mounted or "-",
             str(info.pid or "-"),
         ]
         for info in found
     ]
-    invocation.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "SINCE", "PID"], rows)
+    invocation.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"], rows)
 
 
 def _shown(info: MountInfo) -> str:
@@ -42,11 +43,18 @@ def _shown(info: MountInfo) -> str:
     return f"{info.dataset}@{info.snapshot}"
 
 
+def _front(info: MountInfo) -> str:
+    """What the mount says, or else what the kernel knows of it."""
+    told = ((info.details or {}).get("front") or {}).get("kind")
+    return str(told or ("erofs" if info.is_erofs else "fuse"))
+
+
 def _record(info: MountInfo) -> dict[str, object]:
     return {
         "mountpoint": os.fspath(info.mountpoint),
         "source": info.source,
         "state": str(info.state),
+        "front": _front(info),
         "dataset": info.dataset,
         "generation": info.generation,
         "snapshot": info.snapshot,

@@ -46,14 +46,14 @@ _COUNTERS: Final = {
     "read past the SSD": ("ssd", "bypassed"),
     "chunks from cache nodes": ("ring", "chunks_from_ring"),
     "files from cache nodes": ("ring", "files_from_ring"),
-    "directories listed ahead": ("listed_ahead", "directories"),
-    "files stored ahead": ("stored_ahead", "files"),
-    "read without request, about": ("stored_ahead", "read_without_request"),
+    "files brought into the page cache": ("page_cache", "filled", "filled_files"),
+    "chunks brought for a miss": ("page_cache", "prefill", "fills"),
+    "of those wasted for lack of room": ("page_cache", "prefill", "wasted"),
 }
 _RATED: Final = [
     ("bytes_read",),
     ("cache", "node", "fetched_bytes"),
-    ("stored_ahead", "bytes"),
+    ("page_cache", "filled", "filled_bytes"),
     ("ssd", "hit_bytes"),
     ("ssd", "written_bytes"),
     *_COUNTERS.values(),
@@ -135,7 +135,7 @@ def _follow(output: Output, mountpoint: str, looks: Iterator[tuple[Look, Look]])
 
 def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Look, Look]]:
     """Each look and the one before it, for ever or once. `MountError` once the mount does not answer."""
-    from dieselfs.fuse.mount_table import MountState, ask_statistics, entry_at
+    from dieselfs.fuse.mount_table import MountState, ask, ask_statistics, entry_at
     from dieselfs.fuse.mountpoint import resolve
 
     path = resolve(Path(mountpoint))
@@ -145,10 +145,18 @@ def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Lo
     earlier = Look()
     while True:
         state, document = ask_statistics(mount, _TIMEOUT_S)
-        if entry_at(path) != mount:
+        now = entry_at(path)
+        if now is None or not now.is_dieselfs:
             raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists what is left")
         if document is None:
-            raise _silence(path, state, MountState)
+            # Asked again, since one server may follow another just now.
+            [info] = ask([now], _TIMEOUT_S)
+            if info.state is not MountState.SERVING or state is MountState.HUNG:
+                raise _silence(path, info.state, MountState)
+            mount = now
+            continue
+        if now != mount:
+            mount, earlier = now, Look()  # it was refreshed: another server counts
         look = Look(document)
         yield look, earlier
         if not again:
@@ -162,6 +170,11 @@ def _silence(path: Path, state: MountState, states: type[MountState]) -> MountEr
         return MountError(f"the daemon of {path} is gone", f"clear it away: dlcmd umount {path}")
     if state is states.PRIVATE:
         return MountError(f"{path} is another user's mount", "ask its user")
+    if state is states.LOCAL:
+        return MountError(
+            f"{path} is a local mount: the kernel serves it from the SSD, and nobody counts",
+            "`dlcmd mounts --json` says what it shows; iostat shows what the disk does",
+        )
     return MountError(
         f"{path} does not answer, or makes no sense",
         f"look at its log, or detach it: dlcmd umount --lazy {path}",
@@ -206,18 +219,18 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         "node memory", ("cache", "node", "held_bytes"), ("cache", "node", "budget_bytes")
     )
     outstanding = held(
-        "stored, not read yet",
-        ("stored_ahead", "outstanding_bytes"),
-        ("stored_ahead", "budget_bytes"),
+        "page cache, not read yet",
+        ("page_cache", "prefill", "outstanding_bytes"),
+        ("page_cache", "prefill", "budget_bytes"),
     )
     return [
         ("uptime", f"{look.number('uptime_s'):,.0f} s", ""),
-        ("fast path", _fast_path(look), ""),
+        ("front", _front(look), ""),
         *(counter(f"request {kind}", "requests", kind) for kind in look.kinds()),
         volume("bytes read", "bytes_read"),
         *(counter(name, *path) for name, path in _COUNTERS.items()),
         volume("bytes fetched", "cache", "node", "fetched_bytes"),
-        volume("bytes stored ahead", "stored_ahead", "bytes"),
+        volume("bytes into the page cache", "page_cache", "filled", "filled_bytes"),
         outstanding,
         node_memory,
         ("peers", _peers(look), ""),
@@ -269,12 +282,11 @@ def _ring(look: Look) -> str:
     return f"{look.number('ring', 'nodes_up'):.0f} of {look.number('ring', 'nodes'):.0f} up"
 
 
-def _fast_path(look: Look) -> str:
-    if look.number("fast_path", "active"):
-        return f"{look.number('fast_path', 'threads'):.0f} threads"
-    known = look.document.get("fast_path")
-    reason = known.get("reason") if isinstance(known, Mapping) else None
-    return f"off: {reason}" if reason else "off"
+def _front(look: Look) -> str:
+    known = look.document.get("front")
+    if not isinstance(known, Mapping):
+        return "unknown"
+    return f"{known.get('kind')}, {known.get('reason')}"
 
 
 def _drawn(lines: list[tuple[str, str, str]]) -> Table:

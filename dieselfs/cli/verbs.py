@@ -25,6 +25,8 @@ VERBS: Final = {
     "mount": "Mount a dataset as a read-only file system.",
     "umount": "Unmount.",
     "mounts": "List what is mounted.",
+    "run": "Run a command that reads FUSE mounts faster.",
+    "mountd": "Mount for ordinary users: a service of root.",
     "stats": "Show what a mount does.",
     "task": "Show who shares a node's memory, and its peers.",
     "serve": "Serve chunks from an SSD: a cache node.",

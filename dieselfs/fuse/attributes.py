@@ -1,47 +1,48 @@
-"""What `stat` shows: the kernel's entry attributes, made from a mode, a size and a time."""
+"""What `stat` shows of a file: its attributes, and how they are told to the kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-import pyfuse3
+from dieselfs.fuse import kernel_protocol
+from dieselfs.fuse.kernel_protocol import FOREVER_S
 
-FOREVER_S: Final = 10 * 365 * 86400.0
-"""How long the kernel may believe what can't change. Longer than any mount lives, and small enough
-to be counted in jiffies."""
 BLOCK_BYTES: Final = 4096
-"""What reads are told to be a good size. Not more: Python allocates a buffer of it at every open."""
+"""A good size of reads, as `stat` shows it: Python allocates a buffer of it at every open."""
 DIRECTORY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who owns everything in the mount; snapshots hold no owners."""
+    """The user who owns everything in the mount; snapshots hold no owners."""
 
     uid: int
     gid: int
 
 
-def entry_attributes(
-    inode: int, mode: int, size: int, mtime_ns: int, owner: Owner, timeout_s: float, links: int = 1
-) -> pyfuse3.EntryAttributes:
-    """`mode` with its type bits, `size` in bytes; the kernel asks again after `timeout_s`."""
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = inode
-    entry.st_mode = mode
-    entry.st_nlink = links
-    entry.st_uid = owner.uid
-    entry.st_gid = owner.gid
-    entry.st_size = size
-    entry.st_blocks = (size + 511) // 512
-    entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = mtime_ns
-    entry.entry_timeout = entry.attr_timeout = timeout_s
-    return entry
+class NodeAttributes(NamedTuple):
+    """One file or directory. The owner is the mount's."""
 
+    node: int
+    mode: int
+    """With its type bits."""
+    size: int
+    mtime_ns: int
+    links: int = 1
+    valid_s: int = FOREVER_S
+    """The kernel asks again after so long."""
 
-def known_absent() -> pyfuse3.EntryAttributes:
-    """The answer to a look-up that lets the kernel remember that there is no such name."""
-    entry = pyfuse3.EntryAttributes()  # its inode is 0, which says so
-    entry.entry_timeout = FOREVER_S
-    return entry
+    def encoded(self, owner: Owner) -> bytes:
+        """`struct fuse_attr`."""
+        return kernel_protocol.attributes(
+            *(self.node, self.mode, self.size, self.mtime_ns, owner.uid, owner.gid, self.links)
+        )
+
+    def entry(self, owner: Owner) -> bytes:
+        """The answer to LOOKUP."""
+        return kernel_protocol.entry(self.node, self.encoded(owner), self.valid_s)
+
+    def reply(self, owner: Owner) -> bytes:
+        """The answer to GETATTR."""
+        return kernel_protocol.attributes_reply(self.encoded(owner), self.valid_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
@@ -12,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.fuse.file_reader import ReaderStatistics
-from dieselfs.fuse.statistics import FastPathStatistics
+from dieselfs.fuse.front_choice import FrontChoice
+from dieselfs.fuse.statistics import PageCacheStatistics
 from dieselfs.plan.follower import FollowerStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
-_NO_FAST_PATH: Final = FastPathStatistics()
+_NO_PAGES: Final = PageCacheStatistics()
 SHUFFLE_README: Final = b"""\
 Open a file here whose name says which order you want, for instance
 
@@ -40,8 +40,15 @@ def dataset_document(
     options: Mapping[str, object],
     mounted_ns: int,
     node_memory: Path | None = None,
+    front: FrontChoice | None = None,
+    sharing_key: str = "",
+    *,
+    pid: int,
 ) -> bytes:
-    """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when."""
+    """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when.
+
+    `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is that of the process that serves now.
+    """
     return _json(
         {
             "dataset": snapshot.dataset.name,
@@ -57,10 +64,18 @@ def dataset_document(
             "store": without_secrets(store_url),
             "node_memory": None if node_memory is None else os.fspath(node_memory),
             "options": dict(options),
-            "pid": os.getpid(),
+            "front": _shown_front(front),
+            "sharing_key": sharing_key,
+            "pid": pid,
+            "server_pid": os.getpid(),
             "mounted": timestamp(mounted_ns),
         }
     )
+
+
+def refresh_document(refreshes: Mapping[str, object]) -> bytes:
+    """`refresh.json`: how many refreshes have ended, whether one is under way, why the last one failed."""
+    return _json(refreshes)
 
 
 def statistics_document(
@@ -68,48 +83,38 @@ def statistics_document(
     reader: ReaderStatistics,
     cache: object,
     uptime_s: float,
-    fast_path: FastPathStatistics = _NO_FAST_PATH,
+    pages: PageCacheStatistics = _NO_PAGES,
     plan: FollowerStatistics | None = None,
-    store: object = None,
+    front: FrontChoice | None = None,
+    *,
     control_reads: int = 0,
+    store: object = None,
     peers: object = None,
     ssd: object = None,
     ring: object = None,
 ) -> bytes:
-    """`stats.json`: counters since the mount began.
+    """`stats.json`: counters since this server of the mount began.
 
-    `requests` (by kind) and `reader` are those of Python alone, `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of the
-    store behind it, of the task's peer cache, of the SSD tier and of the cache nodes, if there are these. The document has the sums, so that it reads the same with and without a fast path.
-
-    `requests.read` is the sum of `hits` and `other_reads`, but for READs that are under way.
+    `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of the store behind it, of the task's
+    peer cache, of the SSD tier and of the cache nodes, if there are these.
     """
     cached = _shown(cache)
-    fast_past_end = fast_path.requests.get("read", 0) - fast_path.node_memory_hits
     return _json(
         {
             "uptime_s": round(uptime_s, 3),
-            "fast_path": {
-                "active": fast_path.active,
-                "reason": fast_path.reason,
-                "threads": fast_path.threads,
-            },
-            "requests": dict(sorted((Counter(requests) + Counter(fast_path.requests)).items())),
-            "requests_in_python": dict(sorted(requests.items())),
-            "bytes_read": reader.bytes_read + fast_path.bytes_read,
-            "hits": {
-                "node_memory": cached.get("hits", 0) + fast_path.node_memory_hits,
-                "store": cached.get("misses", 0),
-            },
+            "front": _shown_front(front),
+            "requests": dict(sorted(requests.items())),
+            "bytes_read": reader.bytes_read,
+            "hits": {"node_memory": cached.get("hits", 0), "store": cached.get("misses", 0)},
             "other_reads": {
                 "control": control_reads,
-                "past_end": reader.past_end + max(0, fast_past_end),
+                "past_end": reader.past_end,
                 "refused": reader.refused,
             },
             "reads_through_threads": reader.thread_reads,
             "waits_over_1_ms": reader.waits,
             "waited_s": round(reader.waited_s, 3),
-            "stored_ahead": asdict(fast_path.stored_ahead),
-            "listed_ahead": {"directories": fast_path.listed_ahead},
+            "page_cache": asdict(pages),
             "cache": cached,
             "plan": None if plan is None else asdict(plan),
             "store": _shown(store),
@@ -118,6 +123,17 @@ def statistics_document(
             "ring": _shown(ring) or None,
         }
     )
+
+
+def _shown_front(choice: FrontChoice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    return {
+        "kind": choice.front.value,
+        "via_service": choice.via_service,
+        "reason": choice.reason,
+        "more": choice.more,
+    }
 
 
 def _shown(statistics: object) -> dict[str, Any]:

@@ -1,16 +1,28 @@
-"""The table from our errors to what a program that reads the mount is told.
+"""The table from our errors to the errno that a program reading the mount gets.
 
 A reader can do nothing about a damaged or missing chunk, and ENOENT would say that the *file* does
-not exist, so whatever goes wrong between the snapshot and the bytes is EIO.
+not exist, so every failure between the snapshot and the bytes is EIO.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 from typing import Final
 
 from chunkstore.errors import ChunkStoreError
 from metadata.errors import MetadataError, PathConflict, PathNotFound
+
+log = logging.getLogger(__name__)
+
+
+class RequestRefused(OSError):
+    """The answer to a request is this errno: expected, so not logged. Any other `OSError` is a bug or a fault."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number, os.strerror(number))
+
 
 _TABLE: Final[tuple[tuple[type[Exception], int], ...]] = (
     (PathNotFound, errno.ENOENT),
@@ -22,7 +34,22 @@ _TABLE: Final[tuple[tuple[type[Exception], int], ...]] = (
 
 def errno_of(error: Exception) -> int | None:
     """The errno for an error that is expected to happen; None for one that is a bug of ours."""
+    if isinstance(error, RequestRefused):
+        return error.errno
     for kind, number in _TABLE:
         if isinstance(error, kind):
             return number
     return None
+
+
+def logged_errno(kind: str, subject: object, error: Exception) -> int:
+    """The errno that answers a failed request. The log gets one line; a bug of ours is EIO with a traceback."""
+    number = errno_of(error)
+    if number is not None and isinstance(error, RequestRefused):
+        return number
+    if number is None:
+        log.error("%s of %s failed unexpectedly: EIO", kind, subject, exc_info=error)
+        return errno.EIO
+    name = errno.errorcode[number]
+    log.error("%s of %s: %s: %s: %s", kind, subject, name, type(error).__name__, error)
+    return number

@@ -1,27 +1,32 @@
-"""One read of a file of the dataset: exactly the bytes that exist in the range, or an error.
+"""Bytes of the dataset's files for READ requests: exactly the bytes of the range, or an error.
 
-A short reply would silently truncate the file for its reader, and shrink `st_size` with it.
+A short reply would truncate a file for its reader, and EROFS fills a short reply with zeros; both are silent. So
+every length is checked, and an answer has all ranges or is an errno.
 
-What a read ahead was refused the kernel asks for again at once, as the single page that its reader waits for. After an outage that was waited out
-to the end, that would be the same wait again: such a failure is the answer for a moment.
+Cached bytes are answered in the thread that asks. Other bytes are read in a thread of `PendingReads`, which then replies.
+
+After a refused readahead the kernel asks at once for the single page that its reader waits for. After an outage that lasted
+until the timeout, that would be the same wait a second time: such a failure is the answer for a moment.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, Unavailable
+from dieselfs.fuse.errnos import logged_errno
+from dieselfs.fuse.kernel_connection import PENDING, Answer, Part
+from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.node_memory.chunk_observer import ChunkObserver
-from dieselfs.worker_threads import WorkerThreads
 
-WAIT_S: Final = 1e-3
-"""A READ that takes longer counts as one that its reader waited for."""
 LONG_FAILURE_S: Final = 1.0
-"""A read that took longer to fail is not tried anew for so long."""
+"""A read that took longer to fail is not tried again for so long."""
 
 
 class CachedSource(ChunkSource, Protocol):
@@ -36,7 +41,7 @@ class CachedSource(ChunkSource, Protocol):
         ...
 
     def discard(self, chunk: ChunkId) -> None:
-        """Let go of a chunk in memory."""
+        """Release a chunk in memory."""
         ...
 
     def statistics(self) -> Any:
@@ -44,15 +49,29 @@ class CachedSource(ChunkSource, Protocol):
         ...
 
 
+class FileRange(NamedTuple):
+    """Bytes [start, start + length) of one file. They lie inside the file."""
+
+    file: FileExtent
+    start: int
+    length: int
+
+
+Wanted: TypeAlias = FileRange | bytes | memoryview
+"""A range to read, or bytes that are known already, such as the zeros between two files of the blob."""
+Reply: TypeAlias = Callable[[Sequence[Part] | int], object]
+"""Sends a late answer: parts, or an errno."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """READs that Python answered, since the mount began."""
+    """READs of the dataset's bytes that this process answered, since the mount began."""
 
     bytes_read: int = 0
     thread_reads: int = 0
-    """READs whose bytes were not in memory."""
+    """READs whose bytes were not all in memory."""
     waits: int = 0
-    """Of those, that took longer than a millisecond."""
+    """Of those, the ones that took longer than a millisecond."""
     waited_s: float = 0.0
     """All of those together."""
     past_end: int = 0
@@ -62,56 +81,123 @@ class ReaderStatistics:
 
 
 class FileReader:
-    """Answers from memory on the spot, from slower tiers through a worker thread."""
+    """Thread-safe. `pending` stays the caller's, and serves this reader alone: its waits are this reader's."""
 
-    def __init__(self, source: CachedSource, threads: WorkerThreads) -> None:
-        self._source, self._threads = source, threads
-        self._bytes_read = self._thread_reads = self._waits = self._past_end = self._refused = 0
-        self._waited_s = 0.0
+    def __init__(self, source: CachedSource, pending: PendingReads) -> None:
+        self._source, self._pending = source, pending
+        self._lock = threading.Lock()
+        self._bytes_read = self._thread_reads = self._past_end = self._refused = 0
         self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
         """Files whose last read took long to fail, until when that is the answer."""
 
     def statistics(self) -> ReaderStatistics:
-        counts = self._bytes_read, self._thread_reads, self._waits, self._waited_s
+        pending = self._pending.statistics()
+        counts = self._bytes_read, self._thread_reads, pending.waits, pending.waited_s
         return ReaderStatistics(*counts, self._past_end, self._refused)
 
-    async def read(self, file: FileExtent, start: int, size: int) -> bytes | memoryview:
-        """Bytes [start, start + size) of `file` as far as it reaches. Raises `ChunkStoreError`."""
+    def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
+        """Answer one READ: all its parts if they are in memory, else `PENDING`, and `reply` is called later.
+
+        Never blocks and never raises: an error becomes an errno, and a line about `subject` in the log.
+        """
+        try:
+            parts = self.peek_all(wanted)
+        except Exception as error:
+            return logged_errno("read", subject, error)
+        return parts if parts is not None else self._later(wanted, reply, subject)
+
+    def answer_file(
+        self, file: FileExtent, start: int, size: int, reply: Reply, subject: object = "-"
+    ) -> Answer:
+        """Answer a READ of one file: bytes [start, start + size), as far as the file reaches. See `answer`."""
         length = min(size, file.length - start)
         if length <= 0:
-            self._past_end += 1
-            return b""
+            with self._lock:
+                self._past_end += 1
+            return ()
+        try:
+            data = self.peek(file, start, length)  # no list of ranges for the most frequent request
+        except Exception as error:
+            return logged_errno("read", subject, error)
+        if data is not None:
+            return [data]
+        return self._later([FileRange(file, start, length)], reply, subject)
+
+    def peek(self, file: FileExtent, start: int, length: int) -> Part | None:
+        """The bytes of a range inside the file if they are in memory, else None. Never blocks."""
         data = self._source.peek(file, start, length)
-        if data is None:
-            data = await self._read_in_thread(file, start, length)
-        if len(data) != length:
-            raise Corrupt(f"{len(data)} bytes came for {length} of chunk {file.chunk.id}")
-        self._bytes_read += length
+        if data is not None:
+            self._count(file, data, length)
+        return data
+
+    def read(self, file: FileExtent, start: int, length: int) -> Part:
+        """The bytes of a range inside the file. Blocks. Raises `ChunkStoreError`."""
+        begin = time.monotonic()
+        self._check_failed(file, begin)
+        try:
+            data = self._source.read(file, start, length)
+        except Unavailable as error:
+            self._note_failure(file, begin, error)
+            raise
+        self._count(file, data, length)
         return data
 
     def note_refused(self) -> None:
         """A READ failed before it came here."""
-        self._refused += 1
+        with self._lock:
+            self._refused += 1
 
-    async def _read_in_thread(self, file: FileExtent, start: int, length: int) -> memoryview:
-        begin = time.monotonic()
-        self._check_failed(file, begin)
-        self._thread_reads += 1
+    def peek_all(self, wanted: Sequence[Wanted]) -> list[Part] | None:
+        """All parts of an answer if they are in memory, else None, and nothing is counted. Never blocks. Raises `ChunkStoreError`."""
+        parts: list[Part] = []
+        total = 0
+        for item in wanted:
+            if isinstance(item, FileRange):
+                data = self._source.peek(*item)
+                if data is None:
+                    return None
+                _require_all(item.file, data, item.length)
+                total += item.length
+                parts.append(data)
+            else:
+                parts.append(item)
+        with self._lock:
+            self._bytes_read += total
+        return parts
+
+    def _later(self, wanted: Sequence[Wanted], reply: Reply, subject: object) -> Answer:
+        with self._lock:
+            self._thread_reads += 1
+        self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
+        return PENDING
+
+    def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:
         try:
-            return await self._threads.run_abandonable(self._source.read, file, start, length)
-        except Unavailable as error:
-            now = time.monotonic()
-            if now - begin > LONG_FAILURE_S:
+            return [self.read(*item) if isinstance(item, FileRange) else item for item in wanted]
+        except Exception as error:
+            return logged_errno("read", subject, error)
+
+    def _count(self, file: FileExtent, data: Part, length: int) -> None:
+        _require_all(file, data, length)
+        with self._lock:
+            self._bytes_read += length
+
+    def _note_failure(self, file: FileExtent, begin: float, error: Unavailable) -> None:
+        now = time.monotonic()
+        if now - begin > LONG_FAILURE_S:
+            with self._lock:
                 self._failed[file] = now + LONG_FAILURE_S, error
-            raise
-        finally:
-            took_s = time.monotonic() - begin
-            self._waited_s += took_s
-            self._waits += took_s > WAIT_S
 
     def _check_failed(self, file: FileExtent, now: float) -> None:
-        if self._failed:
+        if not self._failed:
+            return
+        with self._lock:
             self._failed = {key: kept for key, kept in self._failed.items() if kept[0] > now}
             if file in self._failed:
                 self._refused += 1
                 raise Unavailable(str(self._failed[file][1]))
+
+
+def _require_all(file: FileExtent, data: Part, length: int) -> None:
+    if len(data) != length:
+        raise Corrupt(f"{len(data)} bytes came for {length} of chunk {file.chunk.id}")

@@ -72,6 +72,10 @@ class ListedPlans:
         if any(reader.current.id in over for reader in list(self._readers.values())):
             threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
 
+    def orders(self) -> list[ShuffledOrder]:
+        """What readers read now."""
+        return [reader.order for reader in list(self._readers.values())]
+
     def end_all(self) -> Sequence[ShuffledOrder]:
         """End the plans; what their readers read."""
         with self._lock:

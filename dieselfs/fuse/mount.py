@@ -1,33 +1,32 @@
-"""A mount from beginning to end, in the foreground of its process. One process can hold one mount.
+"""One server of a mount, from its beginning to its end. A supervisor starts it, and another one when it dies (`supervisor`).
 
-It ends when it is unmounted or on SIGINT, SIGTERM or SIGHUP: requests in flight are answered, for at
-most `GRACE_S`, and then the mount is detached, whoever still uses it. All of it shares one deadline (`dieselfs.ending`). SIGUSR1 makes it look for a newer snapshot.
+It serves one snapshot, through the front that was chosen (`front_choice`): EROFS with a blob behind it (`erofs_front`), or a FUSE tree
+(`tree_server`). Its main thread waits for what ends it: the kernel has let go of the mount; SIGTERM, on which it unmounts; or the
+supervisor's word that another server has taken over.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
-import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import quote
 
-import pyfuse3
-import trio
-
-from chunkstore.chunk_id import ChunkId
 from dieselfs.ending import Ending
 from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.connection import until_lost
-from dieselfs.fuse.control_documents import dataset_document, statistics_document
+from dieselfs.fuse.control_documents import (
+    dataset_document,
+    refresh_document,
+    statistics_document,
+)
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import (
     CONTROL_NAME,
@@ -35,37 +34,32 @@ from dieselfs.fuse.control_names import (
     REFRESH_NAME,
     STATISTICS_NAME,
 )
-from dieselfs.fuse.epochs import Epochs
-from dieselfs.fuse.fast_path import STOP_TIMEOUT_S, FastPath
 from dieselfs.fuse.file_reader import CachedSource, FileReader
-from dieselfs.fuse.guardian import Guardian, start_guardian
-from dieselfs.fuse.lister import Lister
+from dieselfs.fuse.front_choice import WantedCache, WantedFront
+from dieselfs.fuse.fronts import MadeFront, make_front
 from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import prepare, resolve, unmount
-from dieselfs.fuse.operations import MountOperations
-from dieselfs.fuse.preload import preload
-from dieselfs.fuse.readahead import widen_readahead
-from dieselfs.fuse.readiness import announce_ready
-from dieselfs.fuse.refresh import NewerSnapshot, Refresher
+from dieselfs.fuse.mountpoint import prepare, resolve
+from dieselfs.fuse.page_cache import PageCache
+from dieselfs.fuse.pending_reads import PendingReads
+from dieselfs.fuse.preload import Preload
 from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
-from dieselfs.fuse.storing_ahead import StoringAhead
+from dieselfs.fuse.statistics import (
+    FillStatistics,
+    PageCacheStatistics,
+    PlannedPagesStatistics,
+)
+from dieselfs.fuse.supervisor import Handed, Role
 from dieselfs.plan.requirement import require_room_for
 from dieselfs.shuffle import ShuffleParameters
-from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import ROOT, Snapshot
 
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.5
 """For requests in flight when the mount is told to end."""
-_BRIEFLY_S: Final = 0.2
-_READING_THREADS: Final = 32
-_OTHER_THREADS: Final = 4
-"""For what is asked of the control directory: it is answered while all reads wait for a store."""
-_MIN_TASKS: Final = 8  # waiting tasks that pyfuse3 keeps instead of starting one per request
-_MAX_TASKS: Final = 256
-"""Above what the kernel sends at a time (`guardian_process.MAX_BACKGROUND`): READs of what is in memory pass those that wait for a store."""
+_MADE_TIMEOUT_S: Final = 60.0
+_TOLD: Final = "told to end"
+_STATE_EVERY_S: Final = 1.0
 _FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
@@ -81,24 +75,26 @@ class MountOptions:
     store_url: str = ""
     """Shown, without its secrets, in `.dieselfs/dataset.json`."""
     allow_other: bool = False
-    """Let other users in; as an ordinary user this needs `user_allow_other` in /etc/fuse.conf."""
+    """Let other users in; an ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf."""
     uid: int | None = None
     """Owner of everything in the mount; the mounting user by default."""
     gid: int | None = None
     nonempty: bool = False
     """Mount over what the directory holds."""
-    plain: bool = False
-    """Without the fast path: every request is answered in Python."""
+    front: WantedFront = "auto"
+    blob_cache: WantedCache = "auto"
     preload_bytes: int = 0
     """How much to fetch into memory at the beginning; `source` must have room for it."""
     task_folder: Path | None = None
     """Of the node memory that `source` is: where readers write their plans. None: none is followed."""
     memory_bytes: int = 0
-    """For node memory and what plans store in the page cache, together."""
+    """For node memory and what plans bring into the page cache, together."""
     shuffle: ShuffleParameters | None = None
     """The order that will be read: it is followed from the beginning."""
     store_ahead_bytes: int | None = None
-    """Most that the page cache may hold of files stored ahead; None: a share of the free memory, 0: store none."""
+    """The most that the page cache may hold of files that nobody has read; None: a share of the free memory, 0: nothing."""
+    sharing_key: str = ""
+    """Equal for mounts that may share one server: shown in `.dieselfs/dataset.json`."""
 
     @property
     def owner(self) -> Owner:
@@ -108,11 +104,18 @@ class MountOptions:
         )
 
 
-def check_mountable(options: MountOptions) -> None:
-    """Raise `MountError` for what can be seen beforehand; clear away a mount whose daemon has died.
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The statistics of what a mount reads through, for `stats.json`; each gives a dataclass or None."""
 
-    `run_mount` does it too; a background start does it first, to fail in the user's terminal.
-    """
+    store: Callable[[], object] = lambda: None
+    peers: Callable[[], object] = lambda: None
+    ssd: Callable[[], object] = lambda: None
+    ring: Callable[[], object] = lambda: None
+
+
+def check_mountable(options: MountOptions) -> None:
+    """Raise `MountError` for what can be seen beforehand; clear away a mount whose daemon has died."""
     if not _FUSE_DEVICE.exists():
         raise MountError(
             f"{_FUSE_DEVICE} is missing",
@@ -125,290 +128,233 @@ def run_mount(
     snapshot: Snapshot,
     source: MountMemory,
     options: MountOptions,
-    *,
-    newer: NewerSnapshot = lambda shown: None,
-    on_ready: Callable[[], None] = lambda: None,
-    store_statistics: Callable[[], object] = lambda: None,
-    peer_statistics: Callable[[], object] = lambda: None,
-    ssd_statistics: Callable[[], object] = lambda: None,
-    ring_statistics: Callable[[], object] = lambda: None,
-    serving: Callable[[int], None] = lambda generation: None,
-    ending: Ending | None = None,
+    handed: Handed,
+    observed: Observed,
+    ending: Ending,
 ) -> None:
-    """Mount, serve until the mount ends, unmount. Call it from the main thread, which gets the signals.
+    """Serve until the mount ends, or another server takes over. Call it from the main thread, which gets the signals.
 
-    `newer` is asked on SIGUSR1, in a worker thread; `source` must have the chunks of what it finds too. `store_statistics`, `peer_statistics`,
-    `ssd_statistics` and `ring_statistics` give those of the store, of the task's peer cache, of this process's SSD tier and of the cache nodes as it sees them, for `stats.json`; `serving` hears of each generation before it is shown. `on_ready` is called once the mount has answered a request through the kernel. `ending` says how long the end may take, to the caller too, who has more to end than the mount. `snapshot` and `source` stay the caller's, to close afterwards. Raises
-    `MountError` if the mount can't be made, `PlanTooLarge` if its memory is too small for the order that will be read.
+    `snapshot` and `source` stay the caller's, to close afterwards; `ending` says how long that may take. Raises `MountError` if the
+    mount cannot be made, `PlanTooLarge` if its memory is too small for the order that will be read.
     """
-    check_mountable(options)
+    if handed.role is Role.FIRST:
+        check_mountable(options)
     if options.shuffle is not None:
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
-    mountpoint = resolve(options.mountpoint)
-    parts = _assemble(
-        snapshot,
-        source,
-        options,
-        newer,
-        mountpoint,
-        store_statistics,
-        peer_statistics,
-        ssd_statistics,
-        ring_statistics,
-        ending or Ending(),
-    )
-    # Readers may hold what was shown before a refresh until the mount ends.
-    parts.epochs.listen(lambda epoch, shown: serving(shown.generation))
-    trio.run(_mounted, parts, options, fuse_options(snapshot, options), mountpoint, on_ready)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What a mount is made of."""
-
-    operations: MountOperations
-    epochs: Epochs
-    source: MountMemory
-    refresher: Refresher
-    threads: WorkerThreads
-    fast_path: FastPath
-    storing_ahead: StoringAhead
-    plans: MountPlans | None
-    ending: Ending
-
-
-def _assemble(
-    snapshot: Snapshot,
-    source: MountMemory,
-    options: MountOptions,
-    newer: NewerSnapshot,
-    mountpoint: Path,
-    store_statistics: Callable[[], object],
-    peer_statistics: Callable[[], object],
-    ssd_statistics: Callable[[], object],
-    ring_statistics: Callable[[], object],
-    ending: Ending,
-) -> _Parts:
-    threads = WorkerThreads(_OTHER_THREADS)
-    reader = FileReader(source, WorkerThreads(_READING_THREADS))
-    epochs = Epochs(snapshot, options.owner)
-    epochs.listen(_warn_of_hidden_name)
-    refresher = Refresher(epochs, newer)
-    started_ns, started = time.time_ns(), time.monotonic()
-    counts: dict[str, int] = {}
-    fast_path = FastPath(wanted=not options.plain)
-    plans = None
-    if options.task_folder is not None:
-        plans = MountPlans(
-            source,
-            options.task_folder,
-            epochs,
-            fast_path,
-            mountpoint,
-            options.memory_bytes,
-            stores_ahead=options.store_ahead_bytes != 0,
-        )
-
-    def statistics() -> bytes:
-        return statistics_document(
-            counts,
-            reader.statistics(),
-            source.statistics(),
-            time.monotonic() - started,
-            fast_path.statistics(),
-            None if plans is None else plans.statistics(),
-            store_statistics(),
-            control.reads,
-            peer_statistics(),
-            ssd_statistics(),
-            ring_statistics(),
-        )
-
-    def dataset() -> bytes:
-        return dataset_document(
-            refresher.shown, options.store_url, _shown(options), started_ns, options.task_folder
-        )
-
-    control = ControlDirectory(
-        {DATASET_NAME: dataset, STATISTICS_NAME: statistics, REFRESH_NAME: refresher.document},
-        ShuffleLists(threads),
-        lambda: epochs.current.snapshot,
-        options.owner,
-        plans,
-    )
-    return _Parts(
-        MountOperations(epochs, reader, control, counts, plans),
-        epochs,
-        source,
-        refresher,
-        threads,
-        fast_path,
-        StoringAhead(fast_path, source, options.store_ahead_bytes),
-        plans,
-        ending,
-    )
-
-
-def _warn_of_hidden_name(epoch: int, snapshot: Snapshot) -> None:
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
+    _Server(snapshot, source, options, handed, observed, ending).run()
 
 
-def _shown(options: MountOptions) -> dict[str, object]:
-    owner = options.owner
-    return {
-        "mountpoint": os.fspath(options.mountpoint),
-        "allow_other": options.allow_other,
-        "uid": owner.uid,
-        "gid": owner.gid,
-    }
+class _Server:
+    """What a server is made of."""
 
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        source: MountMemory,
+        options: MountOptions,
+        handed: Handed,
+        observed: Observed,
+        ending: Ending,
+    ) -> None:
+        self._snapshot, self._source, self._options = snapshot, source, options
+        self._handed, self._observed, self._ending = handed, observed, ending
+        self._mountpoint = resolve(options.mountpoint)
+        self._refreshes = handed.refreshes
+        self._started = time.monotonic()
+        self._is_supervised = True
+        resumes = handed.role in (Role.RESUME, Role.UPGRADE)
+        self._mounted_ns: int = handed.state["mounted_ns"] if resumes else time.time_ns()
+        self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reads = PendingReads()
+        self._reader = FileReader(source, self._reads)
+        self._pages = PageCache(snapshot, source, self._mountpoint, options.store_ahead_bytes)
+        self._plans = self._make_plans()
+        self._control = ControlDirectory(
+            {
+                DATASET_NAME: self._dataset_document,
+                STATISTICS_NAME: self._statistics_document,
+                REFRESH_NAME: lambda: refresh_document(self._refreshes),
+            },
+            ShuffleLists(),
+            snapshot,
+            self._plans,
+        )
+        self._front: MadeFront | None = None
+        self._is_made = threading.Event()
 
-def fuse_options(snapshot: Snapshot, options: MountOptions) -> set[str]:
-    """What libfuse is told."""
-    # A comma would end the option, and libfuse takes ASCII only.
-    source = quote(f"dieselfs:{snapshot.dataset.name}@{snapshot.id}", safe=":@/-_.~+=")
-    chosen = {"default_permissions", "ro", f"fsname={source}", "subtype=dieselfs"}
-    return chosen | {"allow_other"} if options.allow_other else chosen
+    def _make_plans(self) -> MountPlans | None:
+        options = self._options
+        if options.task_folder is None:
+            return None
+        return MountPlans(
+            self._source,
+            options.task_folder,
+            self._snapshot,
+            self._mountpoint,
+            options.memory_bytes,
+            self._pages.make_filler if options.store_ahead_bytes != 0 else None,
+        )
 
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._ends.put(_TOLD))
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)  # for the supervisor, should anybody mix them up
+        front = self._front = make_front(
+            self._snapshot,
+            self._options,
+            self._mountpoint,
+            self._handed,
+            self._reader,
+            self._control,
+            note_read=self._note_read,
+            on_end=lambda: self._ends.put("unmounted"),
+        )
+        self._is_made.set()
+        self._pages.start(front, self._is_order_known)
+        threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
+        preload = self._begin()
+        log.info("%s is mounted: %s", self._mountpoint, front.choice.reason)
+        kept = self._state()
+        self._handed.keep(kept, **front.descriptors)
+        self._handed.is_ready()
+        reason = self._reason_to_end(kept)
+        log.info("%s: %s", self._mountpoint, reason)
+        self._end(front, preload, unmounts=reason == _TOLD)
 
-async def _mounted(
-    parts: _Parts,
-    options: MountOptions,
-    chosen: set[str],
-    mountpoint: Path,
-    on_ready: Callable[[], None],
-) -> None:
-    with (
-        trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as endings,
-        trio.open_signal_receiver(signal.SIGUSR1) as refreshes,
-    ):
-        _make_mount(parts.operations, mountpoint, chosen)
-        made = entry_at(mountpoint)
-        with Guardian() if options.plain else start_guardian(mountpoint) as guardian:
+    def _reason_to_end(self, kept: dict[str, Any]) -> str:
+        """Wait for it. Meanwhile the supervisor is told what the next server must know, when that has changed."""
+        while True:
             try:
-                await _serve(parts, options, mountpoint, endings, refreshes, on_ready)
-            finally:
-                ending = parts.ending
-                ending.begin()  # nobody has told it if it was unmounted, or has failed
-                if parts.plans is not None:
-                    parts.plans.close(ending)
-                # Even if the time is over: a thread that is not stuck needs a moment to come back.
-                stop_s = max(_BRIEFLY_S, ending.left_s(STOP_TIMEOUT_S))
-                parts.fast_path.stop(guardian.abort, stop_s)
-                # Detaches also what is in use, and aborts what has not been answered.
-                pyfuse3.close(unmount=True)
-                if made is not None and entry_at(mountpoint) == made:
-                    with suppress(MountError):
-                        unmount(mountpoint, lazy=True)  # libfuse leaves what was aborted
-    log.info("%s is unmounted", mountpoint)
+                return self._ends.get(timeout=_STATE_EVERY_S)
+            except queue.Empty:
+                assert self._front is not None
+                self._front.release_hidden()
+                state = self._state()
+            if state != kept:
+                kept = state
+                with suppress(OSError):  # without a supervisor there is no next server
+                    self._handed.keep(kept)
 
+    def _begin(self) -> Preload | None:
+        """What is read ahead from the beginning."""
+        options = self._options
+        if self._plans is not None and "plans" in self._handed.state:
+            followed = self._handed.state["plans"]
+            if self._handed.role is Role.REFRESH:  # an announced plan is of the older snapshot
+                followed = {"orders": followed.get("orders", [])}
+            self._plans.resume(followed)
+        elif self._plans is not None and options.shuffle is not None:
+            self._plans.begin(ShuffledOrder(self._snapshot, options.shuffle))
+        if not options.preload_bytes:
+            return None
+        preload = Preload(self._snapshot, self._source, options.preload_bytes)
+        preload.start()
+        return preload
 
-async def _serve(
-    parts: _Parts,
-    options: MountOptions,
-    mountpoint: Path,
-    endings: Any,
-    refreshes: Any,
-    on_ready: Callable[[], None],
-) -> None:
-    async with trio.open_nursery() as nursery:
-        budget_bytes = parts.storing_ahead.budget_bytes()
-        if parts.fast_path.start(parts.epochs, parts.source, options.owner, budget_bytes):
-            nursery.start_soon(parts.storing_ahead.run)
-            lister = Lister(parts.fast_path, parts.epochs, parts.ending)
-            nursery.start_soon(lister.run, mountpoint)
-        else:
-            parts.source.observe(_Listening())
-        nursery.start_soon(_end_on_signal, endings, parts.ending, nursery.cancel_scope)
-        nursery.start_soon(_end_when_lost, nursery.cancel_scope)
-        nursery.start_soon(_refresh_on_signal, refreshes, parts)
-        if options.shuffle is not None and parts.plans is not None:
-            order = ShuffledOrder(parts.epochs.current.snapshot, options.shuffle)
-            await parts.threads.run_abandonable(parts.plans.begin, order)
-        if options.preload_bytes:
-            snapshot = parts.epochs.current.snapshot
-            nursery.start_soon(preload, snapshot, parts.source, options.preload_bytes)
-        nursery.start_soon(_tell_when_ready, mountpoint, options.plain, parts.threads, on_ready)
-        await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
-        nursery.cancel_scope.cancel()
-
-
-class _Listening:
-    """A `ChunkObserver` of a mount without the fast path.
-
-    Who observes lets go of what is evicted at once. Else a mount does so when it maps its next chunk, and what comes next has no room until then.
-    """
-
-    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
-        pass
-
-    def release(self, chunk: ChunkId) -> None:
-        pass
-
-
-def _make_mount(operations: MountOperations, mountpoint: Path, chosen: set[str]) -> None:
-    complaint = ""
-    try:
-        with (
-            _captured_stderr() as captured
-        ):  # libfuse and fusermount3 give their reasons there only
-            try:
-                pyfuse3.init(operations, os.fspath(mountpoint), chosen)
-            finally:
-                captured.seek(0)
-                complaint = captured.read().decode(errors="replace").strip()
-    except RuntimeError as error:
-        raise MountError(f"cannot mount at {mountpoint}: {complaint or error}") from None
-    if complaint:
-        log.warning("libfuse: %s", complaint)
-
-
-@contextmanager
-def _captured_stderr() -> Iterator[Any]:
-    """Send what this process and its children write to file descriptor 2 to a temporary file."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with tempfile.TemporaryFile() as captured:
-            os.dup2(captured.fileno(), 2)
-            try:
-                yield captured
-            finally:
-                os.dup2(kept, 2)
-    finally:
-        os.close(kept)
-
-
-async def _end_on_signal(signals: Any, ending: Ending, scope: trio.CancelScope) -> None:
-    async for number in signals:
-        log.info("%s: unmounting", signal.Signals(number).name)
+    def _end(self, front: MadeFront, preload: Preload | None, *, unmounts: bool) -> None:
+        ending = self._ending
         ending.begin()
-        # From here pyfuse3 takes no further request; main() returns when the last one is answered.
-        scope.deadline = min(scope.deadline, trio.current_time() + ending.left_s(GRACE_S))
-        pyfuse3.terminate()
+        if unmounts:
+            front.hide()
+        if preload is not None:
+            preload.stop()
+        if self._plans is not None:
+            self._plans.close(ending)
+        self._pages.close(ending)
+        front.stop_receiving()
+        self._reads.drain(ending.left_s(GRACE_S))
+        self._reads.close()
+        front.close()
 
+    def _listen(self) -> None:
+        """What the supervisor says. It may be gone: then the mount goes on without one."""
+        while (received := self._received()) is not None:
+            message, _ = received
+            self._refreshes = message.get("refreshes", self._refreshes)
+            if message.get("superseded"):
+                self._leave_paths()
+            if message.get("retire"):
+                self._ends.put("another server has taken over")
+        self._is_supervised = False
+        log.warning("the supervisor has ended: the mount ends with this process")
 
-async def _end_when_lost(scope: trio.CancelScope) -> None:
-    await until_lost()
-    scope.cancel()  # no answer can reach anybody
+    def _leave_paths(self) -> None:
+        """Paths lead to a newer snapshot: nothing is read ahead any more for those who still have files of this one open."""
+        if self._plans is not None:
+            self._plans.end_all()
+        self._pages.stop()
 
+    def _received(self) -> tuple[dict[str, Any], list[int]] | None:
+        try:
+            return self._handed.channel.receive()
+        except OSError:
+            return None
 
-async def _refresh_on_signal(signals: Any, parts: _Parts) -> None:
-    async for _ in signals:
-        before = parts.refresher.shown
-        await parts.refresher.refresh()
-        if parts.plans is not None and parts.refresher.shown is not before:
-            await parts.threads.run_abandonable(parts.plans.go_over, parts.refresher.shown)
+    def _is_order_known(self) -> bool:
+        return self._plans is not None and self._plans.is_filling
 
+    def _note_read(self, inode: int, thread: int) -> None:
+        if self._plans is not None:
+            self._plans.note_read(inode)
+        self._pages.note_read(inode, thread)
 
-async def _tell_when_ready(
-    mountpoint: Path, plain: bool, threads: WorkerThreads, on_ready: Callable[[], None]
-) -> None:
-    # In a thread: the answer comes from this very process.
-    await threads.run_abandonable(os.stat, mountpoint)
-    if not plain:
-        widen_readahead(mountpoint)
-    log.info("%s is mounted", mountpoint)
-    on_ready()
-    announce_ready()
+    def _state(self) -> dict[str, Any]:
+        """What the next server must know of the mount."""
+        assert self._front is not None
+        return {
+            "snapshot": os.fspath(self._snapshot.path),
+            "mounted_ns": self._mounted_ns,
+            "plans": {} if self._plans is None else self._plans.followed(),
+            **self._front.state,
+        }
+
+    def _made_front(self) -> MadeFront:
+        """The front; waited for, since its control directory may be asked while it is still made."""
+        self._is_made.wait(_MADE_TIMEOUT_S)
+        assert self._front is not None
+        return self._front
+
+    def _dataset_document(self) -> bytes:
+        options, owner = self._options, self._options.owner
+        front = self._made_front()
+        return dataset_document(
+            self._snapshot,
+            options.store_url,
+            {
+                "mountpoint": os.fspath(options.mountpoint),
+                "allow_other": options.allow_other,
+                "uid": owner.uid,
+                "gid": owner.gid,
+            },
+            self._mounted_ns,
+            options.task_folder,
+            front.choice,
+            options.sharing_key,
+            pid=os.getppid() if self._is_supervised else os.getpid(),
+        )
+
+    def _statistics_document(self) -> bytes:
+        front = self._made_front()
+        plans, prefill = self._plans, self._pages
+        pages = PageCacheStatistics(
+            prefill.filled() + (FillStatistics() if plans is None else plans.filled()),
+            PlannedPagesStatistics() if plans is None else plans.pages(),
+            prefill.statistics(),
+        )
+        return statistics_document(
+            front.counts(),
+            self._reader.statistics(),
+            self._source.statistics(),
+            time.monotonic() - self._started,
+            pages,
+            None if plans is None else plans.statistics(),
+            front.choice,
+            control_reads=self._control.reads,
+            store=self._observed.store(),
+            peers=self._observed.peers(),
+            ssd=self._observed.ssd(),
+            ring=self._observed.ring(),
+        )

@@ -1,4 +1,6 @@
-"""The plans of one mount's readers: taken from the control directory, followed, counted (docs/decisions/0007-plan.md)."""
+"""The plans of one mount's readers: taken from the control directory, followed, counted
+(docs/decisions/0007-plan.md).
+"""
 
 from __future__ import annotations
 
@@ -6,35 +8,35 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dieselfs.errors import DieselFSError, UsageError
-from dieselfs.fuse.kernel_pages import KernelPages
+from dieselfs.fuse.close_events import CloseEvents
 from dieselfs.fuse.listed_plans import ListedPlans
-from dieselfs.fuse.mount_readers import MountReaders
+from dieselfs.fuse.planned_pages import PlannedPages
 from dieselfs.fuse.request_readers import RequestReaders
 from dieselfs.fuse.shuffle_lists import ShuffledOrder
+from dieselfs.fuse.statistics import FillStatistics, PlannedPagesStatistics
 from dieselfs.plan.follower import FollowerStatistics, PlannedMemory, Readers
 from dieselfs.plan.plan_file import open_plan
 from dieselfs.plan.plan_following import PlanFollowing
-from dieselfs.worker_threads import WorkerThreads
+from dieselfs.shuffle import parse_parameters
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dieselfs.ending import Ending
-    from dieselfs.fuse.epochs import Epochs
-    from dieselfs.fuse.fast_path import FastPath
+    from dieselfs.fuse.page_filler import PageFiller
     from dieselfs.plan.plan_file import PlanFile, ReadingPlan
 
 log = logging.getLogger(__name__)
 
-_PLANS_AT_A_TIME: Final = 2
 _END_TIMEOUT_S: Final = 0.5
 """For fetches under way when the mount ends, which nobody needs any more."""
+_REMEMBERED: Final = 16
+"""Plans of ranks on one node, and those of their next epochs."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -51,20 +53,22 @@ class MountPlans:
         self,
         memory: TaskMemory,
         task_folder: Path,
-        epochs: Epochs,
-        fast_path: FastPath,
+        snapshot: Snapshot,
         mountpoint: Path,
         budget_bytes: int,
-        *,
-        stores_ahead: bool,
+        make_filler: Callable[[], PageFiller] | None,
     ) -> None:
-        """`budget_bytes` is for node memory and what plans store in the page cache, together."""
+        """`budget_bytes` is for node memory and what plans fill in the page cache, together.
+        `make_filler` makes the filler of each order that begins, which is closed with it; None:
+        nothing is filled, and `note_read` tells how far readers are.
+        """
         self.task_folder = task_folder
-        self._threads = WorkerThreads(_PLANS_AT_A_TIME)
-        self._memory, self._epochs, self._fast_path = memory, epochs, fast_path
-        self._budget_bytes, self._stores_ahead = budget_bytes, stores_ahead
-        self._pages = KernelPages(mountpoint)
-        self._readers: MountReaders | None = None
+        self._memory, self._snapshot, self._mountpoint = memory, snapshot, mountpoint
+        self._budget_bytes, self._make_filler = budget_bytes, make_filler
+        self._filler: PageFiller | None = None
+        self._filled_before = FillStatistics()
+        """Counters of fillers that are closed."""
+        self._pages: PlannedPages | None = None
         self._requests: RequestReaders | None = None
         self._following = PlanFollowing(
             memory,
@@ -75,26 +79,44 @@ class MountPlans:
             idle=lambda: memory.set_budget(budget_bytes),
         )
         self._listed = ListedPlans(task_folder, self._following.follow)
+        self._announced: list[str] = []
+        """Plans that were taken, the newest last; some may have ended."""
 
-    async def take(self, name: bytes) -> bytes:
-        """A reader has named its plan file: a JSON document that says whether it is followed, or why not."""
-        return await self._threads.run_abandonable(self._take, name.decode("ascii", "replace"))
-
-    def _take(self, name: str) -> bytes:
+    def take(self, name: bytes) -> bytes:
+        """A reader has named its plan file: a JSON document that says whether it is followed, or
+        why not. Blocks for up to a second.
+        """
+        plan_id = name.decode("ascii", "replace")
         try:
-            if not _PLAN_ID.fullmatch(name):
-                raise UsageError(f"{name!r} is not the name of a plan")
-            path = self.task_folder / "plans" / name
+            if not _PLAN_ID.fullmatch(plan_id):
+                raise UsageError(f"{plan_id!r} is not the name of a plan")
+            path = self.task_folder / "plans" / plan_id
             self._require_current(open_plan(path).plan)
-            self._listed.end_all()  # who announces plans says when they end; that of a list may have ended long ago
+            self._listed.end_all()  # their readers do not say when they end: they may have
             self._following.follow(path)
+            self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except (DieselFSError, OSError) as error:
-            log.warning("plan %s is not followed: %s", name, error)
+            log.warning("plan %s is not followed: %s", plan_id, error)
             return _document(accepted=False, error=str(error), hint=getattr(error, "hint", None))
         return _document(accepted=True)
 
+    def followed(self) -> dict[str, list[str]]:
+        """What is followed, for the server after this one: see `resume`."""
+        orders = [str(order.parameters) for order in self._listed.orders()]
+        return {"announced": self._announced, "orders": orders}
+
+    def resume(self, followed: Mapping[str, list[str]]) -> None:
+        """Follow what the server before this one has followed, as far as it goes on. Where readers are shows soon."""
+        for order in followed.get("orders", []):
+            self.begin(ShuffledOrder(self._snapshot, parse_parameters(order)))
+        for plan_id in followed.get("announced", []):
+            if (self.task_folder / "plans" / plan_id).exists():
+                self.take(plan_id.encode())
+
     def begin(self, order: ShuffledOrder) -> None:
-        """A reader begins to read in this order, as far as one can see: it is followed, or the log says why not."""
+        """A reader begins to read in this order, as far as one can see: it is followed, or the log
+        says why not.
+        """
         try:
             self._listed.begin(order)
         except (DieselFSError, OSError) as error:
@@ -102,68 +124,96 @@ class MountPlans:
                 "%s is not read ahead: %s; %s", order.parameters, error, getattr(error, "hint", "")
             )
 
+    def end_all(self) -> None:
+        """Follow nothing any more. Plans can be taken again."""
+        self._following.stop()
+        self._listed.end_all()
+        self._announced = []
+
     def note_list(self, order: ShuffledOrder) -> None:
         """A list is read. Returns at once."""
         threading.Thread(target=self.begin, args=[order], daemon=True).start()
 
-    def go_over(self, snapshot: Snapshot) -> None:
-        """The mount shows this snapshot from now on, in which paths lead to other files: plans of the one before end.
-
-        Orders of lists begin anew in it, at the epoch that was read. Whoever announces his plans does so with his next one.
-        """
-        self._following.stop()
-        for order in self._listed.end_all():
-            self.begin(replace(order, snapshot=snapshot))
-
     def note_read(self, inode: int) -> None:
-        """Python answers a READ of a file, by the kernel's number."""
+        """A READ of a file of the snapshot is answered. Needed only without a filler; else it does
+        nothing, in 0.1 µs.
+        """
         if self._requests is not None:
             self._requests.note_read(inode)
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether chunks of a known order are filled: then misses fill none."""
+        pages = self._pages
+        return pages is not None and not pages.is_closed
 
     def statistics(self) -> FollowerStatistics:
         return self._following.statistics()
 
+    def pages(self) -> PlannedPagesStatistics:
+        pages = self._pages
+        return PlannedPagesStatistics() if pages is None else pages.statistics()
+
+    def filled(self) -> FillStatistics:
+        filler = self._filler
+        return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
+
     def close(self, ending: Ending) -> None:
         self._following.close(ending.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
-        if self._readers is not None:
-            self._readers.close()
-        self._pages.close(ending.left_s(_END_TIMEOUT_S))
+        if self._pages is not None:
+            self._pages.close()
 
     def _require_current(self, plan: ReadingPlan) -> None:
-        current = self._epochs.current.snapshot
-        if plan.snapshot_id != str(current.id):
+        if plan.snapshot_id != str(self._snapshot.id):
             raise UsageError(
-                f"the plan is of snapshot {plan.snapshot_id}, and {current.id} is mounted",
-                "begin anew, with the snapshot that is mounted",
+                f"the plan is of snapshot {plan.snapshot_id}, and {self._snapshot.id} is mounted",
+                "begin again, with the snapshot that is mounted",
             )
 
     def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
-        return self._epochs.shown(plan.snapshot_id).snapshot
+        self._require_current(plan)
+        return self._snapshot
 
     def _listed_over(self, plans: Sequence[PlanFile]) -> None:
         self._listed.over(plans)
 
     def _make_readers(self, snapshot: Snapshot) -> Readers:
-        if self._readers is not None:
-            self._readers.close()
-        self._readers = self._requests = None
-        epoch = self._epochs.shown(str(snapshot.id)).epoch
-        if not (self._fast_path.is_active and self._stores_ahead):
+        self._end_pages()
+        events = self._new_events() if self._make_filler is not None else None
+        if self._make_filler is None or events is None:
             self._requests = RequestReaders(
-                epoch, snapshot.file_count, self._budget_bytes, self._following.tick
+                snapshot.file_count, self._budget_bytes, self._following.tick
             )
             return self._requests
-        self._readers = MountReaders(
-            self._fast_path,
-            self._pages,
+        self._filler = self._make_filler()
+        self._pages = PlannedPages(
+            self._filler,
+            events,
             snapshot,
-            epoch,
             budget_bytes=lambda: self._budget_bytes,
             set_node_memory=self._memory.set_budget,
             tick=self._following.tick,
         )
-        return self._readers
+        return self._pages
+
+    def _end_pages(self) -> None:
+        if self._pages is not None:
+            self._pages.close()
+        filler, self._filler = self._filler, None
+        if filler is not None:
+            self._filled_before += filler.statistics()
+        self._pages = self._requests = None
+
+    def _new_events(self) -> CloseEvents | None:
+        try:
+            return CloseEvents(self._mountpoint)
+        except OSError as error:
+            log.warning(
+                "nothing is filled ahead of this order: %s; raise fs.inotify.max_user_instances",
+                error,
+            )
+            return None
 
 
 def _document(**answer: Any) -> bytes:

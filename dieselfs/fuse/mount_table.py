@@ -14,15 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME, STATISTICS_NAME
+from dieselfs.fuse.loop_devices import backing_file
+from metadata.kernel_image_file import image_name_parts
 
-FILE_SYSTEM_TYPE: Final = "fuse.dieselfs"
+FUSE_TYPE: Final = "fuse.dieselfs"
+EROFS_TYPE: Final = "erofs"
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
+_AGAIN_S: Final = 0.1
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
 _FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
+_LOOP: Final = "/dev/loop"
+LOCAL_KIND: Final = "local"
+"""The kind of front in a local mount's `dataset.json`."""
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
@@ -36,6 +43,8 @@ class MountState(StrEnum):
     """No answer in time, or none that makes sense."""
     PRIVATE = "private"
     """Another user's, mounted without `allow_other`."""
+    LOCAL = "local"
+    """The kernel serves it from a local file (`local_front`): it has no daemon, and no statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +59,35 @@ class MountEntry:
     device: tuple[int, int] = (0, 0)
     """Major and minor number of the file system: its `st_dev`, without a request to it."""
 
+    parent_id: int = 0
+    """The mount that this one is mounted in."""
+
     @property
     def is_dieselfs(self) -> bool:
-        return self.file_system_type == FILE_SYSTEM_TYPE
+        """Whether it shows a dataset; a control directory, which is a mount of its own before EROFS, does not."""
+        return (self.file_system_type == FUSE_TYPE and not self.is_control) or (
+            self.file_system_type == EROFS_TYPE and self.image is not None
+        )
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is the control directory of the mount that it lies in."""
+        name = os.fsdecode(CONTROL_NAME)
+        return self.file_system_type == FUSE_TYPE and self.mountpoint.name == name
+
+    @property
+    def image(self) -> Path | None:
+        """The kernel image of a mount with EROFS in front."""
+        path = backing_file(*self.device) if self.source.startswith(_LOOP) else Path(self.source)
+        return path if path is not None and image_name_parts(path.name) else None
+
+    @property
+    def shown(self) -> str:
+        """`<dataset>@<snapshot id>`: what it has shown from the beginning."""
+        image = self.image if self.file_system_type == EROFS_TYPE else None
+        if image is not None:
+            return "@".join(image_name_parts(image.name) or ())
+        return self.source.partition(":")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +106,8 @@ class MountInfo:
     pid: int | None = None
     details: Mapping[str, Any] | None = None
     """All of `.dieselfs/dataset.json`."""
+    is_erofs: bool = False
+    """Whether the kernel's EROFS is in front, by the kernel's own word."""
 
 
 def mount_entries() -> list[MountEntry]:
@@ -81,7 +118,7 @@ def mount_entries() -> list[MountEntry]:
 def _parse(line: bytes) -> MountEntry:
     # id, parent, device, root, mountpoint, options, optional fields, "-", type, source: proc(5)
     before, _, after = line.partition(b" - ")
-    mount_id, _, device, _, mountpoint = before.split(b" ")[:5]
+    mount_id, parent_id, device, _, mountpoint = before.split(b" ")[:5]
     kind, source = after.split(b" ")[:2]
     major, _, minor = device.partition(b":")
     return MountEntry(
@@ -90,6 +127,7 @@ def _parse(line: bytes) -> MountEntry:
         os.fsdecode(_unescaped(source)),
         int(mount_id),
         (int(major), int(minor)),
+        int(parent_id),
     )
 
 
@@ -103,6 +141,11 @@ def entry_at(mountpoint: Path) -> MountEntry | None:
     return found[-1] if found else None
 
 
+def entries_of_device(device: tuple[int, int]) -> list[MountEntry]:
+    """Where a file system is mounted, by its `st_dev`; the last one is on top."""
+    return [entry for entry in mount_entries() if entry.device == device]
+
+
 def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
     """All DieselFS mounts, in the order in which they were made. Takes at most about `timeout_s`."""
     answers = ask([entry for entry in mount_entries() if entry.is_dieselfs], timeout_s)
@@ -111,8 +154,20 @@ def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
 
 
 def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
-    """Let each mount say what it is, all at the same time."""
-    deadline = monotonic() + timeout_s
+    """Let each mount say what it is, all at the same time.
+
+    Before EROFS a dead control directory says little: its server may be followed by another one just now. So it is asked again.
+    """
+    again_until = monotonic() + timeout_s / 2
+    while True:
+        answers = _ask_once(entries, monotonic() + timeout_s)
+        is_dead = any(info.is_erofs and info.state is MountState.DEAD for info in answers)
+        if not is_dead or monotonic() >= again_until:
+            return answers
+        sleep(_AGAIN_S)
+
+
+def _ask_once(entries: Sequence[MountEntry], deadline: float) -> list[MountInfo]:
     asked = [(entry, _start_reading(entry.mountpoint, DATASET_NAME)) for entry in entries]
     return [_info(entry, *_answer(reading, deadline)) for entry, reading in asked]
 
@@ -153,11 +208,16 @@ def _answer(
 
 
 def _info(entry: MountEntry, state: MountState, details: dict[str, Any] | None) -> MountInfo:
+    is_erofs = entry.file_system_type == EROFS_TYPE
+    source = f"dieselfs:{entry.shown}"
     if details is None:
-        return MountInfo(entry.mountpoint, entry.source, state)
+        return MountInfo(entry.mountpoint, source, state, is_erofs=is_erofs)
+    front = details.get("front")
+    if is_erofs and isinstance(front, dict) and front.get("kind") == LOCAL_KIND:
+        state = MountState.LOCAL
     return MountInfo(
         entry.mountpoint,
-        entry.source,
+        source,
         state,
         details.get("dataset"),
         details.get("generation"),
@@ -165,6 +225,7 @@ def _info(entry: MountEntry, state: MountState, details: dict[str, Any] | None) 
         details.get("mounted"),
         details.get("pid"),
         details,
+        is_erofs,
     )
 
 

@@ -6,6 +6,7 @@ one whose daemon is stopped would hang us.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import subprocess
@@ -14,15 +15,19 @@ from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError, MountpointBusy
-from dieselfs.fuse.mount_table import MountEntry, MountState, ask, entry_at
+from dieselfs.fuse.control_names import CONTROL_NAME
+from dieselfs.fuse.front_choice import service_socket
+from dieselfs.fuse.mount_service_client import ServiceClient
+from dieselfs.fuse.mount_syscalls import attach, clone, detach
+from dieselfs.fuse.mount_table import EROFS_TYPE, MountEntry, MountState, ask, entry_at
 
 log = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S: Final = 2.0
 _UNMOUNT_TIMEOUT_S: Final = 30.0
 _SHOWN_USERS: Final = 5
-_LISTER_PATIENCE_S: Final = 0.5
-"""After a reader's end its mount still lists some directories ahead, 0.15 s of work (`listing_ahead`), and is busy."""
+_HELPER_PATIENCE_S: Final = 0.5
+"""For moments the mount's own helper processes have a file or a directory open."""
 
 
 def resolve(mountpoint: Path) -> Path:
@@ -55,7 +60,7 @@ def prepare(mountpoint: Path, nonempty: bool = False) -> None:
         raise MountError(f"mountpoint {mountpoint}: {error.strerror}") from error
     if entry is not None and not nonempty:
         raise MountpointBusy(
-            f"mountpoint {mountpoint} is busy: {entry.source} ({entry.file_system_type}) is mounted there",
+            f"mountpoint {mountpoint} is busy: {entry.shown} ({entry.file_system_type}) is mounted there",
             "choose another directory, or mount over it with --nonempty",
         )
     if names and not nonempty:
@@ -68,16 +73,16 @@ def prepare(mountpoint: Path, nonempty: bool = False) -> None:
 def _clear_if_dead(entry: MountEntry) -> None:
     [info] = ask([entry], _ANSWER_TIMEOUT_S)
     if info.state is MountState.DEAD:
-        log.warning("the daemon of %s at %s is gone: unmounting it", entry.source, entry.mountpoint)
+        log.warning("the daemon of %s at %s is gone: unmounting it", entry.shown, entry.mountpoint)
         unmount(entry.mountpoint, lazy=True)
     elif info.state is MountState.HUNG:
         raise MountpointBusy(
-            f"{entry.source} is mounted at {entry.mountpoint} and does not answer",
+            f"{entry.shown} is mounted at {entry.mountpoint} and does not answer",
             f"detach it: dlcmd umount --lazy {entry.mountpoint}",
         )
     else:
         raise MountpointBusy(
-            f"{entry.source} is already mounted at {entry.mountpoint}",
+            f"{entry.shown} is already mounted at {entry.mountpoint}",
             f"unmount it first: dlcmd umount {entry.mountpoint}; or let it take the newest snapshot: "
             f"dlcmd mount --refresh {info.dataset or 'DATASET'} {entry.mountpoint}",
         )
@@ -94,19 +99,51 @@ def unmount(mountpoint: Path, lazy: bool = False) -> None:
     if entry is None or not entry.is_dieselfs:
         what = f", but {entry.file_system_type}" if entry else ""
         raise MountError(f"no DieselFS mount at {mountpoint}{what}", "`dlcmd mounts` lists them")
-    if os.geteuid() == 0:
-        command = ["umount", "--lazy"] if lazy else ["umount"]
-    else:
-        command = ["fusermount3", "-u", "-z"] if lazy else ["fusermount3", "-u"]
-    deadline = time.monotonic() + _LISTER_PATIENCE_S
+    deadline = time.monotonic() + _HELPER_PATIENCE_S
     while True:
         try:
-            _run([*command, "--", os.fspath(mountpoint)], mountpoint)
+            _unmount(entry, lazy)
             return
         except MountpointBusy:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def _unmount(entry: MountEntry, lazy: bool) -> None:
+    mountpoint = entry.mountpoint
+    if os.geteuid() == 0:
+        try:
+            _detach_with_control(mountpoint, lazy)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
+            raise _busy(mountpoint) from None
+    elif entry.file_system_type == EROFS_TYPE:
+        ServiceClient(service_socket()).unmount(mountpoint, lazy)
+    else:
+        _run(
+            ["fusermount3", "-u", *(["-z"] if lazy else []), "--", os.fspath(mountpoint)],
+            mountpoint,
+        )
+
+
+def _detach_with_control(mountpoint: Path, lazy: bool) -> None:
+    """A control directory is a mount of its own, which would keep the mount that it lies in busy."""
+    inside = entry_at(mountpoint / os.fsdecode(CONTROL_NAME))
+    if lazy or inside is None:
+        detach(mountpoint, lazy=lazy)
+        return
+    control = clone(inside.mountpoint)
+    try:
+        detach(inside.mountpoint)
+        try:
+            detach(mountpoint, lazy=False)
+        except OSError:
+            attach(control, inside.mountpoint)
+            raise
+    finally:
+        os.close(control)
 
 
 def _run(command: list[str], mountpoint: Path) -> None:
@@ -129,11 +166,15 @@ def _run(command: list[str], mountpoint: Path) -> None:
     if done.returncode == 0:
         return
     if "busy" in done.stderr.lower():
-        raise MountpointBusy(
-            f"{mountpoint} is in use{_used_by(mountpoint)}",
-            "end what uses it, or detach it with --lazy",
-        )
+        raise _busy(mountpoint)
     raise MountError(f"cannot unmount {mountpoint}: {done.stderr.strip()}")
+
+
+def _busy(mountpoint: Path) -> MountpointBusy:
+    return MountpointBusy(
+        f"{mountpoint} is in use{_used_by(mountpoint)}",
+        "end what uses it, or detach it with --lazy",
+    )
 
 
 def _used_by(mountpoint: Path) -> str:

@@ -1,16 +1,17 @@
-"""Chunks fetched into node memory when the mount begins, rather than when they are first read (DIESEL §4.2: oneshot)."""
+"""Chunks fetched into node memory when the mount begins, rather than when they are first read
+(DIESEL §4.2: oneshot).
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import TYPE_CHECKING, Final
-
-import trio
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import ChunkStoreError
 from dieselfs.errors import LocalFileError, MasterGone, NoRoom
-from dieselfs.worker_threads import WorkerThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,27 +26,65 @@ FETCHES: Final = 4
 """At a time: enough to keep a local disk busy, few enough to let readers pass."""
 
 
-async def preload(snapshot: Snapshot, memory: PlannedMemory, budget_bytes: int) -> None:
-    """Fetch the chunks in their order until `budget_bytes` are in memory, or there is no more room, which others of the task may have taken.
+class Preload:
+    """Fetches the chunks in their order until `budget_bytes` are in memory, or there is no more
+    room, which others of the task may have taken.
 
-    A chunk that can't be fetched is left to its readers.
+    A chunk that can't be fetched is left to its readers. The threads do not keep the process alive.
     """
-    threads = WorkerThreads(FETCHES)
-    chunks = _that_fit(snapshot, budget_bytes)
 
-    async def fetch_next() -> None:
-        for chunk in chunks:
-            try:
-                await threads.run_abandonable(memory.fetch, [chunk])
-            except NoRoom:
-                return
-            except (ChunkStoreError, MasterGone, LocalFileError) as error:
-                log.warning("chunk %s is not preloaded: %s", chunk.id, error)
+    def __init__(self, snapshot: Snapshot, memory: PlannedMemory, budget_bytes: int) -> None:
+        self._memory = memory
+        self._chunks = _that_fit(snapshot, budget_bytes)
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._threads = [
+            threading.Thread(target=self._fetch_all, name=f"preload-{number}", daemon=True)
+            for number in range(FETCHES)
+        ]
+        self._left = FETCHES
 
-    async with trio.open_nursery() as nursery:
-        for _ in range(FETCHES):
-            nursery.start_soon(fetch_next)
-    log.info("preloaded")
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Return when all is fetched, or after `timeout_s`: whether it has ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if thread.ident is not None:
+                thread.join(left_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self, timeout_s: float = 0.0) -> bool:
+        """Fetch no more; `wait`. A fetch that takes longer is left to itself."""
+        self._is_stopped = True
+        return self.wait(timeout_s)
+
+    def _fetch_all(self) -> None:
+        try:
+            while (chunk := self._next()) is not None:
+                try:
+                    self._memory.fetch([chunk])
+                except NoRoom:
+                    return
+                except (ChunkStoreError, MasterGone, LocalFileError) as error:
+                    log.warning("chunk %s is not preloaded: %s", chunk.id, error)
+        except Exception:
+            log.exception("preloading has failed unexpectedly")
+        finally:
+            self._end()
+
+    def _next(self) -> ChunkRef | None:
+        with self._lock:
+            return None if self._is_stopped else next(self._chunks, None)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if not self._left and not self._is_stopped:
+                log.info("preloaded")
 
 
 def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:

@@ -1,33 +1,54 @@
-"""How far the kernel reads ahead in a file of the mount: large files are read in large requests.
+"""How far the kernel reads ahead in a FUSE mount: large files are read in large requests, and an advice reads as much at once.
 
-The kernel's own 128 KiB make eight requests of each MiB. 1 MiB, the largest request there is, took 5–10% less time for files of 2 MiB
-in node memory, measured by hand, and matters more where Python or a store answers (docs/decisions/0005-fast-path.md).
+The kernel's own 128 KiB make eight requests of each MiB. 1 MiB is the largest request there is.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Final
-
-from dieselfs.fuse.mount_table import entry_at
 
 log = logging.getLogger(__name__)
 
 READAHEAD_KIB: Final = 1024
+_DEFAULT_KIB: Final = 128
 _DEVICES: Final = Path("/sys/class/bdi")
 
 
-def widen_readahead(mountpoint: Path) -> None:
-    """Set it for what is mounted at the resolved `mountpoint`; needs root, and is left as it is without.
+def widen_readahead(device: int) -> None:
+    """Set it for a file system by its `st_dev`; needs root, and is left as it is without.
 
     Call it after the mount has answered: its first answer sets what holds until then.
     """
-    entry = entry_at(mountpoint)
-    if entry is None:
-        return
-    major, minor = entry.device
     try:
-        (_DEVICES / f"{major}:{minor}" / "read_ahead_kb").write_text(str(READAHEAD_KIB))
+        _setting(device).write_text(str(READAHEAD_KIB))
     except OSError as error:
-        log.info("files are read in requests of 128 KiB: %s", error)
+        log.info("files are read in requests of %d KiB: %s", readahead_bytes(device) >> 10, error)
+
+
+def erofs_settings() -> set[Path]:
+    """The readahead settings of all EROFS over files: the kernel does not name them by `st_dev`."""
+    return set(_DEVICES.glob("erofs-*/read_ahead_kb"))
+
+
+def widen_erofs_readahead(before: set[Path]) -> None:
+    """Set it for EROFS that was mounted since `erofs_settings` gave `before`. Another's mount that was made meanwhile gets it too."""
+    for setting in erofs_settings() - before:
+        try:
+            setting.write_text(str(READAHEAD_KIB))
+        except OSError as error:
+            log.info("files are read in requests of %d KiB: %s", _DEFAULT_KIB, error)
+
+
+def readahead_bytes(device: int) -> int:
+    """What the kernel reads ahead in this file system."""
+    try:
+        return int(_setting(device).read_text()) << 10
+    except (OSError, ValueError):
+        return _DEFAULT_KIB << 10
+
+
+def _setting(device: int) -> Path:
+    return _DEVICES / f"{os.major(device)}:{os.minor(device)}" / "read_ahead_kb"

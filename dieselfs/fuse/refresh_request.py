@@ -1,7 +1,7 @@
-"""Ask the daemon of a running mount for a refresh, and wait for what comes of it. The daemon's side is `refresh`.
+"""Ask the supervisor of a running mount for a newer snapshot, or for the installed version, and wait for the outcome.
 
-The daemon is told by SIGUSR1 and answers in its control directory. `refresh.json` says when it has tried, and `dataset.json`
-what it shows.
+The supervisor is told by a signal; the mount answers in its control directory. `refresh.json` says when it has tried, and
+`dataset.json` what it shows and which process serves it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 
 from dieselfs.errors import MountError
@@ -50,10 +50,29 @@ def request_refresh(mount: MountInfo, generation: int, timeout_s: float = 600.0)
     raise MountError(f"{mount.mountpoint} was not refreshed within {timeout_s:g} s", "see its log")
 
 
+def request_upgrade(mount: MountInfo, timeout_s: float = 60.0) -> int:
+    """Make the installed version serve a mount; the id of the process that does. Raises `MountError`."""
+    deadline = monotonic() + timeout_s
+    with _opened_daemon(mount) as daemon:
+        before = _document(mount, DATASET_NAME)["server_pid"]
+        signal.pidfd_send_signal(daemon, signal.SIGUSR2)
+        while monotonic() < deadline:
+            _wait(daemon, mount.mountpoint)
+            serving: int = _document(mount, DATASET_NAME)["server_pid"]
+            if serving != before:
+                return serving
+    raise MountError(f"{mount.mountpoint} was not upgraded within {timeout_s:g} s", "see its log")
+
+
 @contextmanager
 def _opened_daemon(mount: MountInfo) -> Iterator[int]:
-    """A descriptor of the daemon's process, after a look whether it is one: the number is only what the mount says,
+    """A descriptor of the supervisor's process, after a look whether it is one: the number is only what the mount says,
     and a process that knows no SIGUSR1 dies of it."""
+    if mount.pid == (mount.details or {}).get("server_pid"):
+        raise MountError(
+            f"the supervisor of {mount.mountpoint} was killed: the mount stays as it is",
+            f"mount it again: dlcmd umount {mount.mountpoint}",
+        )
     try:
         daemon = os.pidfd_open(mount.pid or 0)
     except OSError as error:
@@ -83,18 +102,29 @@ def _no_daemon(mount: MountInfo, error: OSError | None) -> MountError:
 
 
 def _document(mount: MountInfo, name: bytes) -> dict[str, Any]:
-    """A file of the mount's control directory, read by a process that can be killed should the mount hang."""
+    """A file of the mount's control directory, read by a process that can be killed should the mount hang.
+
+    While one server follows another there may be no control directory for a moment.
+    """
     path = mount.mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(name)
-    try:
-        done = subprocess.run(
-            ["cat", "--", path], capture_output=True, check=True, timeout=_ANSWER_TIMEOUT_S
-        )
-        document: dict[str, Any] = json.loads(done.stdout)
-    except (subprocess.SubprocessError, ValueError) as error:
-        raise MountError(
-            f"the mount at {mount.mountpoint} does not answer", "see `dlcmd mounts`"
-        ) from error
-    return document
+    deadline = monotonic() + _ANSWER_TIMEOUT_S
+    while True:
+        try:
+            done = subprocess.run(
+                ["cat", "--", path],
+                capture_output=True,
+                check=True,
+                timeout=max(0.0, deadline - monotonic()),
+            )
+            document: dict[str, Any] = json.loads(done.stdout)
+        except (subprocess.SubprocessError, ValueError) as error:
+            if isinstance(error, subprocess.TimeoutExpired) or monotonic() >= deadline:
+                raise MountError(
+                    f"the mount at {mount.mountpoint} does not answer", "see `dlcmd mounts`"
+                ) from error
+            sleep(_POLL_MS / 1000)
+        else:
+            return document
 
 
 def _wait(daemon: int, mountpoint: Path) -> None:

@@ -1,22 +1,18 @@
-"""The boundary that every request of the kernel passes: it is counted, and no failure gets past it.
+"""The boundary that every request through pyfuse3 passes: it is counted, and no failure gets past it.
 
-pyfuse3 turns `FUSEError` into a reply; any other exception ends the whole mount. So what is expected
-becomes its errno, and what is not becomes EIO with a traceback in the log.
+pyfuse3 turns `FUSEError` into a reply; any other exception ends the whole mount. So an expected error
+becomes its errno, and an unexpected one becomes EIO with a traceback in the log.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyfuse3
 
-from dieselfs.fuse.errnos import errno_of
-
-log = logging.getLogger(__name__)
+from dieselfs.fuse.errnos import logged_errno
 
 _Parameters = ParamSpec("_Parameters")
 _Reply = TypeVar("_Reply")
@@ -46,23 +42,7 @@ def request(
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            raise pyfuse3.FUSEError(_logged_errno(kind, arguments, error)) from None
+            subject = arguments[0] if arguments else "-"  # an inode, in nearly every request
+            raise pyfuse3.FUSEError(logged_errno(kind, subject, error)) from None
 
     return answer
-
-
-def _logged_errno(kind: str, arguments: tuple[object, ...], error: Exception) -> int:
-    number = errno_of(error)
-    subject = arguments[0] if arguments else "-"  # an inode, in nearly every request
-    if number is None:
-        log.error("%s of %s failed unexpectedly: EIO", kind, subject, exc_info=error)
-        return errno.EIO
-    log.error(
-        "%s of %s: %s: %s: %s",
-        kind,
-        subject,
-        errno.errorcode[number],
-        type(error).__name__,
-        error,
-    )
-    return number

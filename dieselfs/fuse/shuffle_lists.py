@@ -1,23 +1,21 @@
 """Shuffled orders as text, one path a line, for the control directory.
 
-A list is a pure function of its snapshot and its parameters, so it is built once in a worker thread
-however many ask for it at a time, kept while there is room, and built again when it is asked for later.
+A list is a pure function of its snapshot and its parameters. So concurrent callers share one build, the
+text is kept while there is room, and a later call builds it again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-import trio
-
 from dieselfs.shuffle import ShuffleParameters, shuffle_order
-from dieselfs.worker_threads import WorkerThreads
 from metadata.snapshot import Snapshot
 
 KEPT_BYTES: Final = 256 << 20
-"""Six lists of 1.28 M files: those that are being read at a time must fit, or each read builds."""
+"""Six lists of 1.28 M files: the lists that are being read at a time must fit, or each read builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,37 +27,40 @@ class ShuffledOrder:
 
 
 class ShuffleLists:
-    """Texts of shuffled orders. At most `kept_bytes` are held, or else one text."""
+    """Texts of shuffled orders. At most `kept_bytes` are cached, or else one text. Thread-safe."""
 
-    def __init__(self, threads: WorkerThreads, kept_bytes: int = KEPT_BYTES) -> None:
-        self._threads = threads
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._texts: OrderedDict[ShuffledOrder, bytes] = OrderedDict()
         self._held_bytes = 0
-        self._building = trio.Lock()  # one at a time: a build takes a core and its own memory
+        self._lock = threading.Lock()
+        self._building = threading.Lock()  # one at a time: a build takes a core and its own memory
 
-    async def text(self, order: ShuffledOrder) -> bytes:
+    def text(self, order: ShuffledOrder) -> bytes:
+        """The list. A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline."""
         text = self._kept(order)
         if text is None:
-            async with self._building:
-                text = self._kept(order)  # another request may have built it meanwhile
+            with self._building:
+                text = self._kept(order)  # another thread may have built it meanwhile
                 if text is None:
-                    text = await self._threads.run(_build, order)
+                    text = _build(order)
                     self._keep(order, text)
         return text
 
     def _kept(self, order: ShuffledOrder) -> bytes | None:
-        text = self._texts.get(order)
-        if text is not None:
-            self._texts.move_to_end(order)
-        return text
+        with self._lock:
+            text = self._texts.get(order)
+            if text is not None:
+                self._texts.move_to_end(order)
+            return text
 
     def _keep(self, order: ShuffledOrder, text: bytes) -> None:
-        self._texts[order] = text
-        self._held_bytes += len(text)
-        while self._held_bytes > self._kept_bytes and len(self._texts) > 1:
-            _, dropped = self._texts.popitem(last=False)
-            self._held_bytes -= len(dropped)
+        with self._lock:
+            self._texts[order] = text
+            self._held_bytes += len(text)
+            while self._held_bytes > self._kept_bytes and len(self._texts) > 1:
+                _, dropped = self._texts.popitem(last=False)
+                self._held_bytes -= len(dropped)
 
 
 def _build(wanted: ShuffledOrder) -> bytes:

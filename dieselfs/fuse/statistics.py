@@ -1,57 +1,78 @@
-"""What the fast path counts: requests that it answers itself, and what it stores ahead in the page cache.
+"""Counters of a mount's page cache: what is filled ahead of readers, what becomes of it, and how
+far readers are.
 
-Counters since the mount began, unless said otherwise. A mount without the fast path has them all at zero.
+Counters since the mount began, unless said otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAhead:
-    """What was put into the page cache before anybody asked for it, and what became of it."""
+class FillStatistics:
+    """Files that were brought into the page cache before their readers came, or dropped from it."""
 
-    files: int = 0
-    bytes: int = 0
-    chunks: int = 0
-    """Chunks whose files were stored, sentinels apart."""
-    skipped_unknown_inodes: int = 0
-    """Files not stored since the kernel had not looked them up, or had forgotten them."""
-    failed: int = 0
-    """Files that the kernel refused to take for another reason."""
+    fills: int = 0
+    """Chunks."""
+    incomplete_fills: int = 0
+    """Those of them that lack a file: it failed, or the server was at its end."""
+    filled_files: int = 0
+    filled_bytes: int = 0
+    unknown_files: int = 0
+    """Files that the kernel had not looked up, so that a helper had to."""
+    dropped_files: int = 0
+    dropped_bytes: int = 0
+    """Bytes of the dropped files, whether all of their pages were there or not."""
+
+    def __add__(self, other: FillStatistics) -> FillStatistics:
+        return FillStatistics(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPagesStatistics:
+    """The page cache along a known order."""
+
+    outside_bytes: int = 0
+    """Bytes in the page cache for the order, within the budget that it shares with node memory. As
+    of now.
+    """
+    watched_files: int = 0
+    """Files that are watched to tell how far readers are. As of now."""
+    closed_files: int = 0
+    """Watched files that a reader closed."""
+    unwatched_files: int = 0
+    """Files that could not be watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissPrefillStatistics:
+    """Chunks that are filled without a known order, when a READ misses."""
+
     budget_bytes: int = 0
-    """Upper bound of `outstanding_bytes`; no counter."""
+    """Upper bound of `outstanding_bytes`. As of now."""
     outstanding_bytes: int = 0
-    """Stored in chunks that are not consumed yet: what the budget bounds. As of now."""
-    consumed_chunks: int = 0
-    """Chunks whose sentinels have all been read."""
-    read_without_request: int = 0
-    """Files read from the page cache alone: an estimate, from the sentinels that were read. Not of those stored by a plan."""
-    plan_files_stored: int = 0
-    """Of `files`, those that were stored by a plan."""
-    reads_of_stored: int = 0
-    """READs of files that a plan had stored and whose turn was to come: the kernel lost them, or they were stored too late."""
-    residue_bytes: int = 0
-    """Copies of sentinels of chunks that a plan has stored. As of now."""
+    """Bytes that are filled, and not dropped or known to be read. As of now."""
+    misses: int = 0
+    """READs of chunks that were not filled."""
+    fills: int = 0
+    """Chunks that were filled for a miss."""
+    useful: int = 0
+    """Filled chunks whose watched files were read, at least half of them."""
+    wasted: int = 0
+    """Filled chunks that had to be dropped before half of their watched files were read."""
+    fill_every: int = 1
+    """One miss in so many makes its chunk be filled: more than 1 after fills that were wasted. As
+    of now.
+    """
+    watched_files: int = 0
+    """As of now."""
 
 
 @dataclass(frozen=True, slots=True)
-class FastPathStatistics:
-    """The fast path of one mount. What it passes on to Python is counted there, not here."""
+class PageCacheStatistics:
+    """Everything that a mount does for the page cache; zeros where it does nothing."""
 
-    active: bool = False
-    reason: str | None = "this mount was made without it"
-    """Why it is not active; None if it is."""
-    threads: int = 0
-    """Threads that answer requests, without the one that stores ahead. As of now."""
-    requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests answered by it, by kind: `lookup`, `read`, … as the handlers in Python are named."""
-    node_memory_hits: int = 0
-    """READ requests answered by it, from chunks in memory."""
-    bytes_read: int = 0
-    """Bytes in its answers to READ requests."""
-    stored_ahead: StoredAhead = field(default_factory=StoredAhead)
-    listed_ahead: int = 0
-    """Directories that were listed before a reader came to them."""
+    filled: FillStatistics = field(default_factory=FillStatistics)
+    planned: PlannedPagesStatistics = field(default_factory=PlannedPagesStatistics)
+    prefill: MissPrefillStatistics = field(default_factory=MissPrefillStatistics)

@@ -1,0 +1,106 @@
+"""What a mount is made of, as far as its request and the configuration say: snapshot, memory, tiers, options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_request import MountRequest
+from dieselfs.errors import LocalFileError
+
+if TYPE_CHECKING:
+    from dieselfs.cachenodes.ring_settings import RingSettings
+    from dieselfs.fuse.mount import MountOptions
+    from dieselfs.node_memory.node_memory import NodeMemory
+    from dieselfs.node_memory.task_folder import TaskFolder
+    from dieselfs.peercache.settings import PeerSettings
+    from dieselfs.peercache.task_figures import TaskFigures
+    from dieselfs.ssd_tier import SsdSettings
+    from metadata.snapshot import Snapshot
+
+
+def opened(path: Path, request: MountRequest) -> Snapshot:
+    from dieselfs.cli.snapshot_choice import check_dataset
+    from metadata.snapshot import Snapshot
+
+    try:
+        snapshot = Snapshot.open(path)
+    except OSError as error:
+        raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
+    check_dataset(snapshot, request.address.dataset, path)
+    return snapshot
+
+
+def check_room(request: MountRequest, snapshot: Snapshot) -> None:
+    """Too little memory for the order would else show only in the log."""
+    from dieselfs.plan.requirement import require_room_for
+
+    if request.shuffle is not None:
+        available = memory_bytes(request, task_folder(request, snapshot))
+        require_room_for(snapshot, request.shuffle, available)
+
+
+def task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
+    from dieselfs.node_memory.task_folder import TaskFolder, default_task
+
+    return TaskFolder.at(request.task or default_task(snapshot.dataset))
+
+
+def memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
+    from dieselfs.node_memory.budget import default_budget_bytes
+
+    return request.memory_bytes or default_budget_bytes(folder.path)
+
+
+def peer_settings(invocation: Invocation, request: MountRequest) -> PeerSettings | None:
+    from dieselfs.core_dumps import prevent_core_dumps
+    from dieselfs.peercache import peer_options
+
+    options = request.peers.otherwise(peer_options.options_in(os.environ))
+    settings = peer_options.peer_settings(options, request.task, invocation.config.index)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
+
+
+def ring_settings(invocation: Invocation, request: MountRequest) -> RingSettings | None:
+    from dieselfs.cachenodes import ring_options
+    from dieselfs.core_dumps import prevent_core_dumps
+
+    settings = ring_options.ring_settings(request.ring, invocation.config)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
+
+
+def ssd_settings(invocation: Invocation, request: MountRequest) -> SsdSettings | None:
+    from dieselfs import ssd_tier
+
+    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(invocation.config)))
+
+
+def peer_statistics(memory: NodeMemory) -> TaskFigures | None:
+    from dieselfs.peercache.task_figures import task_figures
+
+    found = memory.task_statistics()
+    return None if found is None else task_figures(found)
+
+
+def mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
+    from dieselfs.config import redacted
+    from dieselfs.fuse.mount import MountOptions
+
+    return MountOptions(
+        request.mountpoint,
+        store_url=redacted(invocation.config.store.value),
+        allow_other=request.allow_other,
+        uid=request.uid,
+        gid=request.gid,
+        nonempty=request.nonempty,
+        front=request.front,
+        blob_cache=request.blob_cache,
+        shuffle=request.shuffle,
+        store_ahead_bytes=request.store_ahead_bytes,
+    )

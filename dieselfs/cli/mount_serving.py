@@ -1,0 +1,180 @@
+"""`dlcmd mount --foreground`: a supervisor, and the servers that it starts.
+
+The supervisor has no threads and opens no store, so that it can fork at any time. So a command line that leaves the choice of a snapshot open
+makes the choice first, and then becomes one that names the snapshot's file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.mount_parts import (
+    memory_bytes,
+    mount_options,
+    opened,
+    peer_settings,
+    peer_statistics,
+    ring_settings,
+    ssd_settings,
+    task_folder,
+)
+from dieselfs.cli.mount_request import MountRequest, daemon_command, sharing_key
+
+if TYPE_CHECKING:
+    from dieselfs.fuse.supervisor import Handed
+    from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+def serve(invocation: Invocation, request: MountRequest, choose: Callable[[], Path]) -> None:
+    """Mount, and return when the mount has ended. Ends the process with an exit code if that was not in order."""
+    from dieselfs.fuse.mount import check_mountable
+    from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Supervisor
+
+    _log_to_stderr()
+    if UPGRADE_VARIABLE not in os.environ:
+        check_mountable(mount_options(invocation, request))
+    if not _names_file(request):
+        command = daemon_command(invocation, request, choose())
+        os.execv(command[0], command)
+    program = daemon_command(invocation, request, Path(request.snapshot or ""))
+    status = Supervisor(partial(_serve, invocation, request), program).run()
+    if status:
+        sys.exit(status)
+
+
+def _names_file(request: MountRequest) -> bool:
+    return request.snapshot is not None and Path(request.snapshot).is_absolute()
+
+
+def _serve(invocation: Invocation, request: MountRequest, handed: Handed) -> int:
+    """One server, in a process of its own. Returns its exit code."""
+    from dieselfs.cli import report
+    from dieselfs.cli.exit_codes import explain
+
+    try:
+        _run_server(invocation, request, handed)
+    except Exception as error:
+        log.debug("the server ends", exc_info=True)
+        failure = explain(error)
+        report(failure, as_json=invocation.output.json)
+        return failure.code
+    return 0
+
+
+def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -> None:
+    from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
+    from dieselfs.background_warmup import BackgroundWarmUp, ssd_figures
+    from dieselfs.cachenodes.ring_source import ring_figures, with_ring
+    from dieselfs.cli.store_check import check_store
+    from dieselfs.ending import Ending
+    from dieselfs.expected_files import ExpectedFiles
+    from dieselfs.fuse.mount import Observed, run_mount
+    from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
+    from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
+    from dieselfs.peercache.peer_source import PeerSource
+    from dieselfs.ssd_tier import shared_tier, tiered_reader
+
+    peers, ring = peer_settings(invocation, request), ring_settings(invocation, request)
+    ssd = ssd_settings(invocation, request)
+    with ExitStack() as parts:
+        store = invocation.store(request.patience_s)
+        snapshot = _snapshot(invocation, request, handed)
+        if snapshot is None:
+            return
+        parts.enter_context(snapshot)
+        if not handed.state:
+            away = check_store(invocation, snapshot, ssd, store)
+            if away:
+                log.warning("%s", away)
+        task = task_folder(request, snapshot)
+        budget_bytes = memory_bytes(request, task)
+        if ssd is not None:
+            shared_tier(ssd).start()
+        ending = Ending(forced=True)
+        source = with_ring(
+            tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), ring
+        )
+        memory = NodeMemory.open(
+            task,
+            PeerSource(source, task),
+            budget_bytes=budget_bytes,
+            policy=request.eviction or "uniform",
+            lead=True,
+            peers=peers,
+        )
+        parts.callback(lambda: memory.close(ending.left_s(CLOSE_S)))
+        if peers is not None and memory.task_statistics() is None:
+            log.warning(
+                "no peers: task %s is led by another process, and was begun without peers",
+                task.path.name,
+            )
+        warm_up = None
+        if ssd is not None and ssd.warmup:
+            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, ring)
+            parts.callback(lambda: warm_up.close(ending.left_s(WARM_UP_CLOSE_S)))
+            warm_up.bring(snapshot)
+        goodbye_s = partial(ending.left_s, GOODBYE_S)
+        lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
+        lease.serve(snapshot.generation)
+        options = replace(
+            mount_options(invocation, request),
+            task_folder=task.path,
+            memory_bytes=budget_bytes,
+            preload_bytes=budget_bytes if request.preload else 0,
+            sharing_key=sharing_key(invocation, request, snapshot.path),
+        )
+        observed = Observed(
+            store=store.statistics,
+            peers=lambda: peer_statistics(memory),
+            ssd=lambda: ssd_figures(ssd, warm_up),
+            ring=lambda: ring_figures(source),
+        )
+        run_mount(snapshot, memory, options, handed, observed, ending)
+
+
+def _snapshot(invocation: Invocation, request: MountRequest, handed: Handed) -> Snapshot | None:
+    """What this server is to serve; None if it is to show a newer one and there is none."""
+    from dieselfs.fuse.supervisor import Role
+    from dieselfs.snapshots import find_newer
+    from metadata.errors import SnapshotRefused
+    from metadata.snapshot import Snapshot
+
+    path = Path(handed.state.get("snapshot") or request.snapshot or "")
+    shown = opened(path, request)
+    if handed.role is not Role.REFRESH:
+        return shown
+    with shown:
+        try:
+            found = find_newer(shown, path.parent, invocation.store())
+            if found is not None and found.dataset != shown.dataset:
+                raise SnapshotRefused(f"snapshot {found.id} is of another dataset: {found.path}")
+            if found is not None:
+                Snapshot.verify(found.path)
+        except Exception as error:
+            log.exception("not refreshed")
+            handed.refused(str(error) or type(error).__name__)
+            return None
+    if found is None:
+        log.info("snapshot %s is the newest", shown.id)
+        handed.refused(None)
+    return found
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )

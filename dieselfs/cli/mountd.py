@@ -1,0 +1,138 @@
+"""`dlcmd mountd`: the service that mounts for ordinary users. It runs in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.verb import Size, verb
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    import socket
+
+    from dieselfs.fuse.mount_service_requests import ServiceSettings
+
+log = logging.getLogger(__name__)
+
+IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
+
+
+@verb(
+    examples=[
+        "dlcmd mountd",
+        "dlcmd mountd --group ml --max-mounts 8 --max-images 2GiB",
+    ]
+)
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Where clients ask (default: DIESELFS_MOUNTD, or /run/dieselfs/mountd.sock).",
+)
+@click.option(
+    "--group", metavar="NAME", help="Serve members of this group only (default: all users)."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=IMAGE_FOLDER,
+    show_default=True,
+    metavar="FOLDER",
+    help="Where images are kept; root's alone.",
+)
+@click.option(
+    "--allow-other",
+    is_flag=True,
+    help="Let users show their mounts to others, as user_allow_other of fuse.conf does.",
+)
+@click.option(
+    "--max-mounts",
+    type=click.IntRange(1, 10_000),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="Mounts of one user.",
+)
+@click.option(
+    "--max-images", type=Size(), metavar="SIZE", help="Images of one user on disk (default: 8 GiB)."
+)
+@click.option(
+    "--idle",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="End after so long without a request; a socket unit starts the service again.",
+)
+def mountd(invocation: Invocation, **options: Any) -> None:
+    """Mount snapshots for ordinary users with EROFS in front: a service of root.
+
+    It builds images itself from snapshots that it verifies, mounts them read-only, nosuid and nodev
+    at directories of the user's own, and unmounts what is his. The user's process serves the
+    content. Ends by SIGTERM or Ctrl-C; mounts stay.
+    """
+    if os.geteuid() != 0:
+        raise UsageError("the mount service needs root", "start dieselfs-mountd.service")
+    from dieselfs.fuse.mount_service import MountService, prepare_folder
+    from dieselfs.fuse.readiness import announce_ready
+
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+        force=True,
+    )
+    settings = _settings(options)
+    prepare_folder(settings.images)
+    with _listener(options) as listener, MountService(listener, settings) as service:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.stop())
+        log.info("ready at %s; images in %s", listener.getsockname(), settings.images)
+        announce_ready()
+        service.run(options["idle"])
+    log.info("ended")
+
+
+def _settings(options: dict[str, Any]) -> ServiceSettings:
+    from dieselfs.fuse.mount_service_limits import Limits
+    from dieselfs.fuse.mount_service_requests import ServiceSettings
+
+    usual = Limits()
+    mounts = options["max_mounts"]
+    limits = Limits(
+        mounts=mounts,
+        connections=max(usual.connections, 4 * mounts),
+        image_bytes=options["max_images"] or usual.image_bytes,
+    )
+    return ServiceSettings(options["folder"], options["allow_other"], limits)
+
+
+def _listener(options: dict[str, Any]) -> socket.socket:
+    """The socket that systemd hands over, or a new one."""
+    import grp
+    import shutil
+
+    from dieselfs.fuse.front_choice import service_socket
+    from dieselfs.fuse.mount_service import activated_socket, listening_socket
+
+    activated = activated_socket()
+    if activated is not None:
+        return activated
+    path, group = options["socket_path"] or service_socket(), options["group"]
+    if group is None:
+        return listening_socket(path)
+    try:
+        grp.getgrnam(group)
+    except KeyError:
+        raise UsageError(f"there is no group {group!r}", "correct the --group") from None
+    listener = listening_socket(path, 0o600)
+    shutil.chown(path, group=group)
+    path.chmod(0o660)
+    return listener

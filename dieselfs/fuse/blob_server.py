@@ -1,0 +1,134 @@
+"""The FUSE side of a mount with EROFS in front: a directory with one sparse file a device, the *blob*, whose READs are the mount's misses.
+
+Names, attributes and cached pages never come here. EROFS fills a short answer with zeros, so an answer has all the bytes
+that were asked for, or is an error.
+
+The kernel opens each blob once, when EROFS is mounted (`front` handles); the end of that handle is the end of the mount. This
+process opens a blob for moments, to have it read ahead; such handles mean nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from dieselfs.fuse.attributes import NodeAttributes, Owner
+from dieselfs.fuse.blob_ranges import BlobRanges
+from dieselfs.fuse.errnos import logged_errno
+from dieselfs.fuse.file_reader import FileReader
+from dieselfs.fuse.kernel_connection import Answer, Connection, Part, Request
+from dieselfs.fuse.kernel_protocol import (
+    KEEP_CACHE,
+    NO_ENTRY,
+    NO_FLUSH,
+    OPEN_OUT,
+    READ_IN,
+    RELEASE_IN,
+    ROOT_NODE,
+    Opcode,
+)
+
+_FIRST_BLOB = 2
+_FRONT_HANDLE, _OWN_HANDLE = 1, 2
+_ROOT = NodeAttributes(ROOT_NODE, stat.S_IFDIR | 0o500, 4096, 0, links=2)
+
+
+def blob_name(device: int) -> str:
+    """The name of a device's file: `blob`, `blob1`, …"""
+    return f"blob{device or ''}"
+
+
+class BlobServer:
+    """Answers the requests of one blob mount; a `Handler`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        ranges: BlobRanges,
+        reader: FileReader,
+        *,
+        note_read: Callable[[int, int], None] = lambda inode, thread: None,
+        on_end: Callable[[], None] = lambda: None,
+        is_resumed: bool = False,
+    ) -> None:
+        """`note_read` is told of each READ that was answered: its first file and the thread that made it; `on_end`, once, that EROFS is gone.
+
+        `is_resumed`: another process has served this connection before, and EROFS is mounted.
+        """
+        self._connection, self._ranges, self._reader = connection, ranges, reader
+        self._note_read, self._on_end = note_read, on_end
+        self._owner = Owner(os.getuid(), os.getgid())  # who opens a blob to have it read ahead
+        self._layout = ranges.layout
+        self._nodes = {
+            blob_name(device).encode(): NodeAttributes(
+                _FIRST_BLOB + device, stat.S_IFREG | 0o400, self._layout.device_bytes(device), 0
+            )
+            for device in range(self._layout.device_count)
+        }
+        self._by_node = {attributes.node: attributes for attributes in self._nodes.values()}
+        self._by_node[ROOT_NODE] = _ROOT
+        self._is_opening_front = False
+        self._is_mounted = is_resumed
+        self._end_lock = threading.Lock()
+
+    @contextmanager
+    def opening_front(self) -> Iterator[None]:
+        """What opens a blob meanwhile is EROFS, which is mounted if this ends without an exception."""
+        self._is_opening_front = True
+        try:
+            yield
+            self._is_mounted = True
+        finally:
+            self._is_opening_front = False
+
+    def answer(self, request: Request) -> Answer:
+        match request.opcode:
+            case Opcode.READ:
+                try:
+                    return self._read(request)
+                except Exception as error:
+                    return logged_errno("read", f"blob node {request.node}", error)
+            case Opcode.LOOKUP:
+                found = self._nodes.get(bytes(request.body).rstrip(b"\0"))
+                return [NO_ENTRY if found is None else found.entry(self._owner)]
+            case Opcode.GETATTR:
+                attributes = self._by_node.get(request.node)
+                return errno.ESTALE if attributes is None else [attributes.reply(self._owner)]
+            case Opcode.OPEN:
+                handle = _FRONT_HANDLE if self._is_opening_front else _OWN_HANDLE
+                return [OPEN_OUT.pack(handle, KEEP_CACHE | NO_FLUSH, 0)]
+            case Opcode.RELEASE:
+                self._release(RELEASE_IN.unpack_from(request.body)[0])
+                return []
+        return errno.ENOSYS
+
+    def _read(self, request: Request) -> Answer:
+        _, start, size, *_ = READ_IN.unpack_from(request.body)
+        device = request.node - _FIRST_BLOB
+        end = min(start + size, self._layout.device_bytes(device))
+        if start >= end:
+            return []
+        first, thread = self._ranges.first_file(device, start), request.pid
+        cached = self._reader.peek_all(self._ranges.runs(device, start, end))
+        if cached is not None:
+            self._note_read(first, thread)
+            return cached
+        unique = request.unique
+
+        def reply(answer: Sequence[Part] | int) -> None:
+            self._connection.reply(unique, answer)
+            self._note_read(first, thread)
+
+        wanted = self._ranges.files(device, start, end)
+        return self._reader.answer(wanted, reply, f"blob{device}@{start}")
+
+    def _release(self, handle: int) -> None:
+        with self._end_lock:
+            ends = handle == _FRONT_HANDLE and self._is_mounted
+            self._is_mounted = self._is_mounted and not ends
+        if ends:
+            self._on_end()

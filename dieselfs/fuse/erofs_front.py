@@ -1,0 +1,178 @@
+"""EROFS in front: the kernel answers names from an image, and reads bytes through a blob that this process serves.
+
+    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount that is nowhere to be seen) ──▶ `blob_server`
+                   └─ .dieselfs: a FUSE mount of its own (`control_operations`)
+
+Nothing here outlives a failure: a mount that is nowhere ends with its descriptors.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dieselfs.fuse.blob_server import blob_name
+from dieselfs.fuse.control_names import CONTROL_NAME
+from dieselfs.fuse.loop_devices import attach_loop
+from dieselfs.fuse.mount_syscalls import Option, attach, attach_inside, clone, detach, new_mount
+from dieselfs.fuse.mount_table import entries_of_device
+from dieselfs.fuse.readahead import erofs_settings, widen_erofs_readahead, widen_readahead
+
+log = logging.getLogger(__name__)
+
+_DEVICE: Final = "/dev/fuse"
+_CONTROL: Final = os.fsdecode(CONTROL_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class FuseMount:
+    """A FUSE mount that is nowhere yet, and its connection. Both descriptors are the caller's."""
+
+    connection: int
+    mount: int
+
+
+def new_fuse_mount(source: str, *, allow_other: bool = True) -> FuseMount:
+    """Needs root. `source` is what mount tables show. Raises `OSError`."""
+    others: list[Option] = [("allow_other", None)] if allow_other else []
+    connection = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        mount = new_mount(
+            "fuse",
+            [
+                ("source", source),
+                ("subtype", "dieselfs"),
+                ("fd", str(connection)),
+                ("rootmode", "40000"),
+                ("user_id", str(os.getuid())),
+                ("group_id", str(os.getgid())),
+                ("default_permissions", None),
+                *others,
+            ],
+        )
+    except BaseException:
+        os.close(connection)
+        raise
+    return FuseMount(connection, mount)
+
+
+def find_blobs(mount: int, count: int) -> list[int]:
+    """O_PATH descriptors of a served mount's blobs. They keep the mount when its own descriptor is closed, and open no file."""
+    with ExitStack() as opened:
+        found = []
+        for device in range(count):
+            blob = os.open(f"/proc/self/fd/{mount}/{blob_name(device)}", os.O_PATH | os.O_CLOEXEC)
+            opened.callback(os.close, blob)
+            found.append(blob)
+        opened.pop_all()
+        widen_readahead(os.stat(f"/proc/self/fd/{found[0]}").st_dev)
+        return found
+
+
+def open_blob(blob: int) -> int:
+    """A descriptor for reading, from an O_PATH one. Close it soon: a process that exits with its own blob open may hang."""
+    return os.open(f"/proc/self/fd/{blob}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
+    """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache."""
+    devices = [("device", f"/proc/self/fd/{blob}") for blob in blobs]
+    options: list[Option] = [("source", str(image)), *devices]
+    before = erofs_settings()
+    mount = new_mount("erofs", [*options, ("directio", None)] if direct_io else options)
+    widen_erofs_readahead(before)
+    return mount
+
+
+def mount_image_over_loop(image: Path, blobs: Sequence[int]) -> int:
+    """EROFS over loop devices (Linux 5.16), nowhere yet. The devices end with the mount."""
+    with ExitStack() as opened:
+
+        def loop(fd: int, direct_io: bool) -> str:
+            opened.callback(os.close, fd)
+            path, device = attach_loop(fd, direct_io=direct_io)
+            opened.callback(os.close, device)
+            return path
+
+        source = loop(os.open(image, os.O_RDONLY | os.O_CLOEXEC), False)
+        devices = [("device", loop(open_blob(blob), True)) for blob in blobs]
+        return new_mount("erofs", [("source", source), *devices, ("ro", None)])
+
+
+def show(mount: int, control: int | None, places: Sequence[Path], replace: bool) -> None:
+    """Show a mount, with its control directory, at one or more places. `replace`: instead of the mounts that are there.
+
+    The new one goes beneath the old one, which is then detached (Linux 6.5): a path leads to the one or the other at any
+    moment. Older kernels get the new one on top, and the old one stays below it.
+    """
+    first, *others = places
+    inside = control is not None and _attached_inside(control, mount)
+    _show_at(mount, first, replace)
+    if control is not None and not inside:
+        attach(control, first / _CONTROL)
+    for place in others:
+        share(first, place, replace)
+
+
+def share(shown: Path, place: Path, replace: bool = False) -> None:
+    """Show a mount, with its control directory, at another place too: the same inodes and pages."""
+    copy = clone(shown, recursive=True)
+    try:
+        _show_at(copy, place, replace)
+    finally:
+        os.close(copy)
+
+
+def _show_at(mount: int, place: Path, replace: bool) -> None:
+    if replace and _is_beneath(mount, place):
+        detach(place)  # the older one, which is on top
+    else:
+        attach(mount, place)
+
+
+def show_control(control: int, places: Sequence[Path]) -> None:
+    """Replace the control directory wherever a mount is shown: the server of the older one has gone."""
+    for place in places:
+        with suppress(OSError):
+            detach(place / _CONTROL)
+    if not places:
+        return  # only files that are open have kept the mount
+    first, *others = [place / _CONTROL for place in places]
+    attach(control, first)
+    for place in others:
+        share(first, place)
+
+
+def hide(device: tuple[int, int]) -> None:
+    """Detach a file system from wherever it is mounted; who has files of it open keeps them."""
+    for entry in reversed(entries_of_device(device)):
+        try:
+            detach(entry.mountpoint)
+        except OSError as error:
+            log.warning("%s is not unmounted: %s", entry.mountpoint, error.strerror)
+
+
+def _attached_inside(control: int, mount: int) -> bool:
+    try:
+        attach_inside(control, mount, _CONTROL)
+    except OSError as error:  # before Linux 6.15 only a mount that is shown can be mounted in
+        log.debug("the control directory is mounted later: %s", error)
+        return False
+    return True
+
+
+def _is_beneath(mount: int, mountpoint: Path) -> bool:
+    try:
+        attach(mount, mountpoint, beneath=True)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        log.info("the new mount covers the old one, which stays: %s", error.strerror)
+        return False
+    return True

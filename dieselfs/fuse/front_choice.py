@@ -1,0 +1,265 @@
+"""The choice of a mount's front: the kernel's EROFS over files, EROFS over loop devices, or FUSE.
+
+`probe` collects facts about this machine and process, `choose` decides by them alone, and
+`after_failure` decides again where the kernel refused what the facts promised: no version number
+and no list of file systems proves that a mount will succeed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from dieselfs.errors import MountError
+
+Version: TypeAlias = tuple[int, int, int]
+WantedFront: TypeAlias = Literal["auto", "erofs", "erofs-loop", "fuse"]
+WantedCache: TypeAlias = Literal["auto", "buffered", "direct"]
+
+FILE_SINCE: Final = (6, 12, 0)
+"""Linux mounts EROFS images that are plain files, CONFIG_EROFS_FS_BACKED_BY_FILE."""
+LOOP_SINCE: Final = (5, 8, 0)
+"""Loop devices are configured in one step. EROFS takes extra devices since 5.16, and in the 5.14 of RHEL 9: older ones refuse the image."""
+DIRECT_FROM_BYTES: Final = 64 << 10
+"""For smaller files a second copy in memory costs less than a request of their own: measured."""
+SERVICE_SOCKET: Final = Path("/run/dieselfs/mountd.sock")
+SERVICE_VARIABLE: Final = "DIESELFS_MOUNTD"
+_SYS_ADMIN_BIT = 21
+_MODPROBE_TIMEOUT_S = 10.0
+_ALL_IDS = ["0", "0", "4294967295"]
+
+
+class Front(Enum):
+    """What answers the names of a mount, and where its bytes pass."""
+
+    FILE = "erofs"
+    LOOP = "erofs-loop"
+    FUSE = "fuse"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontFacts:
+    """What this machine and this process can do."""
+
+    kernel: Version
+    is_root: bool
+    """The effective user id is 0, which in a container grants little by itself."""
+    may_mount: bool
+    """CAP_SYS_ADMIN is effective in the machine's own user namespace, as EROFS demands."""
+    has_erofs: bool
+    """EROFS is in the kernel now. For an ordinary user the service may still load it."""
+    has_loop_control: bool
+    has_service: bool
+    """The socket of `dlcmd mountd` exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontChoice:
+    """A decision, with words for the user."""
+
+    front: Front
+    via_service: bool
+    reason: str
+    more: str | None = None
+    """What would give a better front; None where there is none."""
+
+    @property
+    def is_erofs(self) -> bool:
+        return self.front is not Front.FUSE
+
+
+def service_socket() -> Path:
+    """The path of the mount service's socket: DIESELFS_MOUNTD, or the usual one."""
+    return Path(os.environ.get(SERVICE_VARIABLE) or SERVICE_SOCKET)
+
+
+def probe() -> FrontFacts:
+    """The facts about this machine. As root, load the kernel's module of EROFS if there is one."""
+    may_mount = _has_sys_admin() and _is_initial_user_namespace()
+    return FrontFacts(
+        kernel=kernel_version(os.uname().release),
+        is_root=os.geteuid() == 0,
+        may_mount=may_mount,
+        has_erofs=_knows_erofs() or (may_mount and _load_erofs()),
+        has_loop_control=Path("/dev/loop-control").exists(),
+        has_service=service_socket().is_socket(),
+    )
+
+
+def kernel_version(release: str) -> Version:
+    """The numbers of `uname -r`: 6.12.0-55.el10 is (6, 12, 0), and what is no version (0, 0, 0)."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
+
+
+def choose(wanted: WantedFront, facts: FrontFacts) -> FrontChoice:
+    """The best front for `wanted`. Raises `MountError` if EROFS is demanded and impossible."""
+    if wanted == "fuse":
+        return FrontChoice(Front.FUSE, False, "as asked")
+    if wanted == "erofs-loop":
+        return _forced_loop(facts)
+    choice = _best(facts)
+    if wanted == "erofs" and choice.front is Front.FUSE:
+        raise MountError(f"EROFS cannot be mounted: {choice.reason}", choice.more)
+    return choice
+
+
+def _forced_loop(facts: FrontFacts) -> FrontChoice:
+    """What older kernels get, on any kernel that can: to try it, or where file-backed mounts misbehave."""
+    if not (facts.has_erofs and _can_loop(facts)):
+        raise MountError(
+            "EROFS cannot be mounted over loop devices here",
+            "it needs root, Linux 5.16, EROFS and /dev/loop-control",
+        )
+    return FrontChoice(Front.LOOP, False, "as asked")
+
+
+def after_failure(
+    wanted: WantedFront, failed: FrontChoice, facts: FrontFacts, problem: str
+) -> FrontChoice:
+    """The next front after `failed` could not be mounted because of `problem`.
+
+    Raises `MountError` where EROFS is demanded and no way to mount it is left.
+    """
+    if failed.front is Front.FUSE:
+        raise MountError(f"the dataset cannot be mounted: {problem}")
+    if failed.front is Front.FILE and not failed.via_service and _can_loop(facts):
+        return FrontChoice(Front.LOOP, False, f"EROFS cannot be mounted from files: {problem}")
+    if wanted != "auto":
+        raise MountError(f"EROFS cannot be mounted: {problem}", "mount with --front fuse")
+    more = "see the log of dlcmd mountd" if failed.via_service else None
+    return FrontChoice(Front.FUSE, False, f"EROFS cannot be mounted: {problem}", more)
+
+
+def without_image(wanted: WantedFront, problem: str) -> FrontChoice:
+    """The front where no kernel image can be had. Raises `MountError` where EROFS is demanded."""
+    if wanted != "auto":
+        raise MountError(f"EROFS cannot be mounted: {problem}", "mount with --front fuse")
+    return FrontChoice(Front.FUSE, False, problem)
+
+
+def direct_io_is_safe(version: Version) -> bool:
+    """Whether EROFS reads files directly without a use-after-free, as far as the version can say.
+
+    CVE-2026-23224 (published 2026-02-18): the `directio` of file-backed EROFS used a request after
+    it was freed; fixed upstream 2026-02-06, then in stable releases. A distribution's kernel may
+    have the fix under an older number: it gets buffered reads, slower for large files and always
+    right.
+    """
+    fixed = {(6, 19): 2, (6, 18): 14, (6, 12): 77}
+    return version >= (7, 0, 0) or version[2] >= fixed.get(version[:2], version[2] + 1)
+
+
+def use_direct_io(median_bytes: float, wanted: WantedCache, version: Version) -> bool:
+    """Whether EROFS reads past the blob's page cache, given the median length of the files.
+
+    Raises `MountError` where that is demanded and the kernel may crash of it.
+    """
+    is_safe = direct_io_is_safe(version)
+    if wanted == "direct" and not is_safe:
+        shown = ".".join(map(str, version))
+        raise MountError(
+            f"--blob-cache direct is unsafe on Linux {shown}: CVE-2026-23224",
+            "use --blob-cache auto, or a kernel with the fix",
+        )
+    return wanted == "direct" or (
+        wanted == "auto" and is_safe and median_bytes >= DIRECT_FROM_BYTES
+    )
+
+
+def without_service(facts: FrontFacts) -> FrontFacts:
+    """The same facts where the service has turned out not to answer."""
+    return replace(facts, has_service=False)
+
+
+def _best(facts: FrontFacts) -> FrontChoice:
+    if facts.may_mount:
+        return _best_of_root(facts)
+    if facts.has_service and facts.kernel >= FILE_SINCE:
+        return FrontChoice(Front.FILE, True, "mounted by dlcmd mountd")
+    return _fuse_of_others(facts)
+
+
+def _best_of_root(facts: FrontFacts) -> FrontChoice:
+    shown = ".".join(map(str, facts.kernel))
+    if facts.kernel < LOOP_SINCE:
+        return FrontChoice(
+            Front.FUSE, False, f"Linux {shown} is too old for EROFS", "use Linux 6.12 or later"
+        )
+    if not facts.has_erofs:
+        return FrontChoice(
+            Front.FUSE,
+            False,
+            "this kernel has no EROFS, or its module cannot be loaded",
+            "load it: modprobe erofs",
+        )
+    if facts.kernel >= FILE_SINCE:
+        return FrontChoice(Front.FILE, False, f"on Linux {shown}")
+    newer = "Linux 6.12 or later mounts EROFS without loop devices"
+    if facts.has_loop_control:
+        return FrontChoice(Front.LOOP, False, f"on Linux {shown}", newer)
+    return FrontChoice(
+        Front.FUSE,
+        False,
+        f"EROFS needs loop devices on Linux {shown}, and /dev/loop-control is missing",
+        f"load the module loop, or mount on the host; {newer}",
+    )
+
+
+def _fuse_of_others(facts: FrontFacts) -> FrontChoice:
+    if facts.is_root:
+        reason = "EROFS needs CAP_SYS_ADMIN of the host, which this container lacks"
+        more = "mount on the host and bind the mount into the container"
+    elif facts.kernel < FILE_SINCE:
+        reason = "ordinary users mount EROFS on Linux 6.12 or later only"
+        more = "mount as root" if facts.kernel >= LOOP_SINCE else "use Linux 6.12 or later"
+    else:
+        reason = "EROFS needs root or the mount service, which does not run"
+        more = "start the service: systemctl enable --now dieselfs-mountd; or mount as root"
+    return FrontChoice(Front.FUSE, False, reason, more)
+
+
+def _can_loop(facts: FrontFacts) -> bool:
+    return facts.may_mount and facts.has_loop_control and facts.kernel >= LOOP_SINCE
+
+
+def _has_sys_admin() -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _SYS_ADMIN_BIT & 1)
+    return False
+
+
+def _is_initial_user_namespace() -> bool:
+    """Whether ids are the machine's. Another namespace may map all ids too: mount(2) then refuses."""
+    try:
+        return Path("/proc/self/uid_map").read_text().split() == _ALL_IDS
+    except OSError:
+        return True  # a kernel without user namespaces
+
+
+def _knows_erofs() -> bool:
+    try:
+        kinds = Path("/proc/filesystems").read_text().split()
+    except OSError:
+        return False
+    return "erofs" in kinds
+
+
+def _load_erofs() -> bool:
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            ["modprobe", "-q", "erofs"],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_MODPROBE_TIMEOUT_S,
+        )
+    return _knows_erofs()

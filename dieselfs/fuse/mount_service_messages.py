@@ -1,0 +1,82 @@
+"""The messages between `dlcmd mountd` and its clients: a JSON object a packet, and descriptors.
+
+A conversation has one request. Requests and their descriptors:
+
+    mount     private, direct_io    sealed memfd of the snapshot, the mountpoint
+    replace   private, direct_io    sealed memfd of the snapshot, the root of the mount to replace
+    control                         the root of the mount
+    unmount   lazy                  the root of the mount
+
+The service answers `serve` with the /dev/fuse descriptor (mount, replace), then `done` with O_PATH
+descriptors of the blobs (mount, replace) or the /dev/fuse descriptor (control); or `error` at any
+time.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+Message: TypeAlias = Mapping[str, Any]
+
+MAX_MESSAGE_BYTES: Final = 4096
+MAX_DESCRIPTORS: Final = 16
+"""Blobs of 16 TiB each, or the two descriptors of a request."""
+CONTROL_SUFFIX: Final = ".dieselfs"
+
+
+class BadMessage(Exception):
+    """A packet that this protocol does not define, or the end of the conversation."""
+
+
+def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+    """Send one packet. The descriptors stay the caller's."""
+    data = json.dumps(message).encode()
+    assert len(data) <= MAX_MESSAGE_BYTES
+    socket.send_fds(connection, [data], list(descriptors))
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """The next packet; its descriptors are the caller's, close-on-exec. `BadMessage`, `OSError`."""
+    size = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+    data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, size, socket.MSG_CMSG_CLOEXEC)
+    descriptors = _descriptors(ancillary)
+    try:
+        return _decoded(data, flags), descriptors
+    except BadMessage:
+        close_all(descriptors)
+        raise
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close every descriptor."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _decoded(data: bytes, flags: int) -> dict[str, Any]:
+    if not data:
+        raise BadMessage("the other side has ended the conversation")
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        raise BadMessage("a message is too long")
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BadMessage("a message is not JSON") from None
+    if not isinstance(message, dict):
+        raise BadMessage("a message is not an object")
+    return message

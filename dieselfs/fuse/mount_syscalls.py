@@ -1,0 +1,114 @@
+"""The kernel's mount interface by file descriptors (fsopen, fsmount, move_mount: Linux 5.2), which the C library of Debian 12 lacks.
+
+mount(8) before 2.41 makes a loop device of any image file, and a path can be exchanged under a privileged caller; descriptors
+have neither problem. Every function raises `OSError` with the kernel's own words where it has any.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from typing import Final
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
+_CLOEXEC: Final = 1
+_FROM_EMPTY_PATH, _TO_EMPTY_PATH, _BENEATH = 0x4, 0x40, 0x200
+_CLONE: Final = 1
+_AT_RECURSIVE: Final = 0x8000
+_AT_EMPTY_PATH: Final = 0x1000
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+ATTR_READ_ONLY: Final = 0x1
+ATTR_NOSUID: Final = 0x2
+ATTR_NODEV: Final = 0x4
+SAFE: Final = ATTR_READ_ONLY | ATTR_NOSUID | ATTR_NODEV
+"""What every mount of a dataset is."""
+
+Option = tuple[str, str | None]
+"""A key and its value; None for a flag."""
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = int(_libc.syscall(number, *arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def new_mount(kind: str, options: Iterable[Option], attributes: int = SAFE) -> int:
+    """A descriptor of a new mount that is nowhere yet; closing it ends the mount unless it was attached or a file of it is open."""
+    context = _call(_FSOPEN, kind.encode(), _CLOEXEC)
+    try:
+        for key, value in options:
+            _configure(context, key, value)
+        try:
+            _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        except OSError as error:
+            raise OSError(error.errno, _said(context) or error.strerror) from None
+        return _call(_FSMOUNT, context, _CLOEXEC, attributes)
+    finally:
+        os.close(context)
+
+
+def _configure(context: int, key: str, value: str | None) -> None:
+    try:
+        if value is None:
+            _call(_FSCONFIG, context, _SET_FLAG, key.encode(), None, 0)
+        else:
+            _call(_FSCONFIG, context, _SET_STRING, key.encode(), os.fsencode(value), 0)
+    except OSError as error:
+        reason = _said(context) or error.strerror
+        raise OSError(error.errno, f"option {key}: {reason}") from None
+
+
+def _said(context: int) -> str:
+    """The kernel's messages about a file system that is being configured."""
+    lines = []
+    try:
+        while True:
+            lines.append(os.read(context, 8192).decode(errors="replace").strip())
+    except OSError:
+        return "; ".join(line[2:] if line[1:2] == " " else line for line in lines)
+
+
+def attach(mount: int, where: str | os.PathLike[str] | int, *, beneath: bool = False) -> None:
+    """Show a mount at a path, or at the directory of a descriptor. `beneath`: below what is mounted there (Linux 6.5).
+
+    The descriptor stays the caller's.
+    """
+    flags = _FROM_EMPTY_PATH | (_BENEATH if beneath else 0)
+    if isinstance(where, int):
+        _call(_MOVE_MOUNT, mount, b"", where, b"", flags | _TO_EMPTY_PATH)
+    else:
+        _call(_MOVE_MOUNT, mount, b"", -100, os.fsencode(where), flags)
+
+
+def attach_inside(mount: int, outer: int, name: str) -> None:
+    """Show a mount at a directory of another one by its descriptor; of a mount that is nowhere yet since Linux 6.15."""
+    _call(_MOVE_MOUNT, mount, b"", outer, os.fsencode(name), _FROM_EMPTY_PATH)
+
+
+def clone(where: str | os.PathLike[str] | int, *, recursive: bool = False) -> int:
+    """A descriptor of another mount of the same file system, which is nowhere yet."""
+    flags = _CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    if isinstance(where, int):
+        return _call(_OPEN_TREE, where, b"", flags | _AT_EMPTY_PATH)
+    return _call(_OPEN_TREE, -100, os.fsencode(where), flags)
+
+
+def detach(where: str | os.PathLike[str], *, lazy: bool = True) -> None:
+    """Take away the topmost mount at a path; `lazy`: at once, for those who have files open it goes on."""
+    flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
+    if _libc.umount2(os.fsencode(where), flags):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), os.fspath(where))
+
+
+def detach_mount(root: int) -> None:
+    """Take away, lazily, exactly the mount whose root directory a descriptor has open."""
+    if _libc.umount2(f"/proc/self/fd/{root}".encode(), _MNT_DETACH):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,90 @@
+"""What a mount does for the page cache: its fillers, along known orders (`mount_plans`) and for misses without one (`miss_prefill`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dieselfs.fuse.close_events import CloseEvents
+from dieselfs.fuse.file_reader import CachedSource
+from dieselfs.fuse.miss_prefill import MissPrefill
+from dieselfs.fuse.page_filler import PageFiller
+from dieselfs.fuse.page_helper import PageHelper
+from dieselfs.fuse.statistics import FillStatistics, MissPrefillStatistics
+from metadata.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from dieselfs.ending import Ending
+    from dieselfs.fuse.fronts import MadeFront
+
+_END_TIMEOUT_S: Final = 0.5
+
+
+class PageCache:
+    """The fillers of one mount. It does nothing before `start`."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        source: CachedSource,
+        mountpoint: Path,
+        limit_bytes: int | None,
+    ) -> None:
+        """`limit_bytes`: see `MissPrefill`."""
+        self._snapshot, self._source = snapshot, source
+        self._mountpoint, self._limit_bytes = mountpoint, limit_bytes
+        self.own_threads: set[int] = set()
+        """Threads and processes of this mount's own, whose READs are no reader's."""
+        self._helper: PageHelper | None = None
+        self._front: MadeFront | None = None
+        self._prefill: MissPrefill | None = None
+
+    def start(self, front: MadeFront, is_paused: Callable[[], bool]) -> None:
+        """Fill for misses from now on, but not while `is_paused`: a known order is followed."""
+        self._front = front
+        self._helper = PageHelper(self._mountpoint, self.own_threads, front.readahead_bytes)
+        prefill = MissPrefill(
+            self.make_filler(),
+            CloseEvents(self._mountpoint),
+            self._snapshot,
+            self._limit_bytes,
+            own_pids=self.own_threads,
+            is_paused=is_paused,
+            discard=self._source.discard,
+        )
+        prefill.start()
+        self._prefill = prefill
+
+    def make_filler(self) -> PageFiller:
+        """A filler of its own for an order, or for misses."""
+        assert self._front is not None
+        assert self._helper is not None
+        return self._front.make_filler(self._source, self._helper, self.own_threads)
+
+    def note_read(self, inode: int, thread: int) -> None:
+        """A READ has been answered whose first file is this one: from memory, or from a chunk that may be there now."""
+        if self._prefill is None or thread in self.own_threads:
+            return
+        extent = self._snapshot.extent(inode)
+        if self._source.peek(extent, 0, min(1, extent.length)) is not None:
+            self._prefill.note_miss(self._snapshot.chunk_number(inode), thread)
+
+    def stop(self) -> None:
+        """Fill no more for misses: paths lead to another mount from now on."""
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            prefill.close(_END_TIMEOUT_S)
+
+    def statistics(self) -> MissPrefillStatistics:
+        return MissPrefillStatistics() if self._prefill is None else self._prefill.statistics()
+
+    def filled(self) -> FillStatistics:
+        """What was filled for misses."""
+        return FillStatistics() if self._prefill is None else self._prefill.filled()
+
+    def close(self, ending: Ending) -> None:
+        if self._prefill is not None:
+            self._prefill.close(ending.left_s(_END_TIMEOUT_S))
+        if self._helper is not None:
+            self._helper.close(ending.left_s(_END_TIMEOUT_S))

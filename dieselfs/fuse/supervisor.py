@@ -1,0 +1,419 @@
+"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse, and the processes that serve come and go.
+
+A connection to the kernel ends when its last descriptor is closed. So a server that is killed, runs out of memory or is replaced by a
+newer version loses nothing: the next one is forked with the same descriptors, and the kernel sends again what was not answered
+(`kernel_connection`). Readers wait for some hundredths of a second.
+
+The supervisor runs no code that can fail in interesting ways: it forks, waits, and keeps what servers hand it over a socket. It has
+no threads, no store, no snapshot. A snapshot has a server of its own: a refresh starts another one, and the older one ends by itself
+when its last file is closed.
+
+    SIGTERM, SIGINT, SIGHUP   unmount        SIGUSR1   show a newer snapshot        SIGUSR2   go over to the installed version
+
+Where the supervisor is killed its server goes on; where both are, readers get EIO at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+from dieselfs.fuse.readiness import announce_ready
+
+log = logging.getLogger(__name__)
+
+UPGRADE_VARIABLE: Final = "DIESELFS_SUPERVISED"
+"""What a supervisor leaves its successor in the same process: see `_become_installed_version`."""
+_MAX_MESSAGE_BYTES: Final = 1 << 16
+_MAX_DESCRIPTORS: Final = 64
+_QUICK_DEATH_S: Final = 2.0
+_MOST_QUICK_DEATHS: Final = 5
+_END_S: Final = 6.0
+"""A server's own end is bounded by `dieselfs.ending`; then it is killed."""
+_CHECK_TIMEOUT_S: Final = 60.0
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOTED: Final = (*_ENDINGS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+class Role(StrEnum):
+    """What a server is started for."""
+
+    FIRST = "first"
+    """To make the mount."""
+    RESUME = "resume"
+    """To take over a connection whose server has died."""
+    UPGRADE = "upgrade"
+    """To take over a connection whose server is then told to retire."""
+    REFRESH = "refresh"
+    """To put a newer snapshot, if there is one, in the place of the mount."""
+
+
+class Channel:
+    """Messages with descriptors between a supervisor and one server."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """`OSError` if nobody is at the other end."""
+        socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message, which is waited for; None at the end."""
+        data, descriptors, _, _ = socket.recv_fds(self.socket, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
+        return (json.loads(data), descriptors) if data else None
+
+
+@dataclass(slots=True)
+class Handed:
+    """What a server gets from its supervisor. The descriptors are the server's own copies."""
+
+    role: Role
+    channel: Channel
+    descriptors: dict[str, list[int]]
+    """By the names under which a server before this one gave them to be kept."""
+    state: dict[str, Any]
+    """What the server before this one said of the mount; for REFRESH, the server of the mount as it is."""
+    refreshes: dict[str, Any]
+    """`refresh.json`."""
+
+    def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
+        """Have the supervisor keep these for the server after this one; replaces what it kept under the same names."""
+        counts = {name: len(kept) for name, kept in descriptors.items()}
+        flat = [fd for kept in descriptors.values() for fd in kept]
+        self.channel.send({"keep": counts, "state": dict(state)}, flat)
+
+    def is_ready(self) -> None:
+        """Tell the supervisor that the mount answers."""
+        self.channel.send({"ready": True})
+
+    def refused(self, reason: str | None) -> None:
+        """A REFRESH that ends without a new mount: why, or None if there is nothing newer."""
+        self.channel.send({"refused": reason})
+
+
+Serve = Callable[[Handed], int]
+"""Serves in a process of its own until the mount ends; the exit status, 0 if that was in order."""
+
+
+@dataclass(slots=True)
+class _Process:
+    pid: int
+    channel: Channel
+    role: Role
+    started: float
+    is_ready: bool = False
+
+
+@dataclass(slots=True)
+class _Mount:
+    """One connection, and who serves it."""
+
+    kept: dict[str, list[int]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    process: _Process | None = None
+    retiring: list[_Process] = field(default_factory=list)
+    quick_deaths: int = 0
+
+    def close(self) -> None:
+        for descriptors in self.kept.values():
+            for fd in descriptors:
+                os.close(fd)
+        self.kept = {}
+
+
+class Supervisor:
+    """Runs in the main thread of a process that has no other threads."""
+
+    def __init__(self, serve: Serve, program: Sequence[str]) -> None:
+        """`program` is how this process was started: the installed version is started the same way."""
+        self._serve, self._program = serve, list(program)
+        self._mounts: list[_Mount] = []
+        self._current: _Mount | None = None
+        self._refreshes: dict[str, Any] = {"attempts": 0, "running": False, "error": None}
+        self._deadline: float | None = None
+        self._status = 0
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> int:
+        """Until the mount has ended; the exit status."""
+        for number in _NOTED:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        inherited = os.environ.pop(UPGRADE_VARIABLE, "")
+        if inherited:
+            self._adopt(json.loads(inherited))
+        else:
+            self._current = _Mount()
+            self._mounts.append(self._current)
+            self._start(self._current, Role.FIRST)
+        while self._mounts:
+            self._wait()
+        return self._status
+
+    # What happens
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        sockets = {}
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                sockets[process.channel.socket.fileno()] = mount, process
+                poll.register(process.channel.socket, select.POLLIN)
+        timeout = None
+        if self._deadline is not None:
+            timeout = max(0.0, self._deadline - time.monotonic()) * 1000
+        for fd, _ in poll.poll(timeout):
+            if fd == self._wake_read:
+                self._take_signals()
+            elif fd in sockets:
+                self._take_message(*sockets[fd])
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._signal_all(signal.SIGKILL)
+
+    @staticmethod
+    def _processes(mount: _Mount) -> list[_Process]:
+        return [*([mount.process] if mount.process else []), *mount.retiring]
+
+    def _take_signals(self) -> None:
+        noted = set(os.read(self._wake_read, 4096))
+        if signal.SIGCHLD in noted:
+            self._reap()
+        if noted & set(_ENDINGS):
+            self._end()
+        if self._deadline is not None:
+            return
+        if signal.SIGUSR1 in noted:
+            self._refresh()
+        if signal.SIGUSR2 in noted:
+            self._upgrade()
+
+    def _take_message(self, mount: _Mount, process: _Process) -> None:
+        try:
+            received = process.channel.receive()
+        except OSError:
+            received = None
+        if received is None:
+            self._reap(process)  # it has ended, or is about to
+            return
+        message, descriptors = received
+        if "keep" in message:
+            self._keep(mount, message, descriptors)
+        elif "refused" in message:
+            self._note_refresh(message["refused"])
+        elif "ready" in message:
+            self._note_ready(mount, process)
+
+    @staticmethod
+    def _keep(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
+        mount.state = message["state"]
+        for name, count in message["keep"].items():
+            for fd in mount.kept.get(name, []):
+                os.close(fd)
+            mount.kept[name], descriptors = descriptors[:count], descriptors[count:]
+
+    def _note_ready(self, mount: _Mount, process: _Process) -> None:
+        process.is_ready = True
+        if process.role is Role.FIRST:
+            announce_ready()
+        elif process.role is Role.REFRESH:
+            if self._current is not None and self._current.process is not None:
+                _tell(self._current.process, {"superseded": True})
+            self._current = mount
+            self._note_refresh(None)
+        for old in mount.retiring:
+            _tell(old, {"retire": True})
+
+    # Processes
+
+    def _start(self, mount: _Mount, role: Role) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        source = self._current if role is Role.REFRESH and self._current is not None else mount
+        handed = Handed(
+            role,
+            Channel(theirs),
+            {} if role is Role.REFRESH else mount.kept,
+            source.state,
+            self._refreshes,
+        )
+        pid = os.fork()
+        if not pid:
+            self._be_server(handed, ours)
+        theirs.close()
+        mount.process = _Process(pid, Channel(ours), role, time.monotonic())
+
+    def _be_server(self, handed: Handed, ours: socket.socket) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in _NOTED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+            ours.close()
+            self._close_in_child(handed)
+            status = self._serve(handed)
+        except SystemExit as ending:
+            status = ending.code if isinstance(ending.code, int) else 1
+        except BaseException:
+            log.exception("the server failed")
+        finally:
+            logging.shutdown()
+            os._exit(status)
+
+    def _close_in_child(self, handed: Handed) -> None:
+        """Descriptors of other mounts: they would keep those alive."""
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                process.channel.socket.close()
+            if mount.kept is not handed.descriptors:
+                mount.close()
+
+    def _reap(self, ended: _Process | None = None) -> None:
+        for mount in list(self._mounts):
+            for process in self._processes(mount):
+                # Who has closed his end is waited for: nothing else is left for him to do.
+                pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
+                if pid:
+                    process.channel.socket.close()
+                    self._note_end(mount, process, os.waitstatus_to_exitcode(status))
+
+    def _note_end(self, mount: _Mount, process: _Process, status: int) -> None:
+        if process in mount.retiring:
+            mount.retiring.remove(process)
+            return
+        mount.process = None
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended: {status}"
+        if status == 0 or self._deadline is not None:
+            self._forget(mount)
+        elif not process.is_ready and process.role in (Role.FIRST, Role.REFRESH):
+            if process.role is Role.REFRESH:
+                self._note_refresh(f"the new server {how}; see the mount's log")
+            else:
+                self._status = status if status > 0 else 1
+                if status < 0:  # else it has said why
+                    log.error("nothing is mounted: the server %d %s", process.pid, how)
+            self._forget(mount)
+        else:
+            log.warning("the server %d %s; another one goes on", process.pid, how)
+            self._resume(mount, process)
+
+    def _resume(self, mount: _Mount, died: _Process) -> None:
+        is_quick = time.monotonic() - died.started < _QUICK_DEATH_S
+        mount.quick_deaths = mount.quick_deaths + 1 if is_quick and not died.is_ready else 0
+        if mount.quick_deaths >= _MOST_QUICK_DEATHS:
+            log.error("%d servers in a row have failed: the mount ends", mount.quick_deaths)
+            self._status = 1
+            self._forget(mount)
+        else:
+            self._start(mount, Role.RESUME)
+
+    def _forget(self, mount: _Mount) -> None:
+        mount.close()
+        self._mounts.remove(mount)
+        if mount is self._current:
+            self._current = None
+
+    def _end(self) -> None:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + _END_S
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                os.kill(process.pid, number)  # not reaped yet, so the number is still its own
+
+    # A newer snapshot, a newer version
+
+    def _refresh(self) -> None:
+        if self._refreshes["running"] or self._current is None:
+            return
+        self._refreshes = {**self._refreshes, "running": True, "error": None}
+        self._tell_refreshes()
+        mount = _Mount()
+        self._mounts.append(mount)
+        self._start(mount, Role.REFRESH)
+
+    def _note_refresh(self, error: str | None) -> None:
+        if not self._refreshes["running"]:
+            return
+        attempts = self._refreshes["attempts"] + 1
+        self._refreshes = {"attempts": attempts, "running": False, "error": error}
+        self._tell_refreshes()
+
+    def _tell_refreshes(self) -> None:
+        for mount in self._mounts:
+            if mount.process is not None:
+                _tell(mount.process, {"refreshes": self._refreshes})
+
+    def _upgrade(self) -> None:
+        check = [sys.executable, "-c", "import dieselfs.cli.mount, dieselfs.fuse.mount"]
+        try:
+            done = subprocess.run(
+                check, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.error("the installed version cannot be started: %s", error)
+            return
+        if done.returncode:
+            log.error("the installed version cannot be started: %s", done.stderr.strip()[-500:])
+            return
+        self._become_installed_version()
+
+    def _become_installed_version(self) -> None:
+        """The same process, so that its children stay its own, with another program: that of `_adopt`."""
+        mounts = []
+        for mount in self._mounts:
+            fds = [fd for kept in mount.kept.values() for fd in kept]
+            process = mount.process
+            if process is None or not process.is_ready:
+                return  # in the middle of something: ask again
+            for fd in (*fds, process.channel.socket.fileno()):
+                os.set_inheritable(fd, True)
+            mounts.append(
+                {
+                    "kept": mount.kept,
+                    "state": mount.state,
+                    "pid": process.pid,
+                    "channel": process.channel.socket.fileno(),
+                    "current": mount is self._current,
+                }
+            )
+        os.environ[UPGRADE_VARIABLE] = json.dumps({"mounts": mounts, "refreshes": self._refreshes})
+        log.info("going over to the installed version")
+        os.execv(self._program[0], self._program)
+
+    def _adopt(self, inherited: dict[str, Any]) -> None:
+        self._refreshes = inherited["refreshes"]
+        for left in inherited["mounts"]:
+            end = socket.socket(fileno=left["channel"])
+            old = _Process(left["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
+            mount = _Mount(left["kept"], left["state"], None, [old])
+            for fd in (end.fileno(), *(fd for kept in mount.kept.values() for fd in kept)):
+                os.set_inheritable(fd, False)
+            self._mounts.append(mount)
+            if left["current"]:
+                self._current = mount
+        for mount in self._mounts:
+            self._start(mount, Role.UPGRADE)
+
+
+def _tell(process: _Process, message: Mapping[str, Any]) -> None:
+    try:
+        process.channel.send(message)
+    except OSError:
+        pass  # it has ended; the signal that says so is on its way
