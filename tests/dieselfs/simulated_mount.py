@@ -1,6 +1,6 @@
-"""A mount without a kernel: a fast path with the clock and the page cache that it would have, node memory as its books alone, readers.
+"""A mount without a kernel: a page cache with a filler that fills it, files that are watched, node memory as its books alone, readers.
 
-The follower and the readers of the plan are the real ones. The follower's steps are taken one by one, and what it asks for
+The prefetcher and the planned pages are the real ones. The prefetcher's steps are taken one by one, and what it asks for
 comes at once.
 """
 
@@ -9,196 +9,193 @@ from __future__ import annotations
 import os
 import random
 import select
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.errors import NoRoom
-from dieselfs.fuse.mount_readers import MountReaders
+from dieselfs.fuse.page_filler import MAX_FILLED_FILE_BYTES, Filled, Inodes
+from dieselfs.fuse.planned_pages import PlannedPages
+from dieselfs.fuse.statistics import FillStatistics
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.follower import Follower, Order, _Result
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot, number_of
 
-MAX_STORED = 512 << 10
-NOT_PLANNED = 0xFFFFFFFF
+
+class NamedSnapshot(MadeSnapshot):
+    """A made-up snapshot whose files' paths are their numbers."""
+
+    def path_of(self, inode: int) -> bytes:
+        return b"%d" % inode
+
+    def chunk_number(self, inode: int) -> int:
+        return int(self.columns.chunk[inode])
 
 
-class SimulatedFastPath:
-    """As `extension/plan.c` and `storing.c` have it."""
+class SimulatedEvents:
+    """Implements `progress_probes.Events`; `closed` is what the kernel does."""
 
-    def __init__(self, snapshot: MadeSnapshot) -> None:
-        self.snapshot = snapshot
-        self.pages: set[int] = set()
-        """Files in the page cache."""
-        self.in_memory: set[int] = set()
-        """Chunks that the fast path knows to be in node memory."""
-        self.unknown: set[int] = set()
-        """Files whose inodes the kernel does not know."""
-        self.stored_ever: list[int] = []
-        self.reads: list[int] = []
-        self.reads_of_stored: list[int] = []
-        self.reads_past_memory: list[int] = []
-        self.stored_order: list[int] = []
-        self.plans = self.cleared = 0
-        self.is_set = False
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK)
-        self._start_over()
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.limit = limit
+        self.is_full = False
+        self.fd = -1
+        self.most = 0
+        self.unwatchable: set[int] = set()
+        self._position_of: dict[int, int] = {}
+        self._closed: list[int] = []
 
-    def _start_over(self) -> None:
-        self.was_read: set[int] = set()
-        self.was_stored: set[int] = set()
-        self.residue: dict[int, set[int]] = {}
-        self.state: dict[int, str] = {}
-        self._ended: list[tuple[bytes, bool]] = []
-        self.low = self.high = self.off_plan = self._next = 0
+    def __len__(self) -> int:
+        return len(self._position_of)
 
-    def set_plan(self, epoch: int, order: Any, position_of: Any, sentinels: Any) -> None:
-        self.order = np.frombuffer(order, np.uint32)
-        self.position_of = np.frombuffer(position_of, np.uint32)
-        bits = np.unpackbits(np.frombuffer(sentinels, np.uint8), bitorder="little")
-        lengths = self.snapshot.columns.length
-        clocked = [
-            position
-            for position, inode in enumerate(self.order.tolist())
-            if self.position_of[inode] == position and lengths[inode]
-        ]
-        self.is_sentinel = set(np.flatnonzero(bits[: len(lengths)]).tolist())
-        self.is_sentinel |= {int(self.order[position]) for position in clocked[-1:]}
-        self.sentinels = [p for p in clocked if int(self.order[p]) in self.is_sentinel]
-        self._start_over()
-        self.is_set = True
-        self.plans += 1
-        self._move_on()
-
-    def clear_plan(self) -> None:
-        self.is_set = False
-        self.cleared += 1
-        self._start_over()
-
-    def store(self, chunk: bytes) -> bool:
-        number = number_of(ChunkId(bytes(chunk)))
-        if not self.is_set or number not in self.in_memory or number in self.state:
+    def watch(self, position: int, path: bytes) -> bool:
+        self.is_full = len(self) >= self.limit
+        inode = int(path)
+        if self.is_full or inode in self.unwatchable or inode in self._position_of:
             return False
-        lengths = self.snapshot.columns.length
-        went_well = True
-        for inode in self.snapshot.files_in_chunk(number):
-            position = int(self.position_of[inode])
-            to_come = position != NOT_PLANNED and position >= self.low
-            if not 0 < lengths[inode] <= MAX_STORED or not to_come or inode in self.was_read:
-                continue
-            if inode in self.is_sentinel:
-                self.residue.setdefault(number, set()).add(inode)
-            elif inode not in self.was_stored and inode in self.unknown:
-                went_well = False
-            elif inode not in self.was_stored:
-                self.was_stored.add(inode)
-                self.pages.add(inode)
-                self.stored_ever.append(inode)
-        if went_well:
-            self.state[number] = "stored"
-        self.stored_order.append(number)
-        self._ended.append((bytes(chunk), went_well))
+        self._position_of[inode] = position
+        self.most = max(self.most, len(self))
         return True
 
-    def stored(self) -> list[tuple[bytes, bool]]:
-        ended, self._ended = self._ended, []
-        return ended
+    def unwatch(self, position: int) -> None:
+        for inode, watched in list(self._position_of.items()):
+            if watched == position:
+                del self._position_of[inode]
 
-    def drop_residue(self, chunk: bytes) -> None:
-        self.residue.pop(number_of(ChunkId(bytes(chunk))), None)
+    def take(self) -> list[int]:
+        closed, self._closed = self._closed, []
+        return closed
 
-    def plan_progress(self) -> tuple[int, int, int]:
-        return (self.low, self.high, self.off_plan) if self.is_set else (0, 0, 0)
-
-    def advance(self, low: int) -> None:
-        assert self.is_set
-        assert 0 <= low <= len(self.order)
-        self.low = max(self.low, low)
-        self._move_on()
-
-    def plan_fd(self) -> int:
-        return self._fd
+    def clear(self) -> None:
+        self._position_of.clear()
+        self._closed.clear()
 
     def close(self) -> None:
-        os.close(self._fd)
+        self.clear()
+
+    def closed(self, inode: int) -> None:
+        position = self._position_of.pop(inode, None)
+        if position is not None:
+            self._closed.append(position)
+
+
+class SimulatedCache:
+    """The kernel's page cache, and a filler that fills it when it is asked for what it has filled."""
+
+    def __init__(self, snapshot: NamedSnapshot, events: SimulatedEvents, kind: str) -> None:
+        self.snapshot, self.events = snapshot, events
+        self.stages, self.opens_files = kind == "ranges", kind == "files"
+        self.pages: set[int] = set()
+        """Files that have pages of their own."""
+        self.staged: set[int] = set()
+        """Files in the blob's pages."""
+        self.in_memory: set[int] = set()
+        """Chunks in node memory."""
+        self.failing: set[int] = set()
+        """Files that can't be filled."""
+        self.fills: list[int] = []
+        self.reads: list[int] = []
+        """READs that readers caused."""
+        self.reads_past_memory: list[int] = []
+        self.was_read: set[int] = set()
+        self.dropped: list[int] = []
+        self.dropped_unread: list[int] = []
+        self.unstaged_unread: list[int] = []
+        self.closed = 0
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
+        self._to_fill: list[tuple[int, list[int]]] = []
+        self._to_drop: list[tuple[list[int], bool, Callable[[], None]]] = []
+
+    def fill(self, chunk: int, files: Inodes) -> None:
+        assert not self.closed
+        for inode in files.tolist():
+            assert 0 < self.snapshot.columns.length[inode] <= MAX_FILLED_FILE_BYTES
+            assert self.snapshot.chunk_number(inode) == chunk
+        self._to_fill.append((chunk, files.tolist()))
+        os.eventfd_write(self.wake_fd, 1)
+
+    def drop(
+        self, files: Inodes, then: Callable[[], None] = lambda: None, *, staged_only: bool = False
+    ) -> None:
+        self._to_drop.append((files.tolist(), staged_only, then))
+        os.eventfd_write(self.wake_fd, 1)
+
+    def take_filled(self) -> list[Filled]:
+        try:
+            os.eventfd_read(self.wake_fd)
+        except BlockingIOError:
+            pass
+        to_drop, self._to_drop = self._to_drop, []
+        for files, staged_only, then in to_drop:
+            self._drop(files, staged_only)
+            then()
+        to_fill, self._to_fill = self._to_fill, []
+        return [self._filled(chunk, files) for chunk, files in to_fill]
+
+    def statistics(self) -> FillStatistics:
+        return FillStatistics(len(self.fills))
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        self.take_filled()
+        self.closed += 1
+
+    def _filled(self, chunk: int, files: list[int]) -> Filled:
+        self.fills.append(chunk)
+        good = [inode for inode in files if inode not in self.failing]
+        (self.staged if self.stages else self.pages).update(good)
+        if self.opens_files:
+            for inode in good:
+                self.events.closed(inode)
+        return Filled(chunk, len(good) == len(files))
+
+    def _drop(self, files: list[int], staged_only: bool) -> None:
+        if self.stages:
+            lost = self.staged.intersection(files) - self.was_read
+            self.unstaged_unread += [inode for inode in lost if inode not in self.pages]
+            self.staged.difference_update(files)
+        if staged_only:
+            return
+        self.dropped += files
+        self.dropped_unread += [inode for inode in files if inode not in self.was_read]
+        self.pages.difference_update(files)
+        for inode in files:  # the helper opens and closes them
+            self.events.closed(inode)
 
     def read(self, inode: int) -> None:
-        """By a reader, who makes a READ only of what the page cache lacks."""
-        if inode in self.pages or not self.snapshot.columns.length[inode]:
-            return
-        chunk = int(self.snapshot.columns.chunk[inode])
-        self.reads.append(inode)
-        if chunk not in self.in_memory and inode not in self.residue.get(chunk, ()):
-            self.reads_past_memory.append(inode)
-        self.pages.add(inode)
-        if not self.is_set:
-            return
-        position = int(self.position_of[inode])
-        if position == NOT_PLANNED or position < self.low:
-            self.off_plan += 1
-            return
-        if inode in self.was_stored and inode not in self.was_read:
-            self.reads_of_stored.append(inode)
+        """By a reader, which makes a READ only of what the page cache lacks."""
+        if self.snapshot.columns.length[inode] and inode not in self.pages:
+            if inode not in self.staged:
+                self.reads.append(inode)
+                if self.snapshot.chunk_number(inode) not in self.in_memory:
+                    self.reads_past_memory.append(inode)
+                if self.stages:
+                    self.staged.add(inode)
+            self.pages.add(inode)
         self.was_read.add(inode)
-        self.high = max(self.high, position + 1)
-        self._move_on()
-
-    def _move_on(self) -> None:
-        while self._next < len(self.sentinels):
-            position = self.sentinels[self._next]
-            if position >= self.low:
-                if int(self.order[position]) not in self.was_read:
-                    return
-                self.low = position + 1
-            self._next += 1
-        self.low = len(self.order)
+        self.events.closed(inode)
 
     @property
     def bytes(self) -> int:
-        """In the page cache and copies of sentinels."""
         lengths = self.snapshot.columns.length
-        kept = {inode for inodes in self.residue.values() for inode in inodes}
-        return sum(int(lengths[inode]) for inode in self.pages | kept)
+        small = [*self.pages, *self.staged]
+        return sum(
+            int(lengths[inode]) for inode in small if lengths[inode] <= MAX_FILLED_FILE_BYTES
+        )
 
-
-@dataclass
-class SimulatedPages:
-    """Implements `KernelPages`."""
-
-    fast_path: SimulatedFastPath
-    dropped: list[int] = field(default_factory=list)
-    dropped_unread: list[int] = field(default_factory=list)
-    read: set[int] = field(default_factory=set)
-    looked_up: list[int] = field(default_factory=list)
-
-    def drop(self, paths: bytes) -> bool:
-        inodes = [int(path) for path in paths.split(b"\0")[:-1]]
-        self.dropped += inodes
-        self.dropped_unread += [inode for inode in inodes if inode not in self.read]
-        self.fast_path.pages.difference_update(inodes)
-        return True
-
-    def look_up(self, paths: bytes) -> bool:
-        inodes = [int(path) for path in paths.split(b"\0")[:-1]]
-        self.looked_up += inodes
-        self.fast_path.unknown.difference_update(inodes)
-        return True
+    def release(self) -> None:
+        os.close(self.wake_fd)
 
 
 class SimulatedMemory:
     """Node memory that evicts what is used last, and never for what is used later than that."""
 
-    def __init__(self, fast_path: SimulatedFastPath, budget_bytes: int) -> None:
+    def __init__(self, cache: SimulatedCache, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.fetched: list[int] = []
         """From the store."""
         self.failing: set[int] = set()
-        self._fast_path = fast_path
+        self._cache = cache
         self._bytes: dict[int, int] = {}
         self._expected: list[int] = []
         self._used = 0
@@ -226,7 +223,7 @@ class SimulatedMemory:
             self._evict(last)
         self.fetched.append(number)
         self._bytes[number] = chunk.payload_bytes
-        self._fast_path.in_memory.add(number)
+        self._cache.in_memory.add(number)
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         self._expected, self._used = [number_of(chunk) for chunk in chunks], 0
@@ -243,22 +240,29 @@ class SimulatedMemory:
 
     def _evict(self, number: int) -> None:
         del self._bytes[number]
-        self._fast_path.in_memory.discard(number)
+        self._cache.in_memory.discard(number)
 
 
 class SimulatedMount:
-    def __init__(self, snapshot: MadeSnapshot, budget_bytes: int, inodes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        snapshot: NamedSnapshot,
+        budget_bytes: int,
+        inodes: Sequence[int],
+        kind: str = "stores",
+        watches: int = 1 << 30,
+    ) -> None:
+        """`kind`: how the filler fills, by ranges of a blob, by files that it opens, or by stores."""
         self.snapshot, self.budget_bytes = snapshot, budget_bytes
-        self.fast_path = SimulatedFastPath(snapshot)
-        self.pages = SimulatedPages(self.fast_path)
-        self.memory = SimulatedMemory(self.fast_path, budget_bytes)
+        self.events = SimulatedEvents(watches)
+        self.cache = SimulatedCache(snapshot, self.events, kind)
+        self.memory = SimulatedMemory(self.cache, budget_bytes)
         self.now = 0.0
         self.ticks: list[int] = []
-        self.readers = MountReaders(
-            cast(Any, self.fast_path),
-            self.pages,
+        self.pages = PlannedPages(
+            self.cache,
+            self.events,
             snapshot.as_snapshot(),
-            1,
             budget_bytes=lambda: self.budget_bytes,
             set_node_memory=self.memory.set_budget,
             tick=self.ticks.append,
@@ -266,7 +270,7 @@ class SimulatedMount:
         order = self.order(inodes)
         self.follower = Follower(
             self.memory,
-            self.readers,
+            self.pages,
             snapshot.chunk,
             lambda: self.budget_bytes,
             order,
@@ -285,31 +289,33 @@ class SimulatedMount:
         self.follower.follow_on(self.order(inodes))
         self.follower.go_on()
         self.settle()
-        self.pages.read.clear()
+        self.cache.was_read.clear()
 
     def settle(self) -> None:
-        """Until the follower has nothing more to do."""
+        """Until the prefetcher has nothing more to do."""
         for _ in range(4):
             self.step()
 
     def step(self) -> None:
-        """All that the follower does until it waits for something new."""
+        """All that the prefetcher does until it waits for something new."""
         self.now += 0.1
         while True:
             self.follower._clear_wake()
             self.follower._step()
             while not self.follower._tasks.empty():
                 self._fetch()
-            deadline = time.monotonic() + 10
-            while self.readers._pages.is_busy:
-                assert time.monotonic() < deadline
-                time.sleep(0)
             if not self._is_woken():
                 break
-        self.most_bytes = max(self.most_bytes, self.memory.bytes + self.fast_path.bytes)
+        self.most_bytes = max(self.most_bytes, self.memory.bytes + self.cache.bytes)
+
+    @property
+    def probes(self) -> list[int]:
+        """The files that tell the progress of this order."""
+        order = self.pages._order
+        return [int(order[position]) for position in self.pages._probes.positions]
 
     def _is_woken(self) -> bool:
-        return any(select.select([self.follower._wake_fd, self.readers._pages.fd], [], [], 0))
+        return any(select.select([self.follower._wake_fd, *self.pages.wake_fds()], [], [], 0))
 
     def _fetch(self) -> None:
         task = self.follower._tasks.get()
@@ -323,8 +329,7 @@ class SimulatedMount:
         self.follower._wake()
 
     def read(self, inode: int) -> None:
-        self.fast_path.read(inode)
-        self.pages.read.add(inode)
+        self.cache.read(inode)
 
     def read_in_batches(
         self, inodes: Sequence[int], readers: int, batch: int, seed: int, steps_every: int = 8
@@ -351,6 +356,6 @@ class SimulatedMount:
                 self.step()
 
     def close(self) -> None:
-        self.readers.close()
+        self.pages.close()
         self.follower.close()
-        self.fast_path.close()
+        self.cache.release()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import FILE_SYSTEM_TYPE, MountEntry, MountState, ask
+from dieselfs.fuse.mount_table import FUSE_TYPE, MountEntry, MountState, ask
 
 SOUND = {"dataset": "pets", "generation": 3, "snapshot": "3-ab", "mounted": "now", "pid": 7}
 
@@ -13,7 +13,7 @@ SOUND = {"dataset": "pets", "generation": 3, "snapshot": "3-ab", "mounted": "now
 def answer(mountpoint: Path, document: bytes) -> MountState:
     (mountpoint / ".dieselfs").mkdir()
     (mountpoint / ".dieselfs/dataset.json").write_bytes(document)
-    [info] = ask([MountEntry(mountpoint, FILE_SYSTEM_TYPE, "dieselfs:pets@3-ab")], 10.0)
+    [info] = ask([MountEntry(mountpoint, FUSE_TYPE, "dieselfs:pets@3-ab")], 10.0)
     return info.state
 
 

@@ -1,17 +1,15 @@
 """How far readers are, by the READs that Python answers."""
 
+import threading
 from typing import cast
 
 import numpy as np
-import pytest
 
-from dieselfs.fuse.inodes import kernel_inode
 from dieselfs.fuse.request_readers import RequestReaders
 from dieselfs.plan.chunk_uses import ChunkUses
 from metadata.snapshot import Snapshot
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot
 
-EPOCH = 2
 CHUNKS, IN_CHUNK, SIZE = 10, 10, 100
 BUDGET = 3 * IN_CHUNK * SIZE
 FILES = CHUNKS * IN_CHUNK
@@ -23,14 +21,14 @@ class Reading:
     def __init__(self, left_out: int = 0) -> None:
         self.ticks: list[int] = []
         snapshot = cast(Snapshot, MadeSnapshot([[SIZE] * IN_CHUNK] * CHUNKS))
-        self.readers = RequestReaders(EPOCH, FILES, BUDGET, self.ticks.append)
+        self.readers = RequestReaders(FILES, BUDGET, self.ticks.append)
         self.order = np.arange(left_out, FILES, dtype=np.uint32)
         self.uses = ChunkUses.of(snapshot, self.order)
         self.readers.begin(self.order, self.uses)
 
-    def read(self, *files: int, epoch: int = EPOCH) -> int:
+    def read(self, *files: int) -> int:
         for file in files:
-            self.readers.note_read(kernel_inode(epoch, file))
+            self.readers.note_read(file)
         return self.readers.position()
 
 
@@ -64,9 +62,23 @@ def test_readers_whose_pages_the_kernel_had_are_followed_where_they_are_seen_aga
     assert reading.read(63, 64) == 65
 
 
-@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH + 1])
-def test_reads_of_another_snapshot_are_none_of_theirs(epoch: int) -> None:
-    assert Reading().read(0, 1, FILES + 1000, epoch=epoch) == 0
+def test_reads_before_an_order_is_known_are_nothing() -> None:
+    readers = RequestReaders(FILES, BUDGET, lambda position: None)
+    readers.note_read(5)
+    assert readers.position() == 0
+
+
+def test_threads_that_answer_side_by_side_never_lead_back() -> None:
+    reading = Reading()
+    threads = [
+        threading.Thread(target=lambda n=n: [reading.readers.note_read(f) for f in range(n, 80, 4)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert reading.read() == 80
 
 
 def test_files_that_are_in_no_plan_move_nothing() -> None:

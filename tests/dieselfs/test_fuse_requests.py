@@ -7,7 +7,7 @@ import pyfuse3
 import pytest
 
 from chunkstore.errors import Corrupt, Denied, NotFound, Unavailable
-from dieselfs.fuse.errnos import errno_of
+from dieselfs.fuse.errnos import RequestRefused, errno_of
 from dieselfs.fuse.requests import request
 from metadata.errors import MetadataError, PathConflict, PathNotFound, SnapshotRefused
 
@@ -70,4 +70,13 @@ async def test_a_reply_that_is_an_errno_is_not_logged(caplog: pytest.LogCaptureF
     with pytest.raises(pyfuse3.FUSEError) as raised:
         await Handlers().read(42, pyfuse3.FUSEError(errno.ENOENT))
     assert raised.value.errno == errno.ENOENT
+    assert caplog.records == []
+
+
+async def test_a_refusal_becomes_its_errno_and_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(pyfuse3.FUSEError) as raised:
+        await Handlers().read(42, RequestRefused(errno.ESTALE))
+    assert raised.value.errno == errno.ESTALE == errno_of(RequestRefused(errno.ESTALE))
     assert caplog.records == []

@@ -16,7 +16,7 @@ from typing import Any
 
 from chunkstore.group_commit import GroupCommit
 from dieselfs import assembly
-from dieselfs.cli import run
+from dieselfs.cli import run_dlcmd
 from dieselfs.packing.request import PackProgress
 from metadata.kv.redis_server import RedisServerStore
 from tests.faults.killed_calls import KilledIndex, KilledStore, KillPoint, SharedCounts, Trap
@@ -119,7 +119,7 @@ def start_dlcmd(
         if group_bytes is not None:
             defaults: Any = GroupCommit.__init__.__kwdefaults__
             defaults["group_bytes"] = group_bytes
-        return run(arguments)
+        return run_dlcmd(arguments)
 
     return Running(folder, work)
 

@@ -134,17 +134,38 @@ class Served:
         document: dict[str, Any] = json.loads((self.path / ".dieselfs/stats.json").read_text())
         return document
 
+    def statistics_or_none(self) -> dict[str, Any] | None:
+        """None while one server follows another."""
+        try:
+            return self.statistics()
+        except (OSError, ValueError):
+            return None
+
+    def servers(self) -> list[int]:
+        """The processes that its supervisor, which must be alive, has started and that serve."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        return [int(child) for child in children]
+
+    def kill(self) -> None:
+        """SIGKILL of the supervisor, then of its servers: nobody serves any more."""
+        servers = self.servers()
+        for pid in (self.pid, *servers):
+            os.kill(pid, signal.SIGKILL)
+
     def end(self) -> None:
         if is_alive(self.pid):
-            os.kill(self.pid, signal.SIGCONT)
+            for pid in self.servers():
+                os.kill(pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGTERM)
         eventually(lambda: not is_alive(self.pid), f"the end of daemon {self.pid}")
         while entry_at(self.path) is not None:
             subprocess.run(["umount", "-l", self.path], check=False)
 
     def resources(self) -> tuple[int, int]:
-        """(descriptors, threads) of the daemon."""
-        process = Path("/proc", str(self.pid))
+        """(descriptors, threads) of the server."""
+        eventually(self.servers, "a server")  # another one may be about to follow
+        server = self.servers()[0]
+        process = Path("/proc", str(server))
         return len(list((process / "fd").iterdir())), len(list((process / "task").iterdir()))
 
 

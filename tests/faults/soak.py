@@ -47,7 +47,7 @@ class Sampled:
 
     def take(self, mount: Served) -> None:
         descriptors, threads = mount.resources()
-        status = Path(f"/proc/{mount.pid}/status").read_text()
+        status = Path(f"/proc/{mount.servers()[0]}/status").read_text()
         [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("RssAnon")]
         self.descriptors.append(descriptors)
         self.threads.append(threads)
@@ -111,12 +111,11 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
                 # The store was out: somebody watches, and is told.
                 assert any(what in done.stderr for what in SAID_OF_AN_OUTAGE), done.stderr
                 return
-            served = Served(other, json.loads(done.stdout)["pid"], Path("/dev/null"))
-            try:
+            try:  # it shares the server of the other mount, if that has the same options
                 for path in chance.sample(FILES, 20):
                     assert (other / path).read_bytes() == content(path, SIZE)
             finally:
-                served.end()
+                assert place.dlcmd("umount", "--lazy", other).returncode == 0
 
         other = folder / "other"
         other.mkdir()
@@ -155,8 +154,8 @@ def soak(folder: Path, seconds: float) -> dict[str, Any]:
         assert last <= 1.1 * first + slack, (
             f"{name}: {first} in the first third, {last} in the last"
         )
-    accounted = sum(count for name, count in found.items() if name.startswith("reads of "))
-    assert found["reads"] == accounted, found
+    # One READ of a blob may be many ranges of files, so sums of them say nothing: no READ was refused.
+    assert found["reads of refused"] == 0, found
     return found
 
 

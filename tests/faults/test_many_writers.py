@@ -13,7 +13,7 @@ import pytest
 
 from chunkstore.chunk_format import KIND_DELETION, KIND_FILE
 from dieselfs.assembly import open_index, open_store
-from dieselfs.cli import run
+from dieselfs.cli import run_dlcmd
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.client import Client
 from dieselfs.dataset import Dataset
@@ -65,7 +65,9 @@ def put_with_dlcmd(places: Places, number: int, told: Path) -> int:
         for path, text in {**own, **shared}.items():
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             (source / path).write_text(text)
-        if code := run(["put", *places.flags, "-j", "1", "--quiet", f"{source}/", places.name]):
+        if code := run_dlcmd(
+            ["put", *places.flags, "-j", "1", "--quiet", f"{source}/", places.name]
+        ):
             return code
         with open(told, "a") as promises:
             print(json.dumps(own), file=promises, flush=True)

@@ -69,7 +69,8 @@ def snapshot(place: Place) -> Iterator[Snapshot]:
 @pytest.fixture(scope="module")
 def shared(place: Place, snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:  # fmt: skip
     mountpoint = tmp_path_factory.mktemp("mount") / "mnt"
-    with place.mounted(mountpoint, "--store-ahead", "0") as mount:
+    # Before EROFS the kernel reads ahead into the neighbours in the blob: which reads wait is not known then.
+    with place.mounted(mountpoint, "--store-ahead", "0", "--front", "fuse") as mount:
         yield Bench(place, snapshot, mount)
 
 
@@ -309,7 +310,7 @@ def is_reading(process: subprocess.Popen[bytes]) -> bool:
     "unmounting while readers wait for a store that is out, or hangs, and a plan fetches ahead",
     promise="the mount is gone, readers get an error",
     bound_s=5.0 + 1.0,
-    check="dieselfs.fuse.mount:_end_on_signal=none",
+    check="dieselfs.fuse.mount:_Server._end=none",
 )
 def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, mode: str) -> None:  # fmt: skip
     options = (
@@ -340,16 +341,16 @@ def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measur
             set_mode(place.folder, "ok")
 
 
-@pytest.mark.parametrize("options", [(), ("--plain",)], ids=["fast", "plain"])
+@pytest.mark.parametrize("front", ["erofs", "fuse"])
 @fault_case(
     "umount while the store is out, of a mount whose readers were killed as they waited for it",
     promise="the mount is gone at once, and the daemon with all that it holds soon after",
     bound_s=5.0 + 1.0,
-    check="dieselfs.fuse.connection:_descriptor=none",
+    check="dieselfs.fuse.blob_server:BlobServer._release=none",
 )
-def test_umount_after_readers_that_waited(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, options: tuple[str, ...]) -> None:  # fmt: skip
-    task = f"left-{os.getpid()}-{len(options)}"
-    with place.mounted(tmp_path / "mnt", "--task", task, *options) as mount:
+def test_umount_after_readers_that_waited(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, front: str) -> None:  # fmt: skip
+    task = f"left-{os.getpid()}-{front}"
+    with place.mounted(tmp_path / "mnt", "--task", task, "--front", front) as mount:
         set_mode(place.folder, "out")
         try:
             with readers(mount.path, tmp_path / "readers", 2, FILES):

@@ -49,8 +49,7 @@ def is_told_who_uses_a_mount(packed: PackedDataset, folder: Path) -> None:
 
 def mounts_again_after_the_daemon_was_killed(packed: PackedDataset, folder: Path) -> None:
     first = start(packed, folder)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait_until_ended()
+    first.kill()
     try:
         with mounted(packed, folder) as second:
             assert (second.path / "d0" / "0").read_bytes() == random_bytes(2000)

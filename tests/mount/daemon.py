@@ -1,15 +1,20 @@
 """A mount's daemon for tests: `python -m tests.mount.daemon SNAPSHOT STORE MOUNTPOINT [options]`.
 
-Its source fails as the file given by --faults says at the time of each read: empty for no fault, else
-corrupt, unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck. On SIGUSR1 it takes the snapshot whose path is in the file given by
---next, if there is one. Its fast path can be driven over the socket given by --remote (`tests.mount.remote_fast_path`).
+It is a supervisor and its servers, as `dlcmd mount --foreground` is. The servers' source fails as the file given by --faults says at the time of each
+read: empty for no fault, else corrupt, unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
+On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On SIGUSR2 the same program starts again.
+The file given by --startup says what becomes of a server that starts: `fails` or `killed`; empty for nothing.
 """
 
 import argparse
+import errno
 import logging
 import os
+import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +24,15 @@ from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.ending import Ending
 from dieselfs.errors import DieselFSError
-from dieselfs.fuse.mount import MountOptions, run_mount
-from dieselfs.fuse.refresh import NewerSnapshot
+from dieselfs.fuse import erofs_front, front_choice
+from dieselfs.fuse.mount import MountOptions, Observed, check_mountable, run_mount
+from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
 from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.shuffle import parse_parameters
+from metadata import kernel_image_file
+from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
-from tests.mount import remote_fast_path
 
 ERRORS = {"corrupt": Corrupt, "unavailable": Unavailable, "missing": NotFound}
 
@@ -53,10 +60,9 @@ class HangingSource:
 class FaultySource:
     """A `CachedSource` over another that fails on demand, also where the other has the bytes."""
 
-    def __init__(self, source: NodeMemory, faults: Path, remote: Path | None = None) -> None:
+    def __init__(self, source: NodeMemory, faults: Path) -> None:
         self._source = source
         self._faults = faults
-        self._remote = remote
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         fault = self._faults.read_text()
@@ -79,26 +85,14 @@ class FaultySource:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def observe(self, observer: Any) -> None:
-        if self._remote is not None:
-            observer = remote_fast_path.serve(self._remote, observer, self._source)
-        self._source.observe(observer)
 
-
-def newer_in(file: Path | None) -> NewerSnapshot:
-    def newer(shown: Snapshot) -> Snapshot | None:
-        return Snapshot.open(file.read_text()) if file is not None and file.exists() else None
-
-    return newer
-
-
-def main() -> int:
+def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("snapshot", type=Path)
     parser.add_argument("store", type=Path)
     parser.add_argument("mountpoint", type=Path)
     parser.add_argument("--faults", type=Path)
-    parser.add_argument("--remote", type=Path)
+    parser.add_argument("--startup", type=Path)
     parser.add_argument("--next", type=Path)
     parser.add_argument("--cache-bytes", type=int, default=256 << 20)
     parser.add_argument("--eviction", default="lru")
@@ -108,12 +102,15 @@ def main() -> int:
     parser.add_argument("--uid", type=int)
     parser.add_argument("--gid", type=int)
     parser.add_argument("--nonempty", action="store_true")
-    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--front", default="auto")
+    parser.add_argument("--blob-cache", default="auto")
+    parser.add_argument("--broken", default="", help="see `break_fronts`")
     parser.add_argument("--store-ahead-bytes", type=int)
-    chosen = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    task = TaskFolder.at(chosen.task)
-    options = MountOptions(
+    return parser.parse_args()
+
+
+def options_of(chosen: argparse.Namespace, task: TaskFolder) -> MountOptions:
+    return MountOptions(
         chosen.mountpoint,
         task_folder=task.path,
         memory_bytes=chosen.cache_bytes,
@@ -123,29 +120,115 @@ def main() -> int:
         uid=chosen.uid,
         gid=chosen.gid,
         nonempty=chosen.nonempty,
-        plain=chosen.plain,
+        front=chosen.front,
+        blob_cache=chosen.blob_cache,
         store_ahead_bytes=chosen.store_ahead_bytes,
     )
+
+
+def snapshot_for(chosen: argparse.Namespace, handed: Handed) -> Snapshot | None:
+    """What a server is to serve; None if it is to show another one and there is none."""
+    shown = Snapshot.open(handed.state.get("snapshot") or chosen.snapshot)
+    if handed.role is not Role.REFRESH:
+        return shown
+    with shown:
+        try:
+            if chosen.next is None or not chosen.next.exists():
+                logging.info("snapshot %s is the newest", shown.id)
+                handed.refused(None)
+                return None
+            path = chosen.next.read_text()
+            Snapshot.verify(Path(path))
+            found = Snapshot.open(path)
+            if found.dataset != shown.dataset:
+                raise SnapshotRefused(f"snapshot {found.id} is of another dataset")
+        except (OSError, SnapshotRefused) as error:
+            logging.error("not refreshed: %s", error)
+            handed.refused(str(error))
+            return None
+    return found
+
+
+def refuse(number: int) -> Callable[..., Any]:
+    def refused(*arguments: object, **keywords: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return refused
+
+
+def break_fronts(what: str) -> None:
+    """Let this process meet what other machines lack."""
+    if what == "no-erofs":
+        front_choice._knows_erofs = front_choice._load_erofs = lambda: False
+    elif what == "no-capability":
+        front_choice._has_sys_admin = lambda: False
+    elif what in ("old-kernel", "older-kernel"):
+        version = (5, 19, 0) if what == "old-kernel" else (5, 4, 0)
+        front_choice.kernel_version = lambda release: version
+    elif what == "no-files":
+        erofs_front.mount_image = refuse(errno.ENOTBLK)
+    elif what == "refused":
+        erofs_front.mount_image = erofs_front.mount_image_over_loop = refuse(errno.EPERM)
+    elif what == "disk-full":
+        kernel_image_file.write_kernel_image = refuse(errno.ENOSPC)
+    elif what == "not-shown":
+        shown = erofs_front.show
+
+        def show(mount: int, control: int | None, *rest: Any) -> None:
+            if control is not None:
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+            shown(mount, control, *rest)
+
+        erofs_front.show = show
+
+
+def serve(chosen: argparse.Namespace, handed: Handed) -> int:
+    """One server, in a process of its own."""
+    break_fronts(chosen.broken)
+    startup = chosen.startup.read_text() if chosen.startup else ""
+    if startup == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     try:
-        with Snapshot.open(chosen.snapshot) as snapshot:
-            reader: ChunkSource = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
-            if chosen.faults:
-                reader = HangingSource(reader, chosen.faults)
-            memory = NodeMemory.open(
-                task, reader, budget_bytes=chosen.cache_bytes, policy=chosen.eviction, lead=True
-            )
-            source = memory
-            if chosen.faults:
-                source = FaultySource(memory, chosen.faults, chosen.remote)
-            ending = Ending(forced=True)
-            try:
-                run_mount(snapshot, source, options, newer=newer_in(chosen.next), ending=ending)
-            finally:
-                memory.close(ending.left_s(CLOSE_S))
+        if startup == "fails":
+            raise DieselFSError("this server cannot start, because the test says so")
+        run_server(chosen, handed)
     except DieselFSError as error:
         print(f"dlcmd: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def run_server(chosen: argparse.Namespace, handed: Handed) -> None:
+    snapshot = snapshot_for(chosen, handed)
+    if snapshot is None:
+        return
+    task = TaskFolder.at(chosen.task)
+    with snapshot:
+        reader: ChunkSource = ChunkReader(LocalDirectory(chosen.store), snapshot.dataset)
+        if chosen.faults:
+            reader = HangingSource(reader, chosen.faults)
+        memory = NodeMemory.open(
+            task, reader, budget_bytes=chosen.cache_bytes, policy=chosen.eviction, lead=True
+        )
+        source: Any = FaultySource(memory, chosen.faults) if chosen.faults else memory
+        ending = Ending(forced=True)
+        try:
+            run_mount(snapshot, source, options_of(chosen, task), handed, Observed(), ending)
+        finally:
+            memory.close(ending.left_s(CLOSE_S))
+
+
+def main() -> int:
+    chosen = parsed()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
+    if UPGRADE_VARIABLE not in os.environ:
+        try:
+            check_mountable(options_of(chosen, TaskFolder.at(chosen.task)))
+        except DieselFSError as error:
+            print(f"dlcmd: {error}", file=sys.stderr)
+            return 1
+    program = [sys.executable, "-m", "tests.mount.daemon", *sys.argv[1:]]
+    return Supervisor(partial(serve, chosen), program).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Mounts for tests: started as a user's are, and surely gone afterwards.
 
-The environment variable `KIND` says how they are made, and `start` fails if they are not: `fast`, the default, or without the
-fast path, for one of the reasons there are. The fixture `kind` runs the tests with the first two.
+The environment variable `KIND` names their front, and `start` fails if they get another one: `erofs`, the default for root,
+`erofs-loop` or `fuse`. The fixture `kind` runs tests over several of them.
 """
 
 import json
@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,18 +22,25 @@ from dieselfs.fuse.mount_table import entry_at
 from dieselfs.fuse.mountpoint import unmount
 from tests.mount.packing import PackedDataset
 
-KIND = "DIESELFS_TEST_MOUNT"
-BEFORE_THE_DAEMON = {
-    "fast": "",
-    "plain": "sys.argv.append('--plain')",
-    "unbuilt": "sys.modules['dieselfs.fuse._fast_path'] = None",  # imports of it fail
-    "too late": "import pyfuse3",
-}
+KIND = "DIESELFS_TEST_FRONT"
 PATIENCE_S = 60.0  # machines that run tests stall for many seconds
+
+both_fronts = pytest.mark.parametrize("kind", ["erofs", "fuse"], indirect=True)
 
 needs_fuse = pytest.mark.skipif(
     os.geteuid() == 0 and not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse"
 )
+
+
+def walked(top: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """`os.walk`, without the control directory, which EROFS lists as something that is no directory."""
+    for at, directories, files in os.walk(top):
+        yield Path(at), directories, [name for name in files if name != ".dieselfs"]
+
+
+def names_in(directory: Path | int) -> list[str]:
+    """`os.listdir`, without the control directory."""
+    return [name for name in os.listdir(directory) if name != ".dieselfs"]
 
 
 def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -65,8 +72,50 @@ class Mount:
         return self.log_file.read_text()
 
     def statistics(self) -> dict[str, Any]:
-        """What the mount counts. Asking makes a few requests itself."""
+        """What the mount counts."""
         return self.control("stats.json")
+
+    @property
+    def server_pid(self) -> int:
+        """The process that serves now."""
+        pid: int = self.control("dataset.json")["server_pid"]
+        return pid
+
+    def servers(self) -> list[int]:
+        """The processes that serve or have served and are not gone yet; also those whose supervisor was killed."""
+        mark = os.fsencode(self.faults)
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if mark in words and int(process.name) not in (self.pid, os.getpid()):
+                found.append(int(process.name))
+        return found
+
+    def kill_server(self) -> int:
+        """SIGKILL; the process that serves afterwards."""
+        killed = self.server_pid
+        os.kill(killed, signal.SIGKILL)
+        return self.await_server_after(killed)
+
+    def await_server_after(self, before: int) -> int:
+        def serving() -> int:
+            try:
+                return self.server_pid
+            except (OSError, ValueError):  # while one follows the other
+                return before
+
+        eventually(lambda: serving() != before, "another server")
+        return self.server_pid
+
+    def kill(self) -> None:
+        """SIGKILL of the supervisor, then of its servers: nobody serves any more."""
+        servers = self.servers()
+        for pid in (self.pid, *servers):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(map(is_alive, (self.pid, *servers))), "the end of all servers")
 
     def fail_with(self, fault: str) -> None:
         """Let reads that reach the daemon fail from now on; '' ends it."""
@@ -82,13 +131,23 @@ class Mount:
     def attempt_refresh(self, snapshot: Path) -> str | None:
         """Tell the daemon to take a snapshot, and wait until it has, or until it says why not."""
         self.next.write_text(str(snapshot))
-        attempts = self.control("refresh.json")["attempts"]
+        attempts = self._refreshes()["attempts"]
         os.kill(self.pid, signal.SIGUSR1)
-        eventually(
-            lambda: self.control("refresh.json")["attempts"] > attempts, "the end of a refresh"
-        )
-        error: str | None = self.control("refresh.json")["error"]
+        eventually(lambda: self._refreshes()["attempts"] > attempts, "the end of a refresh")
+        error: str | None = self._refreshes()["error"]
         return error
+
+    def _refreshes(self) -> dict[str, Any]:
+        """`refresh.json`; while one server follows another there may be none for a moment."""
+        found: list[dict[str, Any]] = []
+
+        def read() -> bool:
+            with suppress(OSError, ValueError):
+                found.append(self.control("refresh.json"))
+            return bool(found)
+
+        eventually(read, "an answer")
+        return found[0]
 
     def refresh(self, snapshot: Path) -> None:
         assert self.attempt_refresh(snapshot) is None
@@ -98,34 +157,31 @@ class Mount:
 
 
 def kind_of_mount() -> str:
-    return os.environ.get(KIND, "fast")
+    return os.environ.get(KIND) or ("erofs" if os.geteuid() == 0 else "fuse")
 
 
 def daemon_command(packed: PackedDataset, mountpoint: Path, *options: str) -> list[str]:
-    program = f"""
-import runpy, sys
-{BEFORE_THE_DAEMON[kind_of_mount()]}
-runpy.run_module("tests.mount.daemon", run_name="__main__", alter_sys=True)
-"""
     arguments = [str(packed.snapshot), str(packed.store), str(mountpoint), *options]
-    return [sys.executable, "-c", program, *arguments]
+    front = [] if "--front" in options else ["--front", kind_of_mount()]
+    return [sys.executable, "-m", "tests.mount.daemon", *arguments, *front]
 
 
 def start(packed: PackedDataset, folder: Path, *options: str) -> Mount:
     mountpoint = folder / "mnt"
     mountpoint.mkdir(parents=True, exist_ok=True)
-    faults = folder / "faults"
-    faults.write_text("")
+    faults, startup = folder / "faults", folder / "startup"
+    for file in (faults, startup):
+        file.write_text("")
     log_file = folder / "daemon.log"
     following = folder / "next"
-    files = ["--faults", str(faults), "--next", str(following)]
+    files = ["--faults", str(faults), "--startup", str(startup), "--next", str(following)]
     command = daemon_command(packed, mountpoint, *files, *options)
     pid = start_in_background(command, mountpoint, log_file=log_file, timeout_s=PATIENCE_S)
     mount = Mount(mountpoint, pid, log_file, faults, following)
-    found = mount.statistics()["fast_path"]
-    if found["active"] != (kind_of_mount() == "fast"):
+    found = mount.statistics()["front"]
+    if "--front" not in options and found["kind"] != kind_of_mount():
         end(mount)
-        pytest.fail(f"a {kind_of_mount()} mount was wanted, but its fast path is {found}")
+        pytest.fail(f"{kind_of_mount()} was wanted as the front, not {found}")
     return mount
 
 
@@ -139,8 +195,11 @@ def mounted(packed: PackedDataset, folder: Path, *options: str) -> Iterator[Moun
 
 
 def end(mount: Mount) -> None:
+    """Whatever has become of it: its processes are gone then, and the mountpoint is free."""
+    servers = mount.servers()
     if is_alive(mount.pid):
         os.kill(mount.pid, signal.SIGTERM)
         mount.wait_until_ended()
     while entry_at(mount.path) is not None:
         unmount(mount.path, lazy=True)
+    eventually(lambda: not any(map(is_alive, servers)), f"end of servers {servers}")

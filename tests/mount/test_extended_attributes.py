@@ -1,4 +1,4 @@
-"""getxattr, listxattr: where a file lies and what its content hashes to."""
+"""getxattr, listxattr: before EROFS there are none; with FUSE, where a file lies and what its content hashes to."""
 
 import errno
 import os
@@ -7,10 +7,13 @@ import pytest
 import xxhash
 
 from metadata.snapshot import Snapshot
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, both_fronts
 from tests.mount.packing import PackedDataset
 
+fuse = pytest.mark.parametrize("kind", ["fuse"], indirect=True)
 
+
+@fuse
 def test_a_file_names_its_chunk_and_its_hash(sample: PackedDataset, sample_mount: Mount) -> None:
     path = sample_mount.path / "sizes" / "5000000"
     assert sorted(os.listxattr(path)) == ["user.dieselfs.chunk", "user.dieselfs.xxh3"]
@@ -23,16 +26,26 @@ def test_a_file_names_its_chunk_and_its_hash(sample: PackedDataset, sample_mount
     assert os.getxattr(path, "user.dieselfs.chunk").decode() == chunk
 
 
+@fuse
 def test_an_empty_file_has_them_too(sample_mount: Mount) -> None:
     path = sample_mount.path / "sizes" / "0"
     assert os.getxattr(path, "user.dieselfs.xxh3").decode() == xxhash.xxh3_64_hexdigest(b"")
 
 
+@both_fronts
+def test_erofs_has_none(kind: str, sample_mount: Mount) -> None:
+    path = sample_mount.path / "sizes" / "5000000"
+    if kind != "fuse":
+        assert os.listxattr(path) == []
+
+
+@both_fronts
 @pytest.mark.parametrize("name", ["empty", ".dieselfs", ".dieselfs/stats.json", ""])
 def test_directories_and_control_files_have_none(sample_mount: Mount, name: str) -> None:
     assert os.listxattr(sample_mount.path / name) == []
 
 
+@both_fronts
 @pytest.mark.parametrize(
     ("attribute", "number"),
     [
@@ -45,7 +58,11 @@ def test_directories_and_control_files_have_none(sample_mount: Mount, name: str)
     ],
 )
 @pytest.mark.parametrize("name", ["nanoseconds", "empty", ".dieselfs/stats.json"])
-def test_other_attributes(sample_mount: Mount, name: str, attribute: str, number: int) -> None:
+def test_other_attributes(
+    kind: str, sample_mount: Mount, name: str, attribute: str, number: int
+) -> None:
+    if kind != "fuse" and not name.startswith(".dieselfs"):
+        number = errno.ENODATA
     with pytest.raises(OSError) as raised:
         os.getxattr(sample_mount.path / name, attribute)
     assert raised.value.errno == number

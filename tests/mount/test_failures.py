@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, both_fronts
 from tests.mount.packing import random_bytes
+
+pytestmark = both_fronts
 
 
 def errno_of_read(path: Path) -> int | None:
@@ -39,15 +41,19 @@ def test_a_failing_read_is_eio_until_the_source_recovers(
     assert path.read_bytes() == random_bytes(3_000_000)
 
 
-def test_each_failure_is_logged_once(small_mount: Mount) -> None:
+def test_each_failure_is_logged_once(kind: str, small_mount: Mount) -> None:
     small_mount.fail_with("corrupt")
-    fd = os.open(small_mount.path / "d0" / "0", os.O_RDONLY | os.O_DIRECT)
+    flags = os.O_DIRECT if kind == "fuse" else 0
+    fd = os.open(small_mount.path / "d0" / "0", os.O_RDONLY | flags)
     try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead, which would fail before
         with pytest.raises(OSError):
             os.pread(fd, 4096, 0)
     finally:
         os.close(fd)
-    assert small_mount.log.count("because the test says so") == 1
+    # EROFS and the blob below it have a readahead each, after whose failure they try the page itself.
+    most = 1 if kind == "fuse" else 4
+    assert 1 <= small_mount.log.count("because the test says so") <= most
 
 
 def test_what_needs_no_bytes_goes_on_while_the_store_is_away(small_mount: Mount) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounting import Mount
+from tests.mount.mounting import Mount, both_fronts
+
+pytestmark = both_fronts
 
 
 def errno_of_stat(path: bytes | os.PathLike[str]) -> int:
@@ -31,6 +33,15 @@ def test_an_absent_name_below_the_root_is_asked_for_once(small_mount: Mount) -> 
     assert small_mount.statistics()["requests"]["lookup"] - before < 20
 
 
+def test_names_make_no_request_before_erofs(kind: str, small_mount: Mount) -> None:
+    before = small_mount.statistics()["requests"]
+    assert errno_of_stat(small_mount.path / "d0" / "absent") == errno.ENOENT
+    assert sum(len(files) for _, _, files in os.walk(small_mount.path)) >= 101
+    after = small_mount.statistics()["requests"]
+    asked = sum(after.values()) - sum(before.values())
+    assert asked > 5 if kind == "fuse" else asked == 0
+
+
 def resident_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -42,9 +53,10 @@ def test_the_daemon_does_not_grow_with_the_names_looked_up(small_mount: Mount) -
             assert not os.path.exists(small_mount.path / "d0" / f"{kind}{number}")
 
     look_up("first", 1000)
-    before = resident_bytes(small_mount.pid)
+    server = small_mount.server_pid
+    before = resident_bytes(server)
     look_up("second", 20_000)
-    assert resident_bytes(small_mount.pid) - before < 4 << 20, "200 bytes a name would be seen"
+    assert resident_bytes(server) - before < 4 << 20, "200 bytes a name would be seen"
 
 
 def test_a_file_is_no_directory(sample_mount: Mount) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from dieselfs.fuse.mount_table import MountInfo, MountState, mounts
 from metadata.snapshot import Snapshot
-from tests.mount.mounting import Mount, mounted
+from tests.mount.mounting import Mount, both_fronts, eventually, mounted
 from tests.mount.packing import PackedDataset
+
+pytestmark = both_fronts
 
 
 def listed(mount: Mount, timeout_s: float = 10.0) -> MountInfo:
@@ -23,26 +25,45 @@ def test_a_serving_mount_says_what_it_shows(small: PackedDataset, small_mount: M
     with Snapshot.open(small.snapshot) as snapshot:
         assert (found.dataset, found.snapshot) == ("sample", snapshot.id)
         assert found.generation == snapshot.generation
-        assert found.source == f"dieselfs:sample@{snapshot.id}"
+        assert snapshot.id in found.source
     assert (found.state, found.pid) == (MountState.SERVING, small_mount.pid)
     assert found.mounted is not None
     assert found.details is not None
 
 
 def test_a_dead_mount_is_listed_as_dead(small_mount: Mount) -> None:
-    os.kill(small_mount.pid, signal.SIGKILL)
-    small_mount.wait_until_ended()
+    small_mount.kill()
     assert listed(small_mount).state is MountState.DEAD
 
 
-def test_a_stopped_daemon_does_not_hang_the_list(small_mount: Mount) -> None:
+def test_a_control_directory_is_not_listed_as_a_mount(small_mount: Mount) -> None:
+    assert not [info for info in mounts() if info.mountpoint.name == ".dieselfs"]
+
+
+def test_a_stopped_supervisor_is_not_missed(small_mount: Mount) -> None:
     os.kill(small_mount.pid, signal.SIGSTOP)
+    try:
+        assert listed(small_mount).state is MountState.SERVING
+    finally:
+        os.kill(small_mount.pid, signal.SIGCONT)
+
+
+def test_a_mount_whose_supervisor_was_killed_names_its_server(small_mount: Mount) -> None:
+    server = small_mount.server_pid
+    os.kill(small_mount.pid, signal.SIGKILL)
+    eventually(lambda: listed(small_mount).pid == server, "its own process id")
+    assert listed(small_mount).state is MountState.SERVING
+
+
+def test_a_stopped_server_does_not_hang_the_list(small_mount: Mount) -> None:
+    server = small_mount.server_pid
+    os.kill(server, signal.SIGSTOP)
     try:
         began = time.monotonic()
         assert listed(small_mount, timeout_s=0.5).state is MountState.HUNG
         assert time.monotonic() - began < 5
     finally:
-        os.kill(small_mount.pid, signal.SIGCONT)
+        os.kill(server, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("name", ["with space", "tab\tand\nnewline", "back\\slash", "ünï-\udcff"])

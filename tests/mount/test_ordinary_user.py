@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.mounting import KIND
 from tests.mount.packing import PackedDataset
 
 NOBODY = 65534
@@ -84,6 +85,7 @@ def test_an_ordinary_user_mounts_and_unmounts(small: PackedDataset, open_folder:
         text=True,
         env={
             **os.environ,
+            KIND: "fuse",  # with the mount service: test_mount_service.py
             "HOME": str(home),
             "DIESELFS_MEMORY_FOLDER": str(memory),
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -6,16 +6,28 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import MountState, mounts
+from dieselfs.fuse.mount_table import MountState, entry_at, mounts
 from metadata.snapshot import Snapshot
-from tests.mount.mounting import PATIENCE_S, Mount, eventually, mounted
+from tests.mount.mounting import (
+    PATIENCE_S,
+    Mount,
+    both_fronts,
+    eventually,
+    is_alive,
+    mounted,
+    names_in,
+    walked,
+)
 from tests.mount.packing import BASE_TIME_NS, PackedDataset, random_bytes
 from tests.mount.test_control_directory import expected_list
 from tests.mount.versions import Files, Versions, pack_versions
+
+pytestmark = both_fronts
 
 CROWD = 3000
 REFRESHES = 20
@@ -75,13 +87,17 @@ def crowded(crowds: Versions, tmp_path: Path) -> Iterator[Mount]:
 def tree(top: Path) -> Files:
     """All files with what reads say, checked against what `stat` says."""
     found = {}
-    for at, _, names in os.walk(top):
+    for at, _, names in walked(top):
         for name in names:
-            path = Path(at, name)
+            path = at / name
             content = path.read_bytes()
             assert path.stat().st_size == len(content)
             found[str(path.relative_to(top))] = content
     return found
+
+
+def of_the_dataset(names: list[str]) -> list[str]:
+    return sorted(name for name in names if name != ".dieselfs")
 
 
 def directories(files: Files) -> set[str]:
@@ -180,18 +196,59 @@ def test_a_working_directory_that_is_gone_can_still_be_read(
     mount.refresh(versions.after.snapshot)
     assert os.listdir(".") == ["inside"]
     assert Path("inside").read_bytes() == b"old"
-    assert Path("../changed").read_bytes() == AFTER["changed"], "above it is the root, which is new"
+    assert Path("../changed").read_bytes() == BEFORE["changed"], "above it is the old root"
 
 
-def test_inode_numbers_are_not_used_again(mount: Mount, versions: Versions) -> None:
-    def numbers() -> set[int]:
-        return {(mount.path / path).stat().st_ino for path in ("same", "changed", "kept directory")}
+def test_files_of_two_snapshots_are_never_taken_for_one(mount: Mount, versions: Versions) -> None:
+    """Each snapshot that is in use has a device number of its own."""
 
-    seen = numbers()
-    for packed in (versions.after, versions.before, versions.after):
-        mount.refresh(packed.snapshot)
-        assert not seen & numbers()
-        seen |= numbers()
+    def identities() -> set[tuple[int, int]]:
+        found = [(mount.path / path).stat() for path in ("same", "changed", "kept directory")]
+        return {(status.st_dev, status.st_ino) for status in found}
+
+    seen = identities()
+    with ExitStack() as held:
+        for packed in (versions.after, versions.before, versions.after):
+            held.enter_context(open(mount.path / "same", "rb"))
+            mount.refresh(packed.snapshot)
+            assert not seen & identities()
+            seen |= identities()
+
+
+def test_the_old_server_ends_by_itself_when_its_last_file_is_closed(
+    mount: Mount, versions: Versions
+) -> None:
+    old = mount.server_pid
+    with open(mount.path / "changed", "rb") as kept:
+        mount.refresh(versions.after.snapshot)
+        assert mount.server_pid != old
+        (mount.path / "changed").read_bytes()
+        assert is_alive(old)
+        assert kept.read() == BEFORE["changed"]
+    eventually(lambda: not is_alive(old), "the end of the old server")
+    assert tree(mount.path) == AFTER
+    assert len(mount.servers()) == len([pid for pid in mount.servers() if is_alive(pid)])
+
+
+def test_an_old_server_that_is_killed_is_replaced_too(mount: Mount, versions: Versions) -> None:
+    old = mount.server_pid
+    with open(mount.path / "changed", "rb") as kept:
+        assert kept.read(10) == BEFORE["changed"][:10]
+        mount.refresh(versions.after.snapshot)
+        os.kill(old, signal.SIGKILL)
+        kept.seek(0)
+        assert kept.read() == BEFORE["changed"]
+        assert tree(mount.path) == AFTER
+        assert mount.control("refresh.json")["error"] is None
+
+
+def test_an_open_list_of_the_old_control_directory_can_be_read(
+    mount: Mount, versions: Versions
+) -> None:
+    lists = mount.path / ".dieselfs" / "shuffle"
+    with open(lists / "seed=1", "rb") as kept:
+        mount.refresh(versions.after.snapshot)
+        assert kept.read() == expected_list(versions.before, "seed=1")
 
 
 @pytest.mark.parametrize("listed_meanwhile", [0, 3])
@@ -202,9 +259,9 @@ def test_a_listing_of_the_root_is_of_one_snapshot(
         names = [next(listing).name]
         crowded.refresh(crowds.after.snapshot)
         for _ in range(listed_meanwhile):  # the kernel may keep these listings
-            assert sorted(os.listdir(crowded.path)) == sorted(crowds.files_after)
+            assert sorted(names_in(crowded.path)) == sorted(crowds.files_after)
         names += [entry.name for entry in listing]
-    assert sorted(names) == sorted(crowds.files_before)
+    assert of_the_dataset(names) == sorted(crowds.files_before)
     # What that listing said after the refresh has not brought back an old name.
     for n in (0, CROWD // 2 - 1, CROWD // 2, CROWD - 1, CROWD, CROWD // 2 + CROWD - 1):
         path = crowded.path / f"{n:05}"
@@ -212,7 +269,7 @@ def test_a_listing_of_the_root_is_of_one_snapshot(
             assert not path.exists()
         else:
             assert (path.stat().st_size, path.read_bytes()) == (5, b"newer")
-    assert sorted(os.listdir(crowded.path)) == sorted(crowds.files_after)
+    assert sorted(names_in(crowded.path)) == sorted(crowds.files_after)
     assert tree(crowded.path) == crowds.files_after
 
 
@@ -226,20 +283,19 @@ def test_a_listing_of_the_root_outlasts_several_refreshes(crowded: Mount, crowds
             later += [entry.name for entry in second]
         crowded.refresh(crowds.after.snapshot)
         names += [entry.name for entry in first]
-    assert sorted(names) == sorted(crowds.files_before)
-    assert sorted(later) == sorted(crowds.files_after)
+    assert of_the_dataset(names) == sorted(crowds.files_before)
+    assert of_the_dataset(later) == sorted(crowds.files_after)
     assert tree(crowded.path) == crowds.files_after
 
 
-def test_a_descriptor_of_the_root_lists_the_new_one_from_the_start(
-    crowded: Mount, crowds: Versions
-) -> None:
+def test_a_descriptor_of_the_root_keeps_the_old_one(crowded: Mount, crowds: Versions) -> None:
     fd = os.open(crowded.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        assert sorted(os.listdir(fd)) == sorted(crowds.files_before)
+        assert sorted(names_in(fd)) == sorted(crowds.files_before)
         crowded.refresh(crowds.after.snapshot)
         os.lseek(fd, 0, os.SEEK_SET)
-        assert sorted(os.listdir(fd)) == sorted(crowds.files_after)
+        assert sorted(names_in(fd)) == sorted(crowds.files_before)
+        assert sorted(names_in(crowded.path)) == sorted(crowds.files_after)
     finally:
         os.close(fd)
 
@@ -294,7 +350,7 @@ def test_a_mount_can_end_while_it_is_refreshed(crowds: Versions, tmp_path: Path)
             os.kill(mount.pid, signal.SIGUSR1)
             os.kill(mount.pid, signal.SIGTERM)
             mount.wait_until_ended()
-            assert "is unmounted" in mount.log
+            assert entry_at(mount.path) is None
             assert "Traceback" not in mount.log
 
 

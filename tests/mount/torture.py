@@ -18,8 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dieselfs.fuse.guardian_process import _open_control
-from dieselfs.fuse.mount_table import entry_at
 from tests.mount import made_up
 from tests.mount.mounting import PATIENCE_S, Mount
 from tests.mount.versions import Versions
@@ -32,6 +30,10 @@ PAGE = 4096
 LIBC = ctypes.CDLL(None, use_errno=True)
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
 SPAWN = multiprocessing.get_context("spawn")
+
+
+FAULTS_END_S = 0.2
+"""For requests that have failed already, and whose readers do not know it yet."""
 
 
 class Wrong(Exception):
@@ -77,15 +79,17 @@ class OpenFile:
 
 
 class Reader:
-    def __init__(self, mount: Path, files: int, seed: int) -> None:
+    def __init__(self, mount: Path, files: int, seed: int, faults: Any = None) -> None:
+        """`faults` is odd while reads may fail; None if they never may."""
         self._mount = mount
         self._paths = made_up.all_paths(files)
         self._dice = random.Random(seed)
         self._direct = mmap.mmap(-1, 1 << 20)  # O_DIRECT wants whole pages
+        self._faults = faults
         self._ways: list[Callable[[str], None]] = [
             *[self.whole] * 4,
             *[self.at_random] * 2,
-            *[self.mapped] * 2,
+            *[self.mapped if faults is None else self.whole] * 2,  # an error there is a signal
             *(self.past_the_cache, self.with_readahead, self.dropped),
         ]
 
@@ -102,10 +106,15 @@ class Reader:
             self._one(self._dice.choice(self._ways), self._dice.choice(self._paths))
 
     def _one(self, way: Callable[[str], None], path: str) -> None:
+        before = 0 if self._faults is None else self._faults.value
         try:
             way(path)
         except FileNotFoundError:
             if made_up.versions_of(path) == made_up.VERSIONS:
+                raise
+        except OSError as error:
+            may_fail = self._faults is not None and (before % 2 or self._faults.value != before)
+            if error.errno != errno.EIO or not may_fail:
                 raise
 
     def whole(self, path: str) -> None:
@@ -132,7 +141,14 @@ class Reader:
                     file.check(view[:], 0, file.size)
 
     def past_the_cache(self, path: str) -> None:
-        with OpenFile(self._mount, path, os.O_DIRECT) as file:
+        try:
+            opened = OpenFile(self._mount, path, os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.whole(path)  # EROFS over files has none
+            return
+        with opened as file:
             start = self._dice.randrange(0, file.size + 1, PAGE)
             got = os.preadv(file.fd, [self._direct], start)
             file.check(self._direct[:got], start, len(self._direct))
@@ -161,11 +177,18 @@ class Reader:
 
 
 def _read_on(
-    mount: Path, files: int, number: int, beats: Any, ended: Any, may_end: bool, report: Path
+    mount: Path,
+    files: int,
+    number: int,
+    beats: Any,
+    ended: Any,
+    may_end: bool,
+    report: Path,
+    faults: Any,
 ) -> None:
     """The main function of a reading process. It ends well, or says why in `report`."""
     try:
-        reader = Reader(mount, files, number)
+        reader = Reader(mount, files, number, faults)
         for directory in range(
             made_up.DIRECTORIES
         ):  # as a data loader begins: the kernel learns the inodes
@@ -193,6 +216,9 @@ class Readers:
     may_end: bool = False
     """The mount may end below them: they end with it."""
     count: int = 8
+    may_fail: bool = False
+    """Reads may fail while `faults` is odd; nothing is mapped then."""
+    faults: Any = None
     beats: Any = None
     processes: list[SpawnProcess] = field(default_factory=list)
     _ended: Any = None
@@ -201,11 +227,13 @@ class Readers:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.beats = SPAWN.Array("Q", self.count, lock=False)
         self._ended = SPAWN.Event()
+        if self.may_fail:
+            self.faults = SPAWN.Value("Q", 0)
         for number in range(self.count):
             report = self.folder / f"reader{number}"
             arguments = (
                 *(self.mount.path, self.files, number, self.beats, self._ended),
-                *(self.may_end, report),
+                *(self.may_end, report, self.faults),
             )
             process = SPAWN.Process(target=_read_on, args=arguments)
             process.start()
@@ -234,10 +262,7 @@ class Readers:
 
 
 class Watchdog:
-    """Aborts the connection of a mount, and kills its readers, when one of them has stopped reading or the time is over.
-
-    Make it while the mount is sound: what it needs is opened then.
-    """
+    """Ends the connection of a mount, by killing its servers, and kills its readers, when one of them has stopped reading or the time is over."""
 
     def __init__(self, mount: Mount, readers: Readers, limit_s: float) -> None:
         self._mount = mount
@@ -246,9 +271,6 @@ class Watchdog:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._found: list[str] = []
-        entry = entry_at(mount.path)
-        assert entry is not None
-        self._switch = _open_control(str(entry.device[1]), "abort")
 
     def __enter__(self) -> "Watchdog":
         self._thread.start()
@@ -262,7 +284,6 @@ class Watchdog:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        os.close(self._switch)
         if self._found:
             raise AssertionError("\n".join(self._found)) from error
 
@@ -282,9 +303,12 @@ class Watchdog:
                 return
 
     def _bite(self, why: list[str]) -> None:
-        pids = [self._mount.pid, *(process.pid for process in self._readers.processes), os.getpid()]
+        serving = [self._mount.pid, *self._mount.servers()]
+        pids = [*serving, *(process.pid for process in self._readers.processes), os.getpid()]
         self._found = why + [line for pid in pids for line in stacks(pid)]
-        os.write(self._switch, b"1")
+        for pid in serving:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for process in self._readers.processes:
             process.kill()
 
@@ -317,22 +341,49 @@ def drop_caches(what: int) -> None:
 
 
 def disturb(
-    mount: Mount, versions: Versions, seconds: float, *, whole_machine: bool
+    mount: Mount,
+    versions: Versions,
+    seconds: float,
+    *,
+    whole_machine: bool,
+    faults: Any = None,
+    starts_servers: bool = True,
 ) -> dict[str, int]:
-    """Make it hard for the readers of a mount that shows the first version; what was done, and how often."""
+    """Make it hard for the readers of a mount that shows the first version; what was done, and how often.
+
+    `faults`: of readers that may fail; reads of the store fail now and then. `starts_servers`: it is refreshed, killed and upgraded.
+    """
     dice = random.Random(0)
     begun = time.monotonic()
-    done = {"refreshes": 0, "forgotten": 0, "dropped": 0}
+    done = {"refreshes": 0, "kills": 0, "upgrades": 0, "failures": 0, "forgotten": 0, "dropped": 0}
     while time.monotonic() - begun < seconds:
         draw = dice.random()
-        if draw < 0.4:
+        if not starts_servers and draw < 0.43:
+            mount.statistics()
+        elif draw < 0.3:
             done["refreshes"] += 1
             packed = versions.after if done["refreshes"] % 2 else versions.before
             mount.refresh(packed.snapshot)
-        elif draw < 0.5 and os.geteuid() == 0:
+        elif draw < 0.4:
+            mount.kill_server()
+            done["kills"] += 1
+        elif draw < 0.43:
+            before = mount.server_pid
+            os.kill(mount.pid, signal.SIGUSR2)
+            mount.await_server_after(before)
+            done["upgrades"] += 1
+        elif draw < 0.5 and faults is not None:
+            faults.value += 1
+            mount.fail_with("corrupt")
+            time.sleep(dice.uniform(0, 0.3))
+            mount.fail_with("")
+            time.sleep(FAULTS_END_S)
+            faults.value += 1
+            done["failures"] += 1
+        elif draw < 0.6 and os.geteuid() == 0:
             forget_names(mount.path)
             done["forgotten"] += 1
-        elif draw < 0.55 and whole_machine and os.geteuid() == 0:
+        elif draw < 0.65 and whole_machine and os.geteuid() == 0:
             drop_caches(dice.choice((1, 2, 3)))
             done["dropped"] += 1
         else:
@@ -397,10 +448,17 @@ class MemoryGroup:
 
 @contextmanager
 def tortured(
-    mount: Mount, files: int, folder: Path, limit_s: float, *, may_end: bool = False, count: int = 8
+    mount: Mount,
+    files: int,
+    folder: Path,
+    limit_s: float,
+    *,
+    may_end: bool = False,
+    may_fail: bool = False,
+    count: int = 8,
 ) -> Iterator[Readers]:
     """Readers of a mount, under a watchdog. Raises for what they found wrong."""
-    readers = Readers(mount, files, folder, may_end, count)
+    readers = Readers(mount, files, folder, may_end, count, may_fail)
     with Watchdog(mount, readers, limit_s), readers:
         yield readers
     if complaints := readers.complaints():

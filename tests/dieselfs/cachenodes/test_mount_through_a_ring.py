@@ -53,7 +53,7 @@ def mounted(
         print(Path(json.loads(said.stdout)["log"]).read_text())
         raise
     finally:
-        subprocess.run(["umount", mountpoint], check=True, timeout=60)
+        subprocess.run(["umount", "-R", mountpoint], check=True, timeout=60)
 
 
 def read_all(mountpoint: Path, dataset: PeerDataset, part: Callable[[int], object]) -> None:

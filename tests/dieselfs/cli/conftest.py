@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dieselfs.assembly import open_index, open_store
-from dieselfs.cli import run
+from dieselfs.cli import run_dlcmd
 from dieselfs.client import Client
 
 FILES = {
@@ -61,7 +61,7 @@ def url(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
 def dlcmd(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> Dlcmd:
     def call(*arguments: str | Path) -> Result:
         capfdbinary.readouterr()
-        code = run([str(argument) for argument in arguments])
+        code = run_dlcmd([str(argument) for argument in arguments])
         out, err = capfdbinary.readouterr()
         return Result(code, out, err.decode())
 

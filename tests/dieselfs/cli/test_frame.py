@@ -65,7 +65,7 @@ def test_examples_can_be_parsed(name: str, verb: Verb) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys; from dieselfs.cli import run; run(['--help']); "
+        "import sys; from dieselfs.cli import run_dlcmd; run_dlcmd(['--help']); "
         "print(*sorted({'numpy', 'rich', 'redis', 'lmdb', 'pyfuse3', 'trio', 'xxhash'} & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -39,9 +40,13 @@ def leases(store: LocalDirectory) -> list[Lease]:
     return list(survey_leases(store, ref).values.values())
 
 
+def generations(store: LocalDirectory) -> list[tuple[int, ...]]:
+    return sorted(lease.generations for lease in leases(store))
+
+
 def mount(dlcmd: Dlcmd, mountpoint: Path) -> int:
     """The daemon's process id."""
-    [record] = dlcmd("mount", "pets", mountpoint, "--json", "--plain").records
+    [record] = dlcmd("mount", "pets", mountpoint, "--json").records
     pid: int = record["pid"]
     return pid
 
@@ -52,18 +57,22 @@ def test_a_mount_holds_a_lease_until_its_end(
     pid = mount(dlcmd, mountpoint)
     eventually(lambda: leases(store), "the lease")
     [lease] = leases(store)
-    assert (lease.generations, lease.pid, lease.host) == ((2,), pid, socket.gethostname())
+    server = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())["server_pid"]
+    assert (lease.generations, lease.pid, lease.host) == ((2,), server, socket.gethostname())
     assert pins(store, "pets", time.time_ns()).generations == (2,)
     refused = dlcmd("snapshot", "rm", "pets@2", "--yes")
     assert (refused.code, "running mount" in refused.err) == (1, True)
     (dataset / "new.jpg").write_bytes(b"new")
     assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
-    assert dlcmd("mount", "--refresh", "pets", mountpoint).code == 0
-    assert (mountpoint / "new.jpg").read_bytes() == b"new"
-    eventually(lambda: [one.generations for one in leases(store)] == [(2, 3)], "both generations")
-    pruned = dlcmd("snapshot", "prune", "pets", "--keep-last", "1", "--yes")
-    assert (pruned.code, pruned.out) == (0, b"")
+    with open(mountpoint / "cat/1.jpg", "rb"):
+        assert dlcmd("mount", "--refresh", "pets", mountpoint).code == 0
+        assert (mountpoint / "new.jpg").read_bytes() == b"new"
+        eventually(lambda: generations(store) == [(2,), (3,)], "both generations")
+        pruned = dlcmd("snapshot", "prune", "pets", "--keep-last", "1", "--yes")
+        assert (pruned.code, pruned.out) == (0, b"")
+    eventually(lambda: generations(store) == [(3,)], "the end of the old one with its last file")
     assert dlcmd("umount", mountpoint).code == 0
+    eventually(lambda: not is_alive(pid), "the daemon's end")
     eventually(lambda: not leases(store), "the lease's end")
     assert len(dlcmd("snapshot", "prune", "pets", "--keep-last", "1", "--yes").lines) == 1
 
@@ -73,8 +82,10 @@ def test_what_a_killed_mount_leaves_ends_by_time(
 ) -> None:
     pid = mount(dlcmd, mountpoint)
     eventually(lambda: leases(store), "the lease")
-    os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not is_alive(pid), "its end")
+    server = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())["server_pid"]
+    for process in (pid, server):
+        os.kill(process, signal.SIGKILL)
+    eventually(lambda: not is_alive(pid) and not is_alive(server), "its end")
     [lease] = leases(store)
     assert dlcmd("snapshot", "rm", "pets@2", "--yes").code == 1
     now_ns = time.time_ns()
@@ -107,7 +118,7 @@ def test_a_store_that_may_not_be_written_to_is_told_and_mounted(
     assert dlcmd("snapshot", "create", "pets").code == 0
     assert dlcmd("snapshot", "tag", "pets", "v1").code == 0
     request.getfixturevalue("read_only_store")
-    [record] = dlcmd("mount", "pets@v1", mountpoint, "--json", "--plain").records
+    [record] = dlcmd("mount", "pets@v1", mountpoint, "--json").records
     log = Path(record["log"])
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
     eventually(lambda: "no lease could be written" in log.read_text(), "the warning")

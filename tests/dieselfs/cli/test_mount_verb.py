@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.dieselfs.cli.conftest import Dlcmd
-from tests.mount.mounting import eventually
+from tests.mount.mounting import eventually, is_alive
 
 pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="EROFS needs root")
 
 
 def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
@@ -72,10 +73,21 @@ def test_preloading_and_storing_ahead_reach_the_daemon(
         return dict(statistics()["cache"]["node"])
 
     eventually(lambda: node_memory()["held_bytes"] > 0, "chunks in memory, none read")
-    assert statistics()["fast_path"]["active"]
-    assert statistics()["stored_ahead"]["budget_bytes"] == 0
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    assert not any(statistics()["page_cache"]["filled"].values())
     assert node_memory()["budget_bytes"] == 64 << 20
     assert dlcmd("umount", mountpoint).code == 0
+
+
+def by_itself(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`dlcmd` in a process of its own, which --foreground replaces."""
+    return subprocess.run(
+        [sys.executable, "-m", "dieselfs.cli", *arguments],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def put_large(dlcmd: Dlcmd, source: Path) -> None:
@@ -101,11 +113,12 @@ def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
     try:
         put_large(dlcmd, dataset)
         order = [] if "shuffle" in " ".join(how) else ["--shuffle", "group=1"]
-        result = dlcmd("mount", "pets", mountpoint, "--refresh", "--memory", "1MiB", *how, *order)
-        assert result.code == 1
-        assert "needs 4 MiB of memory" in result.err
-        assert "there are 1 MiB" in result.err
-        assert "give it 4 MiB" in result.err
+        command = ["mount", "pets", str(mountpoint), "--refresh", "--memory", "1MiB", *how, *order]
+        done = by_itself(*command)
+        assert done.returncode == 1
+        assert "needs 4 MiB of memory" in done.stderr
+        assert "there are 1 MiB" in done.stderr
+        assert "give it 4 MiB" in done.stderr
         assert not mountpoint.is_mount()
         options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
         assert dlcmd("mount", "pets", mountpoint, *options).code == 0
@@ -135,8 +148,9 @@ def test_two_mounts_of_a_named_task_share_their_memory(
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    for place in (mountpoint, other):
-        assert dlcmd("mount", "pets", place, "--memory", "64MiB", *how).code == 0
+    for place, front in ((mountpoint, "auto"), (other, "fuse")):  # of one front they share a server
+        command = ["mount", "pets", place, "--memory", "64MiB", "--front", front, *how]
+        assert dlcmd(*command).code == 0
         folder = json.loads((place / ".dieselfs/dataset.json").read_text())["node_memory"]
         assert Path(folder).name == "mine"
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
@@ -146,13 +160,103 @@ def test_two_mounts_of_a_named_task_share_their_memory(
         assert dlcmd("umount", place).code == 0
 
 
-@pytest.mark.parametrize("how", [["--plain"], ["-o", "plain"]])
-def test_a_plain_mount_has_no_fast_path(
+@pytest.mark.parametrize("how", [["--front", "fuse"], ["-o", "front=fuse"]])
+def test_a_front_can_be_asked_for(
     dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
 ) -> None:
-    assert dlcmd("mount", "pets", mountpoint, *how).code == 0
-    assert b"not wanted: --plain" in dlcmd("stats", mountpoint).out
+    result = dlcmd("mount", "pets", mountpoint, *how)
+    assert (result.code, "front: fuse, as asked" in result.err) == (0, True)
+    assert b"fuse, as asked" in dlcmd("stats", mountpoint).out
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert shown["details"]["front"]["kind"] == "fuse" if "details" in shown else True
     assert dlcmd("umount", mountpoint).code == 0
+
+
+@as_root
+@pytest.mark.parametrize("front", ["erofs", "erofs-loop"])
+@pytest.mark.parametrize("cache", ["buffered", "auto"])
+def test_the_chosen_front_and_cache_reach_the_kernel(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, front: str, cache: str
+) -> None:
+    options = ["--front", front, "--blob-cache", cache, "--json"]
+    [record] = dlcmd("mount", "pets", mountpoint, *options).records
+    assert record["front"] == front
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    assert dlcmd("umount", mountpoint).code == 0
+    assert list(mountpoint.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [["--front", "fast"], ["-o", "front=fast"], ["--plain"]])
+def test_a_front_that_is_none_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 2
+    assert not mountpoint.is_mount()
+
+
+@as_root
+def test_an_upgrade_replaces_the_server_under_open_files(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [record] = dlcmd("mount", "pets", mountpoint, "--json").records
+    before = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())
+    with open(mountpoint / "cat/1.jpg", "rb") as kept:
+        result = dlcmd("mount", "--upgrade", "pets", mountpoint)
+        assert (result.code, f"upgraded {mountpoint}" in result.err) == (0, True), result.err
+        assert kept.read() == b"meow" * 100
+    after = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())
+    assert after["pid"] == before["pid"] == record["pid"]
+    assert after["server_pid"] != before["server_pid"]
+    assert after["mounted"] == before["mounted"]
+    [again] = dlcmd("mount", "--upgrade", "pets", mountpoint, "--json").records
+    assert again["server_pid"] != after["server_pid"]
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_an_upgrade_without_a_mount_is_an_error(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    result = dlcmd("mount", "--upgrade", "pets", mountpoint)
+    assert (result.code, "no mount serves at" in result.err) == (1, True)
+
+
+@as_root
+def test_a_second_mount_of_the_same_snapshot_shares_the_server(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    [first] = dlcmd("mount", "pets", mountpoint, "--json").records
+    result = dlcmd("mount", "pets", other)
+    assert (result.code, "it shares the server of" in result.err) == (0, True)
+    try:
+        assert os.stat(mountpoint / "cat").st_dev == os.stat(other / "cat").st_dev
+        shown = {r["mountpoint"]: r["pid"] for r in dlcmd("mounts", "--json").records}
+        assert shown[str(mountpoint)] == shown[str(other)] == first["pid"]
+        put_again(dlcmd, dataset, "new.jpg")
+        assert dlcmd("mount", "--refresh", "pets", other).code == 0
+        for place in (mountpoint, other):
+            assert (place / "new.jpg").read_bytes() == b"new.jpg"
+        assert dlcmd("umount", mountpoint).code == 0
+        assert (other / "cat/1.jpg").read_bytes() == b"meow" * 100
+        assert (other / ".dieselfs/stats.json").read_bytes()
+    finally:
+        assert dlcmd("umount", other).code == 0
+    eventually(lambda: not is_alive(first["pid"]), "the end of the daemon")
+
+
+@as_root
+def test_other_options_make_a_mount_of_its_own(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    [first] = dlcmd("mount", "pets", mountpoint, "--json").records
+    [second] = dlcmd("mount", "pets", other, "--json", "--uid", "7").records
+    assert second["pid"] != first["pid"]
+    assert (os.stat(other / "cat").st_uid, os.stat(mountpoint / "cat").st_uid) == (7, os.getuid())
+    for place in (other, mountpoint):
+        assert dlcmd("umount", place).code == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets root alone change it")
@@ -161,7 +265,8 @@ def test_large_files_are_read_in_large_requests(
 ) -> None:
     (dataset / "large").write_bytes(bytes(4 << 20))
     assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
-    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0").code == 0
+    front = ("--front", "fuse")  # before EROFS two layers ramp up one after the other: 22 requests
+    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0", *front).code == 0
     assert len((mountpoint / "large").read_bytes()) == 4 << 20
     stats = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
     assert stats["requests"]["read"] <= 12  # 32 with the kernel's own 128 KiB
@@ -287,7 +392,7 @@ def test_a_snapshot_file_from_elsewhere_is_copied_and_must_be_sound(
     assert dlcmd("mount", "cows", mountpoint, "--snapshot", elsewhere).code == 7
     assert list(snapshots.iterdir()) == []
     assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
-    assert [file.read_bytes() for file in snapshots.iterdir()] == [content]
+    assert [file.read_bytes() for file in snapshots.glob("*.snapshot")] == [content]
     assert dlcmd("umount", mountpoint).code == 0
 
 

@@ -29,7 +29,7 @@ from chunkstore.stores.resilient import ResilientStore
 from dieselfs.cli import (
     put as put_verb,  # loaded before a child gives up root's powers, as all below
 )
-from dieselfs.cli import run
+from dieselfs.cli import run_dlcmd
 from dieselfs.cli.invocation import Invocation
 from dieselfs.dataset import open_dataset
 from dieselfs.packing import pack
@@ -438,7 +438,7 @@ def test_an_unreadable_file_or_folder() -> None:
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             os.environ.update(place.environment)
-            code = run(["put", "-j", "2", f"{top}/", "dl://d"])
+            code = run_dlcmd(["put", "-j", "2", f"{top}/", "dl://d"])
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
@@ -745,7 +745,7 @@ def test_the_progress_bar_begins_after_the_processes_are_forked(
 
     monkeypatch.setattr(pack, "PackingProcesses", forked)
     monkeypatch.setattr(Invocation, "progress", begun)
-    assert run(["put", "-j", "2", f"{source}/", "dl://d"]) == 0
+    assert run_dlcmd(["put", "-j", "2", f"{source}/", "dl://d"]) == 0
     assert events == ["forked", "bar"]
 
 

@@ -25,15 +25,15 @@ needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FU
 
 @pytest.fixture
 def mounted(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> Path:
-    assert dlcmd("mount", "pets", mountpoint).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0").code == 0
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
     return mountpoint
 
 
-def daemon_of(dlcmd: Dlcmd, mount: Path) -> int:
-    [found] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mount)]
-    pid: int = found["pid"]
-    return pid
+def processes_of(mount: Path) -> tuple[int, int]:
+    """The supervisor, and the server."""
+    found = json.loads((mount / ".dieselfs/dataset.json").read_text())
+    return found["pid"], found["server_pid"]
 
 
 def states_of_threads(pid: int) -> list[str]:
@@ -49,8 +49,11 @@ def test_rates_are_since_the_last_look() -> None:
             "requests": {"lookup": 4, "read": 1100},
             "bytes_read": 4096,
             "hits": {"node_memory": 1000},
-            "fast_path": {"active": True, "threads": 4},
-            "stored_ahead": {"files": 63, "outstanding_bytes": 1 << 20, "budget_bytes": 1 << 30},
+            "front": {"kind": "erofs", "reason": "on Linux 6.18.0"},
+            "page_cache": {
+                "filled": {"filled_files": 63, "filled_bytes": 2048},
+                "prefill": {"outstanding_bytes": 1 << 20, "budget_bytes": 1 << 30},
+            },
         }
     )
     shown = {what: (total, rate) for what, total, rate in rows(look, earlier, human=True)}
@@ -58,8 +61,9 @@ def test_rates_are_since_the_last_look() -> None:
     assert shown["request lookup"] == ("4", "2.0")
     assert shown["bytes read"] == ("4.0 KiB", "2.0 KiB/s")
     assert shown["node memory hits"] == ("1,000", "500.0")
-    assert shown["fast path"] == ("4 threads", "")
-    assert shown["stored, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
+    assert shown["front"] == ("erofs, on Linux 6.18.0", "")
+    assert shown["bytes into the page cache"] == ("2.0 KiB", "1.0 KiB/s")
+    assert shown["page cache, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
     assert look.rate(Look(), "requests", "read") == pytest.approx(1100 / 12)
 
 
@@ -93,12 +97,12 @@ def test_node_memory_and_the_plan_are_shown() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [{}, {"requests": 7, "fast_path": [], "hits": {"store": "many"}}, {"uptime_s": None}],
+    [{}, {"requests": 7, "front": [], "hits": {"store": "many"}}, {"uptime_s": None}],
 )
 def test_an_odd_look_is_shown_as_zeros(document: dict[str, object]) -> None:
     look = Look(document)
     assert ("store reads", "0", "0.0") in rows(look, look, human=False)
-    assert ("fast path", "off", "") in rows(look, look, human=False)
+    assert ("front", "unknown", "") in rows(look, look, human=False)
 
 
 @needs_fuse
@@ -173,7 +177,7 @@ def test_a_mount_that_hangs_or_has_died_is_an_error_in_time(
     dlcmd: Dlcmd, mounted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dieselfs.cli.stats._TIMEOUT_S", 0.5)
-    daemon = daemon_of(dlcmd, mounted)
+    supervisor, daemon = processes_of(mounted)
     os.kill(daemon, signal.SIGSTOP)
     # A thread that has not stopped yet would take the request, and nobody could be killed who waits for it.
     eventually(lambda: set(states_of_threads(daemon)) == {"T"}, "all of the daemon has stopped")
@@ -181,7 +185,8 @@ def test_a_mount_that_hangs_or_has_died_is_an_error_in_time(
     result = dlcmd("stats", mounted)
     assert (result.code, "does not answer" in result.err, "--lazy" in result.err) == (1, True, True)
     assert time.monotonic() - began < 10
-    os.kill(daemon, signal.SIGKILL)  # ends a stopped process too
+    for pid in (supervisor, daemon):
+        os.kill(pid, signal.SIGKILL)  # ends a stopped process too
     for _ in range(500):
         if "is gone" in (result := dlcmd("stats", mounted)).err:
             break

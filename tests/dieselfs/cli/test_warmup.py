@@ -224,3 +224,58 @@ def test_mounts_share_what_one_has_read(
     assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
     assert figures()["hits"] == 1
     assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
+def test_a_mount_is_pinned_checked_shown_and_unpinned(dlcmd: Dlcmd, ssd: Path) -> None:
+    assert dlcmd("warmup", "--pin-mount", "--check", "pets").code == ExitCode.FOUND
+    [pinned] = dlcmd("warmup", "--pin-mount", "--json", "pets").records
+    [blob] = map(Path, pinned["blob"])
+    assert (pinned["written"], pinned["blob_bytes"]) == (1, blob.stat().st_size)
+    assert blob.parent == ssd / "blobs"
+    assert dlcmd("warmup", "--pin-mount", "--json", "pets").records[0]["written"] == 0
+    [checked] = dlcmd("warmup", "--pin-mount", "--check", "--json", "pets").records
+    assert (checked["pinned"], checked["files"], checked["damaged"]) == (True, len(FILES), [])
+
+    [shown, tier] = dlcmd("cache", "ls", "--json").records
+    assert shown["pinned_mount"]["snapshot"] == pinned["snapshot"]
+    assert (shown["pinned_mount"]["bytes"], tier["used_bytes"]) == (pinned["blob_bytes"], 0)
+    assert f"pinned mount: pets@{pinned['snapshot']}" in dlcmd("cache", "ls").out.decode()
+
+    blob.chmod(0o600)
+    content = blob.read_bytes()
+    blob.write_bytes(content.replace(b"hello", b"hullo"))
+    damaged = dlcmd("warmup", "--pin-mount", "--check", "pets")
+    assert (damaged.code, "damaged: readme.txt" in damaged.lines) == (ExitCode.INTEGRITY, True)
+    assert "--unpin-mount" in damaged.err
+
+    assert "unpinned" in dlcmd("warmup", "--unpin-mount", "pets").err
+    assert list(blob.parent.iterdir()) == []
+    assert "no mount was pinned" in dlcmd("warmup", "--unpin-mount", "pets").err
+    assert dlcmd("warmup", "--pin-mount", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "evict", "pets").code == ExitCode.OK
+    assert list(blob.parent.iterdir()) == []
+
+
+def test_a_mount_that_exceeds_the_size_is_not_pinned(
+    dlcmd: Dlcmd, ssd: Path, url: str, snapshots: Path
+) -> None:
+    with Client.connect(
+        "pets", store=open_store(url), index=open_index(url), snapshot_folder=snapshots
+    ) as client:
+        client.put(os.urandom(9 * MIB), "large.bin")
+    refused = dlcmd("warmup", "--pin-mount", "pets", "--ssd-size", "8MiB")
+    assert (refused.code, "--ssd-size" in refused.err) == (ExitCode.FAILURE, True)
+    assert not (ssd / "blobs").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--pin-mount", "--evict"],
+        ["--pin-mount", "--background"],
+        ["--pin-mount", "--unpin-mount"],
+        ["--unpin-mount", "--check"],
+    ],
+)
+def test_flags_that_exclude_each_other(dlcmd: Dlcmd, flags: list[str]) -> None:
+    assert dlcmd("warmup", *flags, "pets").code == ExitCode.USAGE

@@ -1,0 +1,116 @@
+"""Which front is chosen, by facts alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from dieselfs.errors import MountError
+from dieselfs.fuse.front_choice import (
+    Front,
+    FrontFacts,
+    after_failure,
+    choose,
+    direct_io_is_safe,
+    kernel_version,
+    probe,
+    use_direct_io,
+)
+
+ROOT = FrontFacts((6, 18, 44), True, True, True, True, False)
+USER = FrontFacts((6, 18, 44), False, False, True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "front", "via_service"),
+    [
+        (ROOT, Front.FILE, False),
+        (replace(ROOT, has_service=True), Front.FILE, False),
+        (replace(ROOT, kernel=(6, 12, 0)), Front.FILE, False),
+        (replace(ROOT, kernel=(6, 11, 11)), Front.LOOP, False),
+        (replace(ROOT, kernel=(5, 14, 0)), Front.LOOP, False),
+        (replace(ROOT, kernel=(5, 7, 19)), Front.FUSE, False),
+        (replace(ROOT, kernel=(6, 1, 0), has_loop_control=False), Front.FUSE, False),
+        (replace(ROOT, has_erofs=False), Front.FUSE, False),
+        (replace(ROOT, may_mount=False), Front.FUSE, False),
+        (replace(ROOT, may_mount=False, has_service=True), Front.FILE, True),
+        (USER, Front.FUSE, False),
+        (replace(USER, has_service=True), Front.FILE, True),
+        (replace(USER, has_service=True, has_erofs=False), Front.FILE, True),
+        (replace(USER, has_service=True, kernel=(6, 11, 0)), Front.FUSE, False),
+    ],
+)
+def test_the_best_front_is_chosen(facts: FrontFacts, front: Front, via_service: bool) -> None:
+    choice = choose("auto", facts)
+    assert (choice.front, choice.via_service) == (front, via_service)
+    assert "\n" not in choice.reason
+    assert choice.more or front is Front.FILE
+
+
+def test_fuse_is_taken_where_it_is_demanded() -> None:
+    assert choose("fuse", ROOT).front is Front.FUSE
+
+
+def test_erofs_where_it_is_impossible_says_what_to_do() -> None:
+    assert choose("erofs", ROOT).front is Front.FILE
+    for facts in (USER, replace(ROOT, may_mount=False), replace(ROOT, has_erofs=False)):
+        with pytest.raises(MountError, match="EROFS cannot be mounted") as error:
+            choose("erofs", facts)
+        assert error.value.hint
+
+
+def test_a_refused_mount_falls_back_step_by_step() -> None:
+    first = choose("auto", ROOT)
+    second = after_failure("auto", first, ROOT, "Block device required")
+    assert second.front is Front.LOOP
+    assert "Block device required" in second.reason
+    assert after_failure("auto", second, ROOT, "no").front is Front.FUSE
+    with pytest.raises(MountError, match="no"):
+        after_failure("erofs", second, ROOT, "no")
+    served = replace(USER, has_service=True)
+    assert after_failure("auto", choose("auto", served), served, "no").front is Front.FUSE
+    with pytest.raises(MountError):
+        after_failure("auto", choose("fuse", ROOT), ROOT, "no /dev/fuse")
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("6.18.44-fc-v595", (6, 18, 44)),
+        ("6.12.0-55.el10.x86_64", (6, 12, 0)),
+        ("7.0-rc1", (7, 0, 0)),
+        ("6.8.0-41-generic", (6, 8, 0)),
+        ("strange", (0, 0, 0)),
+    ],
+)
+def test_a_kernel_release_is_read(release: str, version: tuple[int, int, int]) -> None:
+    assert kernel_version(release) == version
+
+
+@pytest.mark.parametrize(
+    ("release", "safe"),
+    [
+        *(("7.0.0", True), ("7.1.3", True), ("6.19.2", True), ("6.19.1", False)),
+        *(("6.18.14", True), ("6.18.13", False), ("6.18.44", True)),
+        *(("6.17.99", False), ("6.13.0", False), ("6.12.77", True), ("6.12.76", False)),
+        *(("6.6.99", False), ("6.12.0-55.el10", False)),
+    ],
+)
+def test_direct_io_is_safe_with_the_fix_of_cve_2026_23224(release: str, safe: bool) -> None:
+    assert direct_io_is_safe(kernel_version(release)) is safe
+
+
+def test_direct_io_is_for_large_files() -> None:
+    safe, unsafe = (6, 18, 44), (6, 17, 1)
+    assert use_direct_io(64 << 10, "auto", safe)
+    assert not use_direct_io((64 << 10) - 1, "auto", safe)
+    assert not use_direct_io(1 << 20, "auto", unsafe)
+    assert not use_direct_io(1 << 20, "buffered", safe)
+    assert use_direct_io(1, "direct", safe)
+    with pytest.raises(MountError, match=r"6\.17\.1: CVE-2026-23224"):
+        use_direct_io(1, "direct", unsafe)
+
+
+def test_this_machine_can_be_probed() -> None:
+    facts = probe()
+    assert facts.kernel > (3, 0, 0)
+    assert choose("auto", facts).reason
