@@ -17,7 +17,6 @@ second. A chunk-wise shuffle is only worth something if it mixes: its *mix*, dis
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import random
@@ -25,7 +24,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import mount_contenders as contenders
-from benchmarks.harness import dlcmd, make_tree, report, scratch, spread
+from benchmarks.control_group import GROUPS, ControlGroup
+from benchmarks.harness import dlcmd, make_tree, scratch, spread
+from benchmarks.mount_bars import REPORTED, Bar, Result, judge, show_table
 from benchmarks.slow_store import SlowStore
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
@@ -47,9 +47,12 @@ GIVEN = {4 << 10: 0.008, 110 << 10: 0.017}
 """Of the dataset, by the size of its files: what the mount is told as --memory. The control group is charged for more: names in directories' pages (24 bytes a
 file), plans (8 bytes a file), and what the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to be 2%."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
-_GROUPS = Path("/sys/fs/cgroup/memory")
-_SAMPLED_S = 0.02
-_numbers = itertools.count()
+RATE_BAR = Bar(least=0.99)
+"""Of the disk's rate of whole chunks, or where the reader is paced of that with everything in the page cache."""
+WAITS_BAR = Bar(most=0.003)
+"""Of all files, those that the reader waits for longer than 1 ms, where it is paced."""
+MEMORY_BAR = Bar(most=0.02)
+"""Of the dataset: page cache and shared memory."""
 _LISTED_TIMEOUT_S = 60
 
 
@@ -95,48 +98,6 @@ def mix_of(data: Packed, group: int) -> float:
     with Snapshot.open(data.snapshot) as snapshot:
         [found] = quality(snapshot, [group], class_folder_labels(snapshot), seed=1).groups
     return found.order.mix.mean
-
-
-class ControlGroup:
-    """A memory control group (version 1) of this benchmark's own, and the peak of what it is charged for files and shared memory."""
-
-    def __init__(self) -> None:
-        self.folder = _GROUPS / f"dieselfs-bench-{os.getpid()}-{next(_numbers)}"
-        self.peak_bytes = 0
-        self._ended = threading.Event()
-        self._sampler = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> ControlGroup:
-        self.folder.mkdir()
-        self._sampler.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._sampler.join()
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                (self.folder / "memory.force_empty").write_text("0")
-                self.folder.rmdir()
-                return
-            except OSError:
-                time.sleep(0.1)
-
-    def enter(self) -> None:
-        """Of a process that has just been forked."""
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
-    def charged_bytes(self) -> int:
-        lines = (self.folder / "memory.stat").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("total_cache "))
-
-    def start_over(self) -> None:
-        self.peak_bytes = self.charged_bytes()
-
-    def _sample(self) -> None:
-        while not self._ended.wait(_SAMPLED_S):
-            self.peak_bytes = max(self.peak_bytes, self.charged_bytes())
 
 
 @contextmanager
@@ -201,24 +162,23 @@ def epochs(
     share: float | None,
     group_size: int | None,
     pace: float | None,
-) -> None:
+    front: str,
+) -> list[Result]:
     """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
     memory = int((share or GIVEN[data.size_bytes]) * data.payload_bytes)
     group_size = group_size or choose_group(data, memory)
     mix = mix_of(data, group_size)
     rate = data.chunk_rate
     flags = [] if pace is None else ["-r", str(pace * rate)]
-    rates, cached, waits, peaks, reads, of_stored = [], [], [], [], [], []
+    rates, cached, waits, peaks, reads = [], [], [], [], []
     longest = 0.0
     for _ in range(rounds):
         with ControlGroup() as charged:
             options = [
-                "--memory",
-                str(memory),
-                "--group",
-                str(group_size),
-                "--requests",
-                str(data.folder / "requests"),
+                *("--memory", str(memory)),
+                *("--group", str(group_size)),
+                *("--requests", str(data.folder / "requests")),
+                *("--front", front),
             ]
             with mounted(data, charged, *options) as root:
                 contenders.list_all(root)
@@ -226,51 +186,46 @@ def epochs(
                 charged.start_over()
                 before = contenders.statistics(root)
                 epoch = read_in(charged, reader, root, order, *flags)
-                peaks.append(charged.peak_bytes)
+                peaks.append(charged.peak_bytes / data.payload_bytes)
                 after = contenders.statistics(root)
             rates.append(epoch["bytes"] / epoch["seconds"])
             waits.append(epoch["waits"] / epoch["files"])
             longest = max(longest, epoch["longest"])
-            reads.append(
-                (contenders.read_requests(after) - contenders.read_requests(before))
-                / epoch["files"]
-            )
-            of_stored.append(after["stored_ahead"]["reads_of_stored"])
-            contenders.say(f"  {epoch} {after['plan']}")
+            asked = contenders.read_requests(after) - contenders.read_requests(before)
+            reads.append(asked / epoch["files"])
+            contenders.say(f"  {epoch} {after['plan']} {after['page_cache']}")
             if pace is not None:
-                cached.append(_cached(data, reader, order, flags))
-    report(
-        f"{data}: one epoch through a mount over a slow disk, --memory {memory >> 20}MiB, "
-        + (
-            "reader as fast as it can"
-            if pace is None
-            else f"reader at {pace:.0%} of the disk's rate"
-        ),
-        mix=mix,
-        group=group_size,
-        over_disk=spread([each / rate for each in rates]),
-        **(
-            {}
-            if pace is None
-            else {
-                "over_cached": spread([own / base for own, base in zip(rates, cached, strict=True)])
-            }
-        ),
-        files_per_s=spread([each / data.size_bytes for each in rates]),
-        disk_files_per_s=rate / data.size_bytes,
-        waits_share=spread(waits),
-        longest_wait_s=longest,
-        read_requests_share=spread(reads),
-        reads_of_stored=of_stored,
-        memory_share=max(peaks) / data.payload_bytes,
+                cached.append(_cached(data, reader, order, flags, front))
+    how = "as fast as it can" if pace is None else f"at {pace:.0%} of the disk's rate"
+    question = (
+        f"slow disk, {data}, memory for {memory / data.payload_bytes:.1%}, {front}, reader {how}"
     )
+    over = [each / rate for each in rates]
+    if pace is not None:
+        over = [own / base for own, base in zip(rates, cached, strict=True)]
+    return [
+        judge(
+            f"{question}: rate x {'the disk' if pace is None else 'cached'}",
+            over,
+            RATE_BAR,
+            mix=mix,
+            group=group_size,
+            over_disk=spread([each / rate for each in rates]),
+            files_per_s=spread([each / data.size_bytes for each in rates]),
+            disk_files_per_s=rate / data.size_bytes,
+            longest_wait_s=longest,
+            read_requests_per_file=spread(reads),
+        ),
+        judge(f"{question}: files waited for", waits, REPORTED if pace is None else WAITS_BAR),
+        judge(f"{question}: peak of page cache and shared memory", max(peaks), MEMORY_BAR),
+    ]
 
 
-def _cached(data: Packed, reader: Path, order: Path, flags: list[str]) -> float:
+def _cached(data: Packed, reader: Path, order: Path, flags: list[str], front: str) -> float:
     """The same reader, with every file in the page cache."""
     with (
         ControlGroup() as charged,
-        mounted(data, charged, "--memory", str(8 << 30), "--fast") as root,
+        mounted(data, charged, "--memory", str(8 << 30), "--fast", "--front", front) as root,
     ):
         contenders.list_all(root)
         read_in(charged, reader, root, order)
@@ -278,7 +233,7 @@ def _cached(data: Packed, reader: Path, order: Path, flags: list[str]) -> float:
     return float(epoch["bytes"] / epoch["seconds"])
 
 
-def single(data: Packed, files: int = 500) -> None:
+def single(data: Packed, files: int = 500) -> list[Result]:
     """What users have today: each file one read of the disk, in random order, one at a time."""
     with Snapshot.open(data.snapshot) as snapshot:
         reader = ChunkReader(
@@ -290,11 +245,14 @@ def single(data: Packed, files: int = 500) -> None:
             extent = snapshot.extent(inode)
             reader.read(extent, 0, extent.length)
         rate = files / (time.perf_counter() - begin)
-    report(
-        f"{data}: read one by one in random order from the slow disk",
-        files_per_s=rate,
-        whole_chunks_over_it=data.chunk_rate / data.size_bytes / rate,
-    )
+    return [
+        judge(
+            f"slow disk, {data}: whole chunks x files one by one in random order",
+            data.chunk_rate / data.size_bytes / rate,
+            REPORTED,
+            files_per_s=rate,
+        )
+    ]
 
 
 def main() -> None:
@@ -306,27 +264,32 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=524_288, help="of 4 KiB; 0: none")
     parser.add_argument("--large-files", type=int, default=19_456, help="of 110 KiB; 0: none")
     parser.add_argument("--share", type=float, help="of the dataset: what --memory is")
+    parser.add_argument("--front", default="erofs", help="as of dlcmd mount")
     parser.add_argument(
         "--group", type=int, help="chunks; the default is half of what the memory holds"
     )
     options = parser.parse_args()
-    if os.geteuid() != 0 or not _GROUPS.is_dir():
+    if os.geteuid() != 0 or not GROUPS.is_dir():
         sys.exit("bench_plan needs root and a memory control group (version 1)")
-    sections: dict[str, Callable[[Packed, Path], None]] = {
-        "fast": lambda data, reader: epochs(
-            data, reader, options.rounds, options.share, options.group, None
-        ),
-        "paced": lambda data, reader: epochs(
-            data, reader, options.rounds, options.share, options.group, 0.8
-        ),
-        "single": lambda data, reader: single(data),
-    }
+    known = sections(options.rounds, options.front, options.share, options.group)
+    results: list[Result] = []
     with contenders.reader() as compiled:
         for files, size in ((options.files, 4 << 10), (options.large_files, 110 << 10)):
             if files:
                 with packed(files, size) as data:
                     for name in options.only.split(","):
-                        sections[name](data, compiled.program)
+                        results += known[name](data, compiled.program)
+    show_table(results)
+
+
+def sections(
+    rounds: int, front: str = "erofs", share: float | None = None, group: int | None = None
+) -> dict[str, Callable[[Packed, Path], list[Result]]]:
+    return {
+        "fast": lambda data, reader: epochs(data, reader, rounds, share, group, None, front),
+        "paced": lambda data, reader: epochs(data, reader, rounds, share, group, 0.8, front),
+        "single": lambda data, reader: single(data),
+    }
 
 
 if __name__ == "__main__":

@@ -37,8 +37,9 @@ from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_builder import build_snapshot
 
 DATASET = DatasetRef("imagenet", bytes(range(16)))
+FILE_BYTES = 110_000
 FILES_A_CHUNK = 36
-"""Of 110 KB in 4 MiB."""
+"""In 4 MiB."""
 SINGLE_LOOKUPS = 200_000
 
 
@@ -59,13 +60,13 @@ class MadeDataset:
         ]
 
 
-def make_dataset(files: int, folders: int) -> MadeDataset:
-    """Files scattered over chunks, as `put` does by default."""
+def make_dataset(files: int, folders: int, first_id: int = 1_600_000_000) -> MadeDataset:
+    """Files scattered over chunks, as `put` does by default. Chunk ids begin with numbers from `first_id` on."""
     generator = np.random.default_rng(1)
     each = files // folders
     files = each * folders
     chunk_count = -(-files // FILES_A_CHUNK)
-    ids = [(1_600_000_000 + number).to_bytes(4, "big") + bytes(12) for number in range(chunk_count)]
+    ids = [(first_id + number).to_bytes(4, "big") + bytes(12) for number in range(chunk_count)]
     id_column = np.frombuffer(b"".join(ids), "V16")
     place = generator.permutation(files)
     names = [b"n%08d" % (1_440_764 + 8_017 * folder) for folder in range(folders)]
@@ -78,8 +79,8 @@ def make_dataset(files: int, folders: int) -> MadeDataset:
         entries["version"], entries["placed"], entries["record_version"] = 4, 2, 1
         entries["chunk"], entries["position"] = id_column[chunk], position
         entries["offset"], entries["length"], entries["mode"] = (
-            position * 110_000,
-            110_000,
+            position * FILE_BYTES,
+            FILE_BYTES,
             0o100644,
         )
         entries["hash"] = generator.integers(0, 1 << 63, each)
@@ -88,7 +89,9 @@ def make_dataset(files: int, folders: int) -> MadeDataset:
         file_names = sorted(b"%s_%d.JPEG" % (name, number) for number in numbers)
         listings.append(DirectoryListing(name, file_names, entries, [], records[:0]))
     record = ChunkRecord(2, 0, 4096, 4 << 20, FILES_A_CHUNK, FILES_A_CHUNK, 0, 0, bytes(5))
-    state = DatasetState(2, 1_600_000_000_000_000_000, files, files * 110_000, folders, chunk_count)
+    state = DatasetState(
+        2, 1_600_000_000_000_000_000, files, files * FILE_BYTES, folders, chunk_count
+    )
     return MadeDataset(listings, dict.fromkeys(ids, record), state)
 
 

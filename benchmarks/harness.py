@@ -41,12 +41,22 @@ class Rounds:
 
 
 def run_rounds(
-    contenders: Mapping[str, Callable[[], float | None]], rounds: int, warm_up: int = 1
+    contenders: Mapping[str, Callable[[], float | None]],
+    rounds: int,
+    warm_up: int = 1,
+    *,
+    alternates: bool = False,
+    prepare: Callable[[int], None] = lambda number: None,
 ) -> Rounds:
-    """Run all contenders in turn, `rounds` times after `warm_up`. A contender returns its own seconds, or None: timed from outside."""
+    """Run all contenders in turn, `rounds` times after `warm_up`. A contender returns its own seconds, or None: timed from outside.
+
+    `alternates`: every other round goes through them from the last to the first. `prepare` gets the number of the round that begins.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
-        for name, contender in contenders.items():
+        prepare(number)
+        turns = list(contenders.items())
+        for name, contender in reversed(turns) if alternates and number % 2 else turns:
             begin = time.perf_counter()
             own = contender()
             elapsed = time.perf_counter() - begin if own is None else own
@@ -131,21 +141,25 @@ def warm(root: Path) -> None:
 def dlcmd(*arguments: str | Path, folder: Path, index: str | None = None) -> str:
     """Run `dlcmd` with its store, index and snapshots in `folder`; its standard output."""
     (folder / "store").mkdir(parents=True, exist_ok=True)
-    environment = {
+    done = subprocess.run(
+        [*DLCMD, *map(str, arguments)],
+        env=dlcmd_environment(folder, index),
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return done.stdout
+
+
+def dlcmd_environment(folder: Path, index: str | None = None) -> dict[str, str]:
+    """Variables with which `dlcmd` finds all that it needs in `folder`."""
+    return {
         **os.environ,
         "DIESELFS_STORE": f"file://{folder}/store",
         "DIESELFS_INDEX": index or f"lmdb://{folder}/index",
         "XDG_DATA_HOME": f"{folder}/data",
         "PYTHONPATH": str(REPOSITORY),
     }
-    done = subprocess.run(
-        [*DLCMD, *map(str, arguments)],
-        env=environment,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    return done.stdout
 
 
 def empty(folder: Path) -> None:

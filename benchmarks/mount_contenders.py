@@ -14,25 +14,33 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import DLCMD, dlcmd, make_tree, scratch, sync
+from benchmarks.harness import (
+    DLCMD,
+    REPOSITORY,
+    dlcmd,
+    dlcmd_environment,
+    make_tree,
+    scratch,
+    sync,
+)
 
-PLAIN = "--plain"
-"""Of `dlcmd mount`: no fast path, no stateless opens, no storing ahead."""
-PACKAGES = {"squashfuse_ll": "squashfuse", "mksquashfs": "squashfs-tools", "cc": "gcc libc6-dev"}
+PACKAGES = {"cc": "gcc libc6-dev"}
+SQUASHFS_PACKAGES = {"squashfuse_ll": "squashfuse", "mksquashfs": "squashfs-tools"}
 UNCOMPRESSED = ["-noI", "-noId", "-noD", "-noF", "-noX"]
 _READER = Path(__file__).with_name("reader.c")
 _SETTLED_S = 0.3
 
 
-def require_tools() -> None:
+def require_tools(squashfs: bool = False) -> None:
     """End with what is missing and how to get it."""
-    packages = [package for tool, package in PACKAGES.items() if shutil.which(tool) is None]
+    wanted = PACKAGES | (SQUASHFS_PACKAGES if squashfs else {})
+    packages = [package for tool, package in wanted.items() if shutil.which(tool) is None]
     if packages:
         sys.exit(f"bench_mount needs more programs: apt-get install {' '.join(packages)}")
     if os.geteuid() != 0:
@@ -84,12 +92,17 @@ def dataset(
                 arguments = [folder / "source", folder / "squashfs", "-no-progress", "-quiet"]
                 subprocess.run(["mksquashfs", *arguments, *UNCOMPRESSED], check=True)
             made = Dataset(folder, files, size_bytes, 0, 0)
-            with ours(made) as root:
-                shown = json.loads((root / ".dieselfs/dataset.json").read_text())
+            with mounted(made) as root:
+                shown = described(root)
             yield Dataset(folder, files, size_bytes, shown["chunks"], shown["bytes"])
         finally:
-            for log in glob.glob(f"/var/log/dieselfs/*{folder.name}*"):  # where root's mounts log
-                os.unlink(log)
+            remove_logs(folder)
+
+
+def remove_logs(folder: Path) -> None:
+    """Of mounts in this folder; this is where root's mounts log."""
+    for log in glob.glob(f"/var/log/dieselfs/*{folder.name}*"):
+        os.unlink(log)
 
 
 def in_random_order(data: Dataset) -> Path:
@@ -117,30 +130,77 @@ def _written(path: Path, text: str) -> Path:
 # --- the mounts ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class MountKind:
+    """A `dlcmd`, and how it is told to mount."""
+
+    name: str
+    command: tuple[str, ...] = tuple(DLCMD)
+    options: tuple[str, ...] = ()
+    front: str | None = None
+    """What it must have chosen; None: an older version, which has one front alone."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """An installed version must not find this one's modules."""
+        return {"PYTHONPATH": "" if self.front is None else str(REPOSITORY)}
+
+
+EROFS = MountKind("erofs", options=("--front", "erofs"), front="erofs")
+LOOP = MountKind("erofs-loop", options=("--front", "erofs-loop"), front="erofs-loop")
+FUSE = MountKind("fuse", options=("--front", "fuse"), front="fuse")
+FRONTS = {kind.name: kind for kind in (EROFS, LOOP, FUSE)}
+
+
+def before(program: Path) -> MountKind:
+    """An older version: its installed `dlcmd`."""
+    return MountKind("before", (os.path.abspath(program),))
+
+
 @contextmanager
-def ours(
-    data: Dataset, *, plain: bool = False, memory_mib: int = 1024, preload: bool = False
+def mounted(
+    data: Dataset,
+    kind: MountKind = EROFS,
+    *options: str,
+    memory_mib: int = 1024,
+    preload: bool = False,
+    enter: Callable[[], None] | None = None,
+    checked: bool = True,
 ) -> Iterator[Path]:
-    """A fresh mount with that much memory for chunks."""
-    root = data.folder / ("plain" if plain else "ours")
+    """A fresh mount with that much memory for chunks. `enter` runs in its process before anything else does; not `checked`: nobody has
+    read anything of it yet."""
+    root = data.folder / kind.name
     root.mkdir(exist_ok=True)
-    dlcmd(
-        "mount",
-        *("-q", "--no-index", "--memory", f"{memory_mib}MiB"),
-        *([PLAIN] if plain else []),
+    task = f"bench-{kind.name}-{os.getpid()}"  # contenders share no memory
+    command = [
+        *(*kind.command, "mount", "-q", "--no-index", "--memory", f"{memory_mib}MiB"),
+        *("--task", task, *kind.options, *options),
         *(["--preload"] if preload else []),
-        *("dl://bench", root),
-        folder=data.folder,
-    )
-    pid = json.loads((root / ".dieselfs/dataset.json").read_text())["pid"]
+        *("dl://bench", str(root)),
+    ]
+    subprocess.run(command, env=_environment(data.folder, kind), check=True, preexec_fn=enter)
     try:
-        if not plain:
-            _require_fast_path(root)
+        if checked:
+            _require_front(root, kind)
         yield root
     finally:
-        if subprocess.run([*DLCMD, "umount", "-q", root], check=False).returncode:
+        pid = described(root)["pid"]
+        if subprocess.run(
+            [*kind.command, "umount", "-q", root],
+            env=_environment(data.folder, kind),
+            check=False,
+        ).returncode:
             subprocess.run(["umount", "-l", root], check=False)
         _wait_for_the_end_of(pid)
+
+
+def _environment(folder: Path, kind: MountKind) -> dict[str, str]:
+    return dlcmd_environment(folder) | kind.environment
+
+
+def described(root: Path) -> dict[str, Any]:
+    """`dataset.json`."""
+    return dict(json.loads((root / ".dieselfs/dataset.json").read_text()))
 
 
 @contextmanager
@@ -250,25 +310,30 @@ def statistics(root: Path) -> dict[str, Any]:
 
 
 def read_requests(stats: dict[str, Any]) -> int:
+    """Without those of the control directory, where they are told apart."""
     return int(stats["requests"].get("read", 0))
 
 
-def stored_ahead(stats: dict[str, Any]) -> int:
-    """Files."""
-    return int(stats["stored_ahead"]["files"])
+def filled_bytes(stats: dict[str, Any]) -> int:
+    """What was put into the page cache before anybody asked for it; of an older version too."""
+    if "stored_ahead" in stats:
+        return int(stats["stored_ahead"]["bytes"])
+    return int(stats["page_cache"]["filled"]["filled_bytes"])
 
 
-def _require_fast_path(root: Path) -> None:
-    """A mount that fell back to Python is not what is to be measured."""
-    found = statistics(root)["fast_path"]
-    if not found["active"]:
-        sys.exit(f"the mount has no fast path: {found['reason']}")
+def _require_front(root: Path, kind: MountKind) -> None:
+    """A mount that fell back to another one is not what is to be measured."""
+    found = statistics(root)
+    if kind.front is not None and found["front"]["kind"] != kind.front:
+        sys.exit(f"the mount's front is {found['front']['kind']}: {found['front']['reason']}")
+    if kind.front is None and "fast_path" in found and not found["fast_path"]["active"]:
+        sys.exit(f"the older mount has no fast path: {found['fast_path']['reason']}")
 
 
 def fill_node_memory(data: Dataset, root: Path) -> float:
     """Wait until a mount made with `preload` has all chunks in the daemon's memory; the part of the bytes that is there then.
 
-    None of their files is in the page cache then: what was not read is not stored ahead.
+    None of their files is in the page cache then: what was not read is not filled.
     """
     before, now = -1, _cached_bytes(root)
     while now < data.payload_bytes and now != before:
@@ -284,11 +349,11 @@ def _cached_bytes(root: Path) -> int:
 
 
 def settle(root: Path) -> None:
-    """Wait until nothing more is stored ahead."""
-    before, now = -1, stored_ahead(statistics(root))
+    """Wait until nothing more is put into the page cache."""
+    before, now = -1, filled_bytes(statistics(root))
     while now != before:
         time.sleep(_SETTLED_S)
-        before, now = now, stored_ahead(statistics(root))
+        before, now = now, filled_bytes(statistics(root))
 
 
 def say(text: str) -> None:

@@ -2,82 +2,125 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks import mount_contenders as contenders
-from benchmarks.harness import report, run_rounds, spread, warm
+from benchmarks.harness import run_rounds, spread
+from benchmarks.mount_bars import REPORTED, Bar, Result, judge
+from benchmarks.mount_contenders import EROFS, MountKind
+from benchmarks.mount_epochs import refill, warm_roots
+from benchmarks.named_dataset import NamedDataset, make_names, named_dataset
 
 _WORKERS = 2
 _BATCH = 256
 
 
-def listing(files: int, folders: int, size_bytes: int, rounds: int) -> None:
+IMAGEFOLDER_BAR = Bar(most=1.0)
+"""Times ext4's seconds."""
+LOADER_BAR = Bar(least=0.97)
+"""Times ext4's rate."""
+FIRST_LISTING_BAR = Bar(least=200_000)
+"""Entries a second."""
+SECOND_LISTING_BAR = Bar(least=1.2)
+"""Times ext4's rate."""
+
+
+def listing(files: int, folders: int, rounds: int, kinds: Sequence[MountKind]) -> list[Result]:
     """`ls -lR`: on a mount made for it, again on the same, and on ext4 with all inodes cached."""
-    entries = files + folders
-    with contenders.dataset(files, size_bytes, folders) as data, _FreshMount(data) as fresh:
-        _require_complete(fresh.replace(), data.source, entries)
-        times = run_rounds(
-            {
-                "first": lambda: _ls(fresh.replace()),
-                "second": lambda: _ls(fresh.root),
-                "ext4": lambda: _ls(data.source),
-                "unmount": fresh.close,
-            },
-            rounds,
-        )
-        report(
-            f"ls -lR, {files} files in {folders} folders",
-            ratio=spread(times.ratios("second", "ext4")),
-            first_over_ext4=spread(times.ratios("first", "ext4")),
-            entries_per_s={
-                name: entries / times.median(name) for name in ("first", "second", "ext4")
-            },
-            first_entries_per_s=spread([entries / each for each in times.seconds["first"]]),
-        )
+    found = []
+    with named_dataset(files, folders) as named, ExitStack() as stack:
+        files = named.data.files
+        entries = files + folders
+        contenders.say(f"making {files} sparse files on ext4")
+        make_names(named.paths, named.data.source)
+        fresh = {kind.name: stack.enter_context(_FreshMount(named, kind)) for kind in kinds}
+        _require_complete(fresh[kinds[0].name].replace(), named.data.source, entries)
+        fresh[kinds[0].name].close()
+        turns: dict[str, Callable[[], float]] = {"ext4": lambda: _ls(named.data.source)}
+        for name, each in fresh.items():
+            turns[f"{name} first"] = lambda each=each: _ls(each.replace())
+            turns[f"{name} second"] = lambda each=each: _ls(each.root)
+            turns[f"{name} unmount"] = each.close
+        times = run_rounds(turns, rounds)
+    for name in fresh:
+        first, second = f"{name} first", f"{name} second"
+        rates = {each: entries / times.median(each) for each in ("ext4", first, second)}
+        is_judged = name == EROFS.name
+        found += [
+            judge(
+                f"ls -lR, {files} files in {folders} folders, fresh mount: {name}, entries/s",
+                [entries / each for each in times.seconds[first]],
+                FIRST_LISTING_BAR if is_judged else REPORTED,
+                over_ext4=spread(times.ratios(first, "ext4")),
+                entries_per_s=rates,
+            ),
+            judge(
+                f"ls -lR, {files} files in {folders} folders, second: {name} x ext4",
+                times.ratios(second, "ext4"),
+                SECOND_LISTING_BAR if is_judged else REPORTED,
+                entries_per_s=rates,
+            ),
+        ]
+    return found
 
 
-def imagefolder(files: int, rounds: int) -> None:
-    """Building `torchvision.datasets.ImageFolder` needs names only. Time as a multiple of that on ext4."""
+def imagefolder(data: contenders.Dataset, rounds: int, kinds: Sequence[MountKind]) -> list[Result]:
+    """Building `torchvision.datasets.ImageFolder` needs names only. Time as a multiple of that on ext4, whose names are cached."""
     datasets = _torchvision_datasets()
-    with contenders.dataset(files, 4096) as data, _FreshMount(data) as fresh:
+    found = []
 
-        def build(root: Path) -> float:
-            begin = time.perf_counter()
-            found = datasets.ImageFolder(root)
-            elapsed = time.perf_counter() - begin
-            assert len(found) == files, f"{len(found)} of {files}"
-            return elapsed
+    def build(root: Path) -> float:
+        gc.collect()
+        begin = time.perf_counter()
+        found = datasets.ImageFolder(root)
+        elapsed = time.perf_counter() - begin
+        assert len(found) == data.files, f"{len(found)} of {data.files}"
+        return elapsed
 
-        times = run_rounds(
-            {
-                "fresh mount": lambda: build(fresh.replace()),
-                "mount again": lambda: build(fresh.root),
-                "ext4": lambda: build(data.source),
-            },
-            rounds,
+    with ExitStack() as stack:
+        fresh = {
+            kind.name: stack.enter_context(_FreshMount(NamedDataset(data), kind)) for kind in kinds
+        }
+        turns: dict[str, Callable[[], float]] = {"ext4": lambda: build(data.source)}
+        for name, each in fresh.items():
+            turns[f"{name} fresh"] = lambda each=each: build(each.replace())
+            turns[f"{name} again"] = lambda each=each: build(each.root)
+            turns[f"{name} unmount"] = each.close
+        times = run_rounds(turns, rounds)
+    for name in fresh:
+        found.append(
+            judge(
+                f"ImageFolder built over {data.files} files on a fresh mount, time: {name} / ext4",
+                times.ratios("ext4", f"{name} fresh"),
+                IMAGEFOLDER_BAR if name == EROFS.name else REPORTED,
+                again=spread(times.ratios("ext4", f"{name} again")),
+                seconds={name: times.median(name) for name in times.seconds},
+            )
         )
-        report(
-            f"ImageFolder built over {files} files, time on a fresh mount against ext4 warm",
-            ratio=spread(times.ratios("ext4", "fresh mount")),
-            again=spread(times.ratios("ext4", "mount again")),
-            seconds={name: times.median(name) for name in times.seconds},
-        )
+    return found
 
 
-def loader(files: int, size_bytes: int, rounds: int) -> None:
+def loader(
+    data: contenders.Dataset,
+    reader: contenders.Reader,
+    rounds: int,
+    kinds: Sequence[MountKind],
+) -> list[Result]:
     """A stock DataLoader with 2 workers over an ImageFolder, random order, everything in the page cache; one epoch, workers started before."""
     datasets = _torchvision_datasets()
     import torch
     from torch.utils.data import DataLoader
 
-    def to_tensor(data: bytes) -> Any:
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    def to_tensor(content: bytes) -> Any:
+        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
     def loader_of(root: Path) -> Any:
         images = datasets.ImageFolder(root, loader=_bytes_of, transform=to_tensor)
@@ -95,31 +138,44 @@ def loader(files: int, size_bytes: int, rounds: int) -> None:
         begin, seen = time.perf_counter(), 0
         for images, _ in batches:
             seen += images.shape[0]
-        assert seen == files
+        assert seen == data.files
         return time.perf_counter() - begin
 
-    with contenders.dataset(files, size_bytes) as data, contenders.ours(data) as root:
-        for each in (root, data.source):
-            warm(each)
-        loaders = {"ours": loader_of(root), "ext4": loader_of(data.source)}
+    with warm_roots(data, kinds) as roots:
+        order = contenders.in_random_order(data)
+        loaders = {name: loader_of(root) for name, root in roots.items()}
+
+        def prepare(number: int) -> None:
+            turns = list(roots.items())
+            refill(data, reader, dict(turns[::-1] if number % 2 else turns), order)
+
         times = run_rounds(
-            {name: lambda each=each: epoch(each) for name, each in loaders.items()}, rounds
+            {name: lambda each=each: epoch(each) for name, each in loaders.items()},
+            rounds,
+            alternates=True,
+            prepare=prepare,
         )
-        del loaders  # ends the workers, which hold nothing open, before the mount goes
-    report(
-        f"DataLoader over ImageFolder, {_WORKERS} workers, warm, {data}",
-        ratio=spread(times.ratios("ours", "ext4")),
-        files_per_s={name: files / times.median(name) for name in times.seconds},
-    )
+        del loaders  # ends the workers, which hold nothing open, before the mounts go
+        gc.collect()
+    return [
+        judge(
+            f"stock DataLoader over ImageFolder, {_WORKERS} workers, warm, {data}: {name} x ext4",
+            times.ratios(name, "ext4"),
+            LOADER_BAR if name == EROFS.name else REPORTED,
+            files_per_s={name: data.files / times.median(name) for name in times.seconds},
+        )
+        for name in roots
+        if name != "ext4"
+    ]
 
 
 class _FreshMount:
     """A mount that is replaced by a new one between the timed parts of a round."""
 
-    def __init__(self, data: contenders.Dataset) -> None:
-        self._data = data
+    def __init__(self, named: NamedDataset, kind: MountKind) -> None:
+        self._named, self._kind = named, kind
         self._open = ExitStack()
-        self.root = data.source
+        self.root = named.data.source
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +185,7 @@ class _FreshMount:
 
     def replace(self) -> Path:
         self.close()
-        self.root = self._open.enter_context(contenders.ours(self._data))
+        self.root = self._open.enter_context(self._named.mounted(self._kind))
         return self.root
 
     def close(self) -> float:
@@ -163,7 +219,8 @@ def _find(root: Path) -> list[bytes]:
     done = subprocess.run(
         ["find", root, "-mindepth", "1", *shown], stdout=subprocess.PIPE, check=True
     )
-    return done.stdout.split(b"\0")[:-1]
+    # The control directory is no part of the dataset.
+    return [each for each in done.stdout.split(b"\0")[:-1] if not each.startswith(b".dieselfs")]
 
 
 def _bytes_of(path: str) -> bytes:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 QUICK = {
+    "bench_kernel_image": ["--quick"],
     "bench_client": ["--files", "5000", "--rounds", "1"],
     "bench_hedging": ["--reads", "2000"],
     "bench_object_store": ["--quick"],
@@ -38,6 +39,7 @@ QUICK = {
     "bench_shuffle_quality": ["--files", "20000", "--rounds", "1"],
     "bench_accuracy": ["--quick"],
     "bench_ssd_tier": ["--quick"],
+    "bench_survival": ["--quick"],
 }
 
 

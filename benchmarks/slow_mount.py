@@ -1,6 +1,6 @@
 """A mount over a slow disk, in the foreground: what `dlcmd mount` does, but for the store, which is a `SlowStore`.
 
-    python -m benchmarks.slow_mount STORE_FOLDER SNAPSHOT MOUNTPOINT --memory BYTES [--seed N --group N] [--fast] [--requests FILE]
+    python -m benchmarks.slow_mount STORE_FOLDER SNAPSHOT MOUNTPOINT --memory BYTES [--seed N --group N] [--fast] [--requests FILE] [--front NAME]
 
 Ends with SIGTERM, and writes then what the disk has been asked for into FILE.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from benchmarks.slow_store import SlowStore
@@ -18,14 +20,16 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.resilient import ResilientStore
-from dieselfs.fuse.mount import MountOptions, run_mount
+from dieselfs.ending import Ending
+from dieselfs.fuse.mount import MountOptions, Observed, run_mount
+from dieselfs.fuse.supervisor import Handed, Supervisor
 from dieselfs.node_memory.node_memory import NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder, default_task
 from dieselfs.shuffle import ShuffleParameters
 from metadata.snapshot import Snapshot
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", type=Path)
     parser.add_argument("snapshot", type=Path)
@@ -35,10 +39,15 @@ def main() -> None:
     parser.add_argument("--group", type=int, help="follow the order with this group size")
     parser.add_argument("--fast", action="store_true", help="as fast as the disk really is")
     parser.add_argument("--requests", type=Path)
+    parser.add_argument("--front", default="auto")
     options = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    return Supervisor(partial(_serve, options), sys.argv).run()
+
+
+def _serve(options: argparse.Namespace, handed: Handed) -> int:
     disk = SlowStore(LocalDirectory(options.store))
     store: ObjectStore = LocalDirectory(options.store) if options.fast else disk
     shuffle = ShuffleParameters(options.seed, group_size=options.group) if options.group else None
@@ -49,16 +58,18 @@ def main() -> None:
             task_folder=task.path,
             memory_bytes=options.memory,
             shuffle=shuffle,
+            front=options.front,
         )
         reader = ChunkReader(ResilientStore(store), snapshot.dataset)
         memory = NodeMemory.open(task, reader, budget_bytes=options.memory, lead=True)
         try:
-            run_mount(snapshot, memory, mount)
+            run_mount(snapshot, memory, mount, handed, Observed(), Ending())
         finally:
             memory.close()
     if options.requests:
         options.requests.write_text(json.dumps(asdict(disk.statistics())))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
