@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +20,7 @@ from dieselfs.errors import UsageError
 if TYPE_CHECKING:
     import socket
 
-    from dieselfs.fuse.mount_service_requests import ServiceSettings
+    from dieselfs.mountd.limits import Settings
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +82,8 @@ def mountd(invocation: Invocation, **options: Any) -> None:
     """
     if os.geteuid() != 0:
         raise UsageError("the mount service needs root", "start dieselfs-mountd.service")
-    from dieselfs.fuse.mount_service import MountService, prepare_folder
     from dieselfs.fuse.readiness import announce_ready
+    from dieselfs.mountd.service import MountService, prepare_folder
 
     logging.basicConfig(
         level=logging.INFO,
@@ -91,7 +93,7 @@ def mountd(invocation: Invocation, **options: Any) -> None:
     )
     settings = _settings(options)
     prepare_folder(settings.images)
-    with _listener(options) as listener, MountService(listener, settings) as service:
+    with _listener(options) as listener, closing(MountService(listener, settings)) as service:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: service.stop())
         log.info("ready at %s; images in %s", listener.getsockname(), settings.images)
@@ -100,39 +102,28 @@ def mountd(invocation: Invocation, **options: Any) -> None:
     log.info("ended")
 
 
-def _settings(options: dict[str, Any]) -> ServiceSettings:
-    from dieselfs.fuse.mount_service_limits import Limits
-    from dieselfs.fuse.mount_service_requests import ServiceSettings
+def _settings(options: dict[str, Any]) -> Settings:
+    from dieselfs.mountd.limits import Settings
 
-    usual = Limits()
-    mounts = options["max_mounts"]
-    limits = Limits(
-        mounts=mounts,
-        connections=max(usual.connections, 4 * mounts),
-        image_bytes=options["max_images"] or usual.image_bytes,
-    )
-    return ServiceSettings(options["folder"], options["allow_other"], limits)
+    settings = Settings(options["folder"], options["allow_other"], options["max_mounts"])
+    most = options["max_images"]
+    return settings if most is None else replace(settings, image_bytes=most)
 
 
 def _listener(options: dict[str, Any]) -> socket.socket:
     """The socket that systemd hands over, or a new one."""
     import grp
-    import shutil
 
-    from dieselfs.fuse.front_choice import service_socket
-    from dieselfs.fuse.mount_service import activated_socket, listening_socket
+    from dieselfs.mountd.client import service_socket
+    from dieselfs.mountd.service import activated_socket, listening_socket
 
     activated = activated_socket()
     if activated is not None:
         return activated
-    path, group = options["socket_path"] or service_socket(), options["group"]
-    if group is None:
-        return listening_socket(path)
-    try:
-        grp.getgrnam(group)
-    except KeyError:
-        raise UsageError(f"there is no group {group!r}", "correct the --group") from None
-    listener = listening_socket(path, 0o600)
-    shutil.chown(path, group=group)
-    path.chmod(0o660)
-    return listener
+    group = options["group"]
+    if group is not None:
+        try:
+            grp.getgrnam(group)
+        except KeyError:
+            raise UsageError(f"there is no group {group!r}", "correct the --group") from None
+    return listening_socket(options["socket_path"] or service_socket(), group)

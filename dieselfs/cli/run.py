@@ -63,17 +63,17 @@ run.allow_interspersed_args = False  # the command's options are its own, also w
 def _prepare(output: Output, verbose: bool, mounts: Sequence[str]) -> None:
     """Lay the overlays, or say why the command runs without."""
     from dieselfs.fuse.mountpoint import resolve
-    from dieselfs.fuse.overlay_run import lay_overlays
+    from dieselfs.overlay_run import lay_overlays
 
     try:
-        overlays = lay_overlays([resolve(Path(mount)) for mount in mounts])
+        laid, problems = lay_overlays([resolve(Path(mount)) for mount in mounts])
     except MountError as error:
         output.note(f"dlcmd: warning: {error}; the command runs without an overlay: {error.hint}")
         return
-    for problem in overlays.problems:
+    for problem in problems:
         output.note(f"dlcmd: warning: no overlay over {problem}")
     if verbose:
-        shown = ", ".join(map(str, overlays.laid)) or "nothing: there is no mount of the fuse front"
+        shown = ", ".join(map(str, laid)) or "nothing: there is no mount of the fuse front"
         output.note(f"dlcmd: an overlay lies over {shown}")
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 CONTROL_NAME: Final = b".dieselfs"
 """In the root, where it hides a file or directory of that name in the dataset."""
+CONTROL_FOLDER: Final = CONTROL_NAME.decode()
 DATASET_NAME: Final = b"dataset.json"
 STATISTICS_NAME: Final = b"stats.json"
 REFRESH_NAME: Final = b"refresh.json"

@@ -11,12 +11,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dieselfs.errors import MountError
 from dieselfs.fuse.blob_server import blob_name
 from dieselfs.fuse.control_names import CONTROL_NAME
 from dieselfs.fuse.loop_devices import attach_loop
@@ -38,8 +40,10 @@ class FuseMount:
     mount: int
 
 
-def new_fuse_mount(source: str, *, allow_other: bool = True) -> FuseMount:
-    """Needs root. `source` is what mount tables show. Raises `OSError`."""
+def new_fuse_mount(
+    source: str, *, allow_other: bool = True, uid: int = 0, gid: int = 0
+) -> FuseMount:
+    """Needs root. `source` is what mount tables show, `uid` and `gid` are the server's. Raises `OSError`."""
     others: list[Option] = [("allow_other", None)] if allow_other else []
     connection = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -50,8 +54,8 @@ def new_fuse_mount(source: str, *, allow_other: bool = True) -> FuseMount:
                 ("subtype", "dieselfs"),
                 ("fd", str(connection)),
                 ("rootmode", "40000"),
-                ("user_id", str(os.getuid())),
-                ("group_id", str(os.getgid())),
+                ("user_id", str(uid)),
+                ("group_id", str(gid)),
                 ("default_permissions", None),
                 *others,
             ],
@@ -63,16 +67,24 @@ def new_fuse_mount(source: str, *, allow_other: bool = True) -> FuseMount:
 
 
 def find_blobs(mount: int, count: int) -> list[int]:
-    """O_PATH descriptors of a served mount's blobs. They keep the mount when its own descriptor is closed, and open no file."""
+    """O_PATH descriptors of a served mount's blobs. They keep the mount when its own descriptor is closed, and open no file.
+
+    The server may be another user's, whose link would lead the kernel, which opens the blob as root, to any file. So no link is
+    followed, and a blob must be a regular file of this mount: `MountError`.
+    """
+    device = os.fstat(mount).st_dev
     with ExitStack() as opened:
-        found = []
-        for device in range(count):
-            blob = os.open(f"/proc/self/fd/{mount}/{blob_name(device)}", os.O_PATH | os.O_CLOEXEC)
+        blobs = []
+        for name in map(blob_name, range(count)):
+            blob = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=mount)
             opened.callback(os.close, blob)
-            found.append(blob)
+            found = os.fstat(blob)
+            if not stat.S_ISREG(found.st_mode) or found.st_dev != device:
+                raise MountError(f"{name} is not a regular file of its server")
+            blobs.append(blob)
         opened.pop_all()
-        widen_readahead(os.stat(f"/proc/self/fd/{found[0]}").st_dev)
-        return found
+    widen_readahead(device)
+    return blobs
 
 
 def open_blob(blob: int) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from dieselfs.errors import MountError
+from dieselfs.mountd.client import service_socket
 
 Version: TypeAlias = tuple[int, int, int]
 WantedFront: TypeAlias = Literal["auto", "erofs", "erofs-loop", "fuse"]
@@ -28,8 +29,6 @@ LOOP_SINCE: Final = (5, 8, 0)
 """Loop devices are configured in one step. EROFS takes extra devices since 5.16, and in the 5.14 of RHEL 9: older ones refuse the image."""
 DIRECT_FROM_BYTES: Final = 64 << 10
 """For smaller files a second copy in memory costs less than a request of their own: measured."""
-SERVICE_SOCKET: Final = Path("/run/dieselfs/mountd.sock")
-SERVICE_VARIABLE: Final = "DIESELFS_MOUNTD"
 _SYS_ADMIN_BIT = 21
 _MODPROBE_TIMEOUT_S = 10.0
 _ALL_IDS = ["0", "0", "4294967295"]
@@ -72,11 +71,6 @@ class FrontChoice:
     @property
     def is_erofs(self) -> bool:
         return self.front is not Front.FUSE
-
-
-def service_socket() -> Path:
-    """The path of the mount service's socket: DIESELFS_MOUNTD, or the usual one."""
-    return Path(os.environ.get(SERVICE_VARIABLE) or SERVICE_SOCKET)
 
 
 def probe() -> FrontFacts:

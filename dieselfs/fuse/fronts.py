@@ -30,13 +30,11 @@ from dieselfs.fuse.front_choice import (
     after_failure,
     choose,
     probe,
-    service_socket,
     use_direct_io,
     without_image,
 )
 from dieselfs.fuse.in_flight import InFlight
 from dieselfs.fuse.kernel_connection import Connection
-from dieselfs.fuse.mount_service_client import ServiceClient
 from dieselfs.fuse.mount_syscalls import detach
 from dieselfs.fuse.mount_table import entries_of_device
 from dieselfs.fuse.mountpoint import unmount
@@ -49,6 +47,7 @@ from dieselfs.fuse.readahead import readahead_bytes, widen_readahead
 from dieselfs.fuse.store_filler import StoreFiller
 from dieselfs.fuse.supervisor import Handed, Role
 from dieselfs.fuse.tree_server import TreeServer
+from dieselfs.mountd import client as mount_service
 from metadata.blob_layout import BlobLayout
 from metadata.errors import KernelImageTooLarge, KernelImageUnwritable
 from metadata.kernel_image_file import kernel_image
@@ -252,31 +251,30 @@ class ErofsFront:
 
     def _make_by_service(self, undo: ExitStack) -> None:
         parts = self._parts
-        client = ServiceClient(service_socket())
-        ask = client.replace if parts.replaces else client.mount
         # The kernel opens the blobs before the service answers.
         opening = ExitStack()
 
         def serve(fuse: int) -> None:
+            undo.callback(os.close, fuse)
             self._serve(fuse, is_resumed=False)
             undo.callback(self.connection.stop)
             opening.enter_context(self._server.opening_front())
 
         with opening:
-            made = ask(
+            self.blobs = mount_service.mount(
                 parts.snapshot.path,
                 parts.mountpoint,
                 not parts.options.allow_other,
                 self.is_direct,
                 serve,
+                replaces=parts.replaces,
             )
-        self.blobs = made.blob_fds
-        for fd in (made.fuse_fd, *made.blob_fds):
+        for fd in self.blobs:
             undo.callback(os.close, fd)
         device = os.stat(parts.mountpoint).st_dev
         self._device = [os.major(device), os.minor(device)]
         self._show_control()
-        self._note(made.fuse_fd)
+        self._note(self.connection.fd)
 
     def _places(self) -> tuple[list[Path], bool]:
         """Where to show it, and whether an older mount is to be replaced there, and wherever else it is shown."""
@@ -338,7 +336,7 @@ class ErofsFront:
         parts = self._parts
         try:
             if self.choice.via_service:
-                fuse = ServiceClient(service_socket()).attach_control(parts.mountpoint)
+                fuse = mount_service.attach_control(parts.mountpoint)
                 self._control = self._new_control(fuse)
             else:
                 self._control = self._new_control()
@@ -386,7 +384,7 @@ class ErofsFront:
 
     def hide(self) -> None:
         if self.choice.via_service:
-            ServiceClient(service_socket()).unmount(self._parts.mountpoint, lazy=True)
+            mount_service.unmount(self._parts.mountpoint, lazy=True)
         else:
             erofs_front.hide((self._device[0], self._device[1]))
 

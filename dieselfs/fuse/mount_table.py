@@ -135,6 +135,12 @@ def _unescaped(field: bytes) -> bytes:
     return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field)
 
 
+def mount_id(descriptor: int) -> int:
+    """The number of the mount through which a file was opened; asks no file system."""
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+
+
 def entry_at(mountpoint: Path) -> MountEntry | None:
     """What is mounted on top at exactly `mountpoint` (absolute, without links), if anything is."""
     found = [entry for entry in mount_entries() if entry.mountpoint == mountpoint]

@@ -11,21 +11,23 @@ import logging
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError, MountpointBusy
-from dieselfs.fuse.control_names import CONTROL_NAME
-from dieselfs.fuse.front_choice import service_socket
-from dieselfs.fuse.mount_service_client import ServiceClient
-from dieselfs.fuse.mount_syscalls import attach, clone, detach
-from dieselfs.fuse.mount_table import EROFS_TYPE, MountEntry, MountState, ask, entry_at
+from dieselfs.fuse.control_names import CONTROL_FOLDER
+from dieselfs.fuse.mount_syscalls import attach, clone, detach, detach_mount
+from dieselfs.fuse.mount_table import EROFS_TYPE, MountEntry, MountState, ask, entry_at, mount_id
+from dieselfs.mountd import client as mount_service
 
 log = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S: Final = 2.0
 _UNMOUNT_TIMEOUT_S: Final = 30.0
 _SHOWN_USERS: Final = 5
+DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HELPER_PATIENCE_S: Final = 0.5
 """For moments the mount's own helper processes have a file or a directory open."""
 
@@ -114,13 +116,16 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
     mountpoint = entry.mountpoint
     if os.geteuid() == 0:
         try:
-            _detach_with_control(mountpoint, lazy)
+            if lazy or entry.file_system_type != EROFS_TYPE:
+                detach(mountpoint, lazy=lazy)
+            else:
+                detach_unused(mountpoint, entry.mount_id)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
             raise _busy(mountpoint) from None
     elif entry.file_system_type == EROFS_TYPE:
-        ServiceClient(service_socket()).unmount(mountpoint, lazy)
+        mount_service.unmount(mountpoint, lazy)
     else:
         _run(
             ["fusermount3", "-u", *(["-z"] if lazy else []), "--", os.fspath(mountpoint)],
@@ -128,22 +133,39 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
         )
 
 
-def _detach_with_control(mountpoint: Path, lazy: bool) -> None:
-    """A control directory is a mount of its own, which would keep the mount that it lies in busy."""
-    inside = entry_at(mountpoint / os.fsdecode(CONTROL_NAME))
-    if lazy or inside is None:
-        detach(mountpoint, lazy=lazy)
-        return
-    control = clone(inside.mountpoint)
-    try:
-        detach(inside.mountpoint)
+def detach_unused(path: str | os.PathLike[str], number: int) -> None:
+    """Take away the mount with EROFS in front that has this number at `path`; `OSError` EBUSY if it is in use.
+
+    Its control directory, a mount of its own, does not count as use, and comes back if the mount stays. No link is followed
+    to find it, and no server is asked.
+    """
+    with ExitStack() as opened:
+        control = None
+        with _opened_control(path, number) as place:
+            if mount_id(place) != number:
+                control = clone(place)
+                opened.callback(os.close, control)
+                detach_mount(place)
         try:
-            detach(mountpoint, lazy=False)
+            detach(path, lazy=False)
         except OSError:
-            attach(control, inside.mountpoint)
+            if control is not None:
+                with _opened_control(path, number) as place:
+                    attach(control, place)
             raise
-    finally:
-        os.close(control)
+
+
+@contextmanager
+def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
+    """The control directory's place in the mount that has this number, or the root of what is mounted there."""
+    with ExitStack() as opened:
+        root = os.open(path, DIRECTORY)
+        opened.callback(os.close, root)
+        if mount_id(root) != number:
+            raise MountpointBusy("another mount has come over this one", "try again")
+        place = os.open(CONTROL_FOLDER, DIRECTORY, dir_fd=root)
+        opened.callback(os.close, place)
+        yield place
 
 
 def _run(command: list[str], mountpoint: Path) -> None:

@@ -38,9 +38,10 @@ from dieselfs.fuse.kernel_protocol import (
     attributes_reply,
     entry,
 )
-from dieselfs.fuse.mount_service_client import ServedMount, ServiceClient, _sealed_copy
-from dieselfs.fuse.mount_service_messages import close_all, receive, send
 from dieselfs.fuse.mount_table import entry_at, mount_entries
+from dieselfs.mountd import client
+from dieselfs.mountd.client import SERVICE_VARIABLE, _sealed_copy
+from dieselfs.mountd.messages import close_all, receive, send
 from metadata.blob_layout import BlobLayout
 from metadata.snapshot import Snapshot
 from tests.mount.packing import random_bytes
@@ -106,7 +107,7 @@ class User:
     """A user's process with the service's client, which serves all that it mounts."""
 
     def __init__(self, socket_path: str, snapshot: str, folder: str) -> None:
-        self.client = ServiceClient(socket_path)
+        os.environ[SERVICE_VARIABLE] = socket_path
         self.socket_path, self.snapshot, self.folder = socket_path, Path(snapshot), Path(folder)
         self.folder.mkdir(exist_ok=True)
         with Snapshot.open(snapshot) as opened:
@@ -126,8 +127,8 @@ class User:
         connection.start(OneFile(name, content, kind))
         self.connections.append(connection)
 
-    def mount(self, path: Path, *, direct_io: bool = False) -> ServedMount:
-        return self.client.mount(self.snapshot, path, True, direct_io, self.serve)
+    def mount(self, path: Path, *, direct_io: bool = False) -> list[int]:
+        return client.mount(self.snapshot, path, True, direct_io, self.serve)
 
     @contextmanager
     def mounted(self, name: str = "mnt") -> Iterator[Path]:
@@ -137,7 +138,7 @@ class User:
             yield path
         finally:
             while is_mounted(path):
-                self.client.unmount(path, lazy=True)
+                client.unmount(path, lazy=True)
 
 
 def is_mounted(path: Path) -> bool:
@@ -159,7 +160,7 @@ def refused(words: str) -> Iterator[None]:
 def mounts_reads_and_unmounts(user: User) -> None:
     path = user.mountpoint()
     for direct_io in (False, True):
-        served = user.mount(path, direct_io=direct_io)
+        [blob] = user.mount(path, direct_io=direct_io)
         reads_all(path)
         found = path.stat()
         assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
@@ -169,32 +170,32 @@ def mounts_reads_and_unmounts(user: User) -> None:
         ]
         assert {"ro", "nosuid", "nodev"} <= set(line.split()[5].split(","))
         assert not [entry for entry in mount_entries() if "blob" in entry.source]
-        [blob] = served.blob_fds
         opened = os.open(f"/proc/self/fd/{blob}", os.O_RDONLY)
         os.posix_fadvise(opened, 0, 1 << 20, os.POSIX_FADV_DONTNEED)
         assert os.pread(opened, 4096, 0) == user.blob[:4096]
         os.close(opened)
-        fuse = user.client.attach_control(path)
+        fuse = client.attach_control(path)
         user.serve_file(fuse, "hello", b"from the control directory")
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from the control directory"
-        again = user.client.attach_control(path)
+        again = client.attach_control(path)
         user.serve_file(again, "hello", b"from another")
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from another"
         held = (path / "large").open("rb")
         with refused("in use"):
-            user.client.unmount(path, lazy=False)
+            client.unmount(path, lazy=False)
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from another"
         held.close()
-        user.client.unmount(path, lazy=False)
+        client.unmount(path, lazy=False)
         assert entry_at(path) is None
         assert os.listdir(path) == []
-        close_all([served.fuse_fd, blob, fuse, again])
+        close_all([connection.fd for connection in user.connections] + [blob])
+        user.connections.clear()
 
 
 def detaches_a_mount_in_use(user: User) -> None:
     with user.mounted() as path, (path / "large").open("rb") as held:
         held.seek(1 << 20)
-        user.client.unmount(path, lazy=True)
+        client.unmount(path, lazy=True)
         assert entry_at(path) is None
         assert held.read() == random_bytes(3_000_000)[1 << 20 :]
 
@@ -202,7 +203,7 @@ def detaches_a_mount_in_use(user: User) -> None:
 def replaces_a_mount_under_readers(user: User) -> None:
     with user.mounted() as path:
         before = path.stat().st_dev
-        user.serve_file(user.client.attach_control(path), "hello", b"control")
+        user.serve_file(client.attach_control(path), "hello", b"control")
         ended = threading.Event()
         rounds, problems = [0], []
 
@@ -218,7 +219,7 @@ def replaces_a_mount_under_readers(user: User) -> None:
         with (path / "large").open("rb") as held:
             reader.start()
             for _ in range(5):
-                user.client.replace(user.snapshot, path, True, False, user.serve)
+                client.mount(user.snapshot, path, True, False, user.serve, replaces=True)
                 at = rounds[0]
                 while rounds[0] < at + 2 and not problems:
                     time.sleep(0.01)
@@ -229,7 +230,9 @@ def replaces_a_mount_under_readers(user: User) -> None:
         assert path.stat().st_dev != before
         assert len([e for e in mount_entries() if e.mountpoint == path]) == 1
         with refused("no mount of yours"):
-            user.client.replace(user.snapshot, user.mountpoint("other"), True, False, user.serve)
+            client.mount(
+                user.snapshot, user.mountpoint("other"), True, False, user.serve, replaces=True
+            )
 
 
 def may_not_mount_elsewhere(user: User) -> None:
@@ -250,9 +253,9 @@ def may_not_mount_elsewhere(user: User) -> None:
             user.mount(path / ".dieselfs")
         for wrong in (path / "d0", path / ".dieselfs", user.mountpoint("plain")):
             with refused("no mount of yours"):
-                user.client.unmount(wrong, lazy=True)
+                client.unmount(wrong, lazy=True)
             with refused("no mount of yours"):
-                user.client.attach_control(wrong)
+                client.attach_control(wrong)
         reads_all(path)
     with _sealed_copy(user.snapshot) as snapshot, user.snapshot.open("rb") as file:
         with refused("not a directory"):
@@ -287,11 +290,11 @@ def may_not_touch_mounts_of_others(user: User) -> None:
         os.listdir(theirs)
     for lazy in (False, True):
         with refused("no mount of yours"):
-            user.client.unmount(theirs, lazy)
+            client.unmount(theirs, lazy)
     with refused("no mount of yours"):
-        user.client.replace(user.snapshot, theirs, True, False, user.serve)
+        client.mount(user.snapshot, theirs, True, False, user.serve, replaces=True)
     with refused("no mount of yours"):
-        user.client.attach_control(theirs)
+        client.attach_control(theirs)
     with refused("belongs to user"):
         user.mount(theirs)
 
@@ -327,13 +330,13 @@ def may_not_give_bytes_of_his_own(user: User) -> None:
 
 def may_not_show_mounts_to_others(user: User) -> None:
     with refused("private mounts only"):
-        user.client.mount(user.snapshot, user.mountpoint(), False, False, user.serve)
+        client.mount(user.snapshot, user.mountpoint(), False, False, user.serve)
 
 
 def shows_mounts_to_others_if_allowed(user: User) -> None:
     path = user.mountpoint()
-    user.client.mount(user.snapshot, path, False, False, user.serve)
-    user.serve_file(user.client.attach_control(path), "hello", b"control")
+    client.mount(user.snapshot, path, False, False, user.serve)
+    user.serve_file(client.attach_control(path), "hello", b"control")
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
@@ -342,7 +345,7 @@ def shows_mounts_to_others_if_allowed(user: User) -> None:
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    user.client.unmount(path, lazy=False)
+    client.unmount(path, lazy=False)
 
 
 def speaks_nonsense(user: User) -> None:
@@ -385,7 +388,7 @@ def is_not_kept_waiting_by_idle_connections(user: User) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     reads_all(path)
-    user.client.unmount(path, lazy=False)
+    client.unmount(path, lazy=False)
     for connection in idle:
         connection.close()
 
@@ -421,18 +424,18 @@ def hangs_the_service_in_vain(user: User) -> None:
     for serve in (silent, answers_init_only, never_opens):
         began = time.monotonic()
         with refused("does not answer"):
-            user.client.mount(user.snapshot, path, True, False, serve)
+            client.mount(user.snapshot, path, True, False, serve)
         assert time.monotonic() - began < 20
         assert entry_at(path) is None
     user.mount(path)
     reads_all(path)
-    user.client.unmount(path, lazy=False)
+    client.unmount(path, lazy=False)
 
 
 def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
     """A mountpoint in a FUSE mount of the user's whose server does not answer."""
     path = user.mountpoint()
-    user.client.mount(user.snapshot, path, False, False, user.serve)
+    client.mount(user.snapshot, path, False, False, user.serve)
 
     class NoAttributes(OneFile):
         def answer(self, request: Request) -> Answer:
@@ -443,7 +446,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
                 threading.Event().wait(3600)
             return super().answer(request)
 
-    connection = Connection(user.client.attach_control(path), is_tree=False)
+    connection = Connection(client.attach_control(path), is_tree=False)
     connection.start(NoAttributes("x", b""))
     for _ in range(2):
         began = time.monotonic()
@@ -451,7 +454,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
             user.mount(path / ".dieselfs" / "directory")
         assert time.monotonic() - began < 10
     reads_all(path)
-    user.client.unmount(path, lazy=True)
+    client.unmount(path, lazy=True)
 
 
 def leads_the_service_astray_in_vain(user: User) -> None:
@@ -463,13 +466,13 @@ def leads_the_service_astray_in_vain(user: User) -> None:
             user.serve_file(fuse, blob_name(0), b"/etc/shadow", kind)
 
         with refused("not a regular file"):
-            user.client.mount(user.snapshot, path, True, False, serve)
+            client.mount(user.snapshot, path, True, False, serve)
 
     def serve_nothing(fuse: int) -> None:
         user.serve_file(fuse, "something else", b"")
 
     with refused("No such file"):
-        user.client.mount(user.snapshot, path, True, False, serve_nothing)
+        client.mount(user.snapshot, path, True, False, serve_nothing)
     assert entry_at(path) is None
 
 
@@ -480,10 +483,10 @@ def reads_nothing_but_his_own_bytes(user: User) -> None:
     def serve(fuse: int) -> None:
         user.serve_file(fuse, blob_name(0), b"short")
 
-    user.client.mount(user.snapshot, path, True, False, serve)
+    client.mount(user.snapshot, path, True, False, serve)
     with contextlib.suppress(OSError):
         assert set((path / "large").read_bytes()) <= set(b"short\0")
-    user.client.unmount(path, lazy=False)
+    client.unmount(path, lazy=False)
 
 
 def has_no_more_than_his_share(user: User) -> None:
@@ -493,12 +496,12 @@ def has_no_more_than_his_share(user: User) -> None:
         user.mount(path)
     with refused("you have 3 mounts"):
         user.mount(paths[3])
-    user.client.replace(user.snapshot, paths[0], True, False, user.serve)
-    user.client.unmount(paths[0], lazy=False)
+    client.mount(user.snapshot, paths[0], True, False, user.serve, replaces=True)
+    client.unmount(paths[0], lazy=False)
     user.mount(paths[3])
     for path in paths[1:]:
         reads_all(path)
-        user.client.unmount(path, lazy=False)
+        client.unmount(path, lazy=False)
 
 
 def has_no_more_space_than_his_share(user: User) -> None:
@@ -512,11 +515,11 @@ def has_no_more_space_than_his_share(user: User) -> None:
         def serve(fuse: int) -> None:
             user.serve_file(fuse, blob_name(0), other_blob)
 
-        user.client.mount(os.environ["OTHER_SNAPSHOT"], others, True, False, serve)
+        client.mount(Path(os.environ["OTHER_SNAPSHOT"]), others, True, False, serve)
 
     with refused("images of your mounts exceed"):
         mount_other()
-    user.client.unmount(path, lazy=True)
+    client.unmount(path, lazy=True)
     with refused("images of your mounts exceed"):
         mount_other()
     assert held.read() == random_bytes(3_000_000)
@@ -529,7 +532,7 @@ def has_no_more_space_than_his_share(user: User) -> None:
         except MountError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    user.client.unmount(others, lazy=False)
+    client.unmount(others, lazy=False)
 
 
 def may_not_mount_from_another_namespace(user: User) -> None:
@@ -556,7 +559,7 @@ def dies_and_leaves_a_mount(user: User) -> None:
     assert len(list(path.rglob("*"))) >= 106
     with pytest.raises(OSError, match=r"Errno 5"):
         (path / "large").read_bytes()
-    user.client.unmount(path, lazy=False)
+    client.unmount(path, lazy=False)
     assert entry_at(path) is None
 
 

@@ -7,21 +7,21 @@ import json
 import logging
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 
-from dieselfs.fuse.mount_service import MountService, listening_socket
-from dieselfs.fuse.mount_service_limits import Limits
-from dieselfs.fuse.mount_service_requests import ServiceSettings
+from dieselfs.mountd.limits import Settings
+from dieselfs.mountd.service import MountService, listening_socket
 
 
 def main() -> None:
     socket_path, images, allow_other, limits = sys.argv[1:]
     logging.basicConfig(level=logging.INFO)
-    settings = ServiceSettings(Path(images), allow_other == "True", Limits(**json.loads(limits)))
+    settings = Settings(Path(images), allow_other == "True", **json.loads(limits))
     Path(images).mkdir(mode=0o700)
     with (
         listening_socket(Path(socket_path)) as listener,
-        MountService(listener, settings) as service,
+        closing(MountService(listener, settings)) as service,
     ):
         signal.signal(signal.SIGTERM, lambda *_: service.stop())
         print("ready", flush=True)

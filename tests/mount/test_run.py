@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dieselfs import overlay_run
 from dieselfs.cli.output import Output
 from dieselfs.errors import MountError
-from dieselfs.fuse import overlay_run
 from dieselfs.fuse.mount_table import MountEntry
 from tests.mount.mounting import Mount
 from tests.mount.packing import PackedDataset, random_bytes
@@ -87,7 +87,9 @@ def test_only_visible_fuse_mounts_get_an_overlay() -> None:
         MountEntry(Path("/mnt/c"), kind, "dieselfs:c"),
         MountEntry(Path("/mnt/c"), "overlay", "dieselfs-run"),
     ]
-    assert [entry.source for entry in overlay_run.fuse_mounts(entries)] == ["dieselfs:a"]
+    assert [entry.source for entry in overlay_run.fuse_mounts(entries, [Path("/")])] == [
+        "dieselfs:a"
+    ]
     assert not overlay_run.fuse_mounts(entries, [Path("/mnt/b")])
 
 
@@ -96,7 +98,7 @@ def test_without_a_namespace_the_command_runs_as_it_is(
 ) -> None:
     from dieselfs.cli.run import _prepare
 
-    def refuse(below: list[Path]) -> overlay_run.Overlays:
+    def refuse(below: list[Path]) -> None:
         raise MountError("this process gets no mount namespace: Operation not permitted", "do it")
 
     monkeypatch.setattr(overlay_run, "lay_overlays", refuse)

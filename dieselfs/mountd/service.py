@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import resource
 import selectors
+import shutil
 import signal
 import socket
 import struct
@@ -19,24 +21,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn
 
 from dieselfs.errors import LocalFileError
-from dieselfs.fuse.mount_service_limits import FuseConnections
-from dieselfs.fuse.mount_service_messages import send
-from dieselfs.fuse.mount_service_peer import peer_of
-from dieselfs.fuse.mount_service_requests import RequestHandler, ServiceSettings
+from dieselfs.mountd.limits import (
+    ALL_REQUESTS,
+    MEMORY_BYTES,
+    REQUESTS,
+    FuseConnections,
+    Settings,
+)
+from dieselfs.mountd.messages import send
+from dieselfs.mountd.peer import peer_of
+from dieselfs.mountd.requests import RequestHandler
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS: Final = 32
-"""At a time, of all users. A killed one that still waits in the kernel counts for its user."""
 _BACKLOG: Final = 64
 _FIRST_ACTIVATED: Final = 3
 """SD_LISTEN_FDS_START."""
-_REPORT: Final = struct.Struct("=If")
-"""What a request's process tells: a device number and seconds."""
+_STEP: Final = struct.Struct("=Id")
+"""What a request's process tells: a device number, and until when (`monotonic`) the step may take."""
+_LOOK_S: Final = 1.0
+"""A call of `stop` is seen at most so late."""
 _CLOSE_S: Final = 5.0
 
 
@@ -47,43 +54,43 @@ class _Request:
     pid: int
     uid: int
     pidfd: int
-    report: int
+    steps: int
     """A pipe on which the process tells each step that may take time."""
     deadline: float
     connections: set[int] = field(default_factory=set)
     """Numbers of FUSE connections, if they are that, which the process may wait for."""
     is_killed: bool = False
 
+    def hear(self) -> None:
+        """Read what steps the process has told of."""
+        with suppress(BlockingIOError):
+            while step := os.read(self.steps, _STEP.size):
+                number, self.deadline = _STEP.unpack(step)
+                self.connections.add(number)
+
 
 class MountService:
     """A listening service. `run` serves until `stop`; both in the thread that made it."""
 
-    def __init__(self, listener: socket.socket, settings: ServiceSettings) -> None:
+    def __init__(self, listener: socket.socket, settings: Settings) -> None:
         self._listener, self._settings = listener, settings
         self._connections = FuseConnections()
-        self._requests: dict[int, _Request] = {}
+        self._requests: list[_Request] = []
+        self._last_deadline = math.inf
         self._selector = selectors.DefaultSelector()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_stopped = False
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
-        self._selector.register(self._wake, selectors.EVENT_READ)
 
     def stop(self) -> None:
         """Accept nothing more; safe in a signal handler."""
         self._is_stopped = True
-        os.eventfd_write(self._wake, 1)
 
     def run(self, idle_s: float | None = None) -> None:
         """Serve. `idle_s`: end after so long without a request; a socket unit starts it again."""
         idle_since = monotonic()
         while not self._is_stopped:
-            for key, _ in self._selector.select(self._wait_s()):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.data is not None:
-                    self._attend(key.data, key.fd)
-            self._end_overdue()
+            self._attend()
             if self._requests:
                 idle_since = monotonic()
             elif idle_s is not None and monotonic() - idle_since > idle_s:
@@ -91,34 +98,29 @@ class MountService:
 
     def close(self) -> None:
         """Let requests end, for some seconds; then end them."""
-        deadline = monotonic() + _CLOSE_S
         self._selector.unregister(self._listener)
-        self._selector.unregister(self._wake)
-        for request in self._requests.values():
-            request.deadline = min(request.deadline, deadline)
-        while self._requests and monotonic() < deadline + _CLOSE_S:
-            for key, _ in self._selector.select(0.1):
-                self._attend(key.data, key.fd)
-            self._end_overdue()
+        self._last_deadline = monotonic() + _CLOSE_S
+        while self._requests and monotonic() < self._last_deadline + _CLOSE_S:
+            self._attend()
         self._selector.close()
         self._connections.close()
-        os.close(self._wake)
 
-    def __enter__(self) -> Self:
-        return self
+    def _attend(self) -> None:
+        """Wait for connections, and for ends of processes, until the next deadline or for a second."""
+        deadlines = [self._deadline(request) for request in self._requests if not request.is_killed]
+        until = min([*deadlines, monotonic() + _LOOK_S])
+        for key, _ in self._selector.select(max(0.0, until - monotonic())):
+            if key.data is None:
+                self._accept()
+            else:
+                self._reap(key.data)
+        for request in self._requests:
+            request.hear()
+            if not request.is_killed and monotonic() > self._deadline(request):
+                self._end(request)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _wait_s(self) -> float:
-        """The time until the next deadline, at most a second."""
-        ends = [request.deadline for request in self._requests.values() if not request.is_killed]
-        return min(1.0, max(0.0, min(ends, default=monotonic() + 1.0) - monotonic()))
+    def _deadline(self, request: _Request) -> float:
+        return min(request.deadline, self._last_deadline)
 
     def _accept(self) -> None:
         try:
@@ -129,22 +131,19 @@ class MountService:
             return
         with connection:
             uid = peer_of(connection).uid
-            own = sum(request.uid == uid for request in self._requests.values())
-            alive = sum(not request.is_killed for request in self._requests.values())
-            if own >= self._settings.limits.requests or alive >= MAX_REQUESTS:
-                self._turn_away(connection, uid)
-            else:
+            own = sum(request.uid == uid for request in self._requests)
+            alive = sum(not request.is_killed for request in self._requests)
+            if own < REQUESTS and alive < ALL_REQUESTS:
                 self._start(connection, uid)
-
-    def _turn_away(self, connection: socket.socket, uid: int) -> None:
-        log.debug("user %d: too many requests at a time", uid)
-        connection.setblocking(False)
-        answer = {"answer": "error", "what": "the service is busy", "hint": "try again"}
-        with suppress(OSError):
-            send(connection, answer)
+                return
+            log.debug("user %d: too many requests at a time", uid)
+            connection.setblocking(False)
+            answer = {"answer": "error", "what": "the service is busy", "hint": "try again"}
+            with suppress(OSError):
+                send(connection, answer)
 
     def _start(self, connection: socket.socket, uid: int) -> None:
-        reading, writing = os.pipe2(os.O_CLOEXEC)
+        reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             pid = os.fork()
         except OSError as error:
@@ -155,23 +154,21 @@ class MountService:
         if pid == 0:
             self._answer_and_exit(connection, writing)
         os.close(writing)
-        deadline = monotonic() + self._settings.limits.mount_s
+        deadline = monotonic() + self._settings.mount_s
         request = _Request(pid, uid, os.pidfd_open(pid), reading, deadline)
-        self._requests[pid] = request
+        self._requests.append(request)
         self._selector.register(request.pidfd, selectors.EVENT_READ, request)
-        self._selector.register(reading, selectors.EVENT_READ, request)
 
-    def _answer_and_exit(self, connection: socket.socket, report: int) -> None:
+    def _answer_and_exit(self, connection: socket.socket, steps: int) -> NoReturn:
         """The whole life of a request's process."""
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             self._listener.close()
-            most = self._settings.limits.memory_bytes
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
             def announce(number: int, seconds: float) -> None:
-                os.write(report, _REPORT.pack(number, seconds))
+                os.write(steps, _STEP.pack(number, monotonic() + seconds))
 
             RequestHandler(connection, self._settings, self._connections, announce).handle()
         except BaseException:
@@ -179,41 +176,21 @@ class MountService:
         finally:
             os._exit(0)
 
-    def _attend(self, request: _Request, descriptor: int) -> None:
-        if self._requests.get(request.pid) is not request:
-            return  # it was reaped by an event of the same turn
-        if descriptor == request.report:
-            self._read_report(request)
-        else:
-            self._reap(request)
-
-    def _read_report(self, request: _Request) -> None:
-        data = os.read(request.report, _REPORT.size)
-        if len(data) < _REPORT.size:
-            self._selector.unregister(request.report)
-            return
-        number, seconds = _REPORT.unpack(data)
-        request.connections.add(number)
-        request.deadline = monotonic() + seconds
-
     def _reap(self, request: _Request) -> None:
         os.waitpid(request.pid, 0)
         self._selector.unregister(request.pidfd)
-        with suppress(KeyError):  # its end was seen already
-            self._selector.unregister(request.report)
         os.close(request.pidfd)
-        os.close(request.report)
-        del self._requests[request.pid]
+        os.close(request.steps)
+        self._requests.remove(request)
 
-    def _end_overdue(self) -> None:
+    def _end(self, request: _Request) -> None:
         """Kill what is over time, and break off the user's connections that it may wait for."""
-        for request in self._requests.values():
-            if not request.is_killed and monotonic() > request.deadline:
-                log.warning("a request of user %d takes too long: it is ended", request.uid)
-                request.is_killed = True
-                os.kill(request.pid, signal.SIGKILL)
-                for number in request.connections:
-                    self._connections.abort(number, request.uid)
+        log.warning("a request of user %d takes too long: it is ended", request.uid)
+        request.is_killed = True
+        os.kill(request.pid, signal.SIGKILL)
+        request.hear()  # it takes no further step from now on
+        for number in request.connections:
+            self._connections.abort(number, request.uid)
 
 
 def activated_socket() -> socket.socket | None:
@@ -225,15 +202,18 @@ def activated_socket() -> socket.socket | None:
     return socket.socket(fileno=_FIRST_ACTIVATED)
 
 
-def listening_socket(path: Path, mode: int = 0o666) -> socket.socket:
-    """A new socket at `path`. One that nobody listens at is replaced. Raises `LocalFileError`."""
+def listening_socket(path: Path, group: str | None = None) -> socket.socket:
+    """A new socket at `path`, for members of `group` only. One that nobody listens at is replaced. Raises `LocalFileError`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if path.is_socket() and not _is_listening(path):
             path.unlink()
         listener.bind(os.fspath(path))
-        path.chmod(mode)
+        path.chmod(0o600)
+        if group is not None:
+            shutil.chown(path, group=group)
+        path.chmod(0o666 if group is None else 0o660)
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()

@@ -14,53 +14,40 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.control_names import CONTROL_NAME
+from dieselfs.fuse.control_names import CONTROL_FOLDER
 from dieselfs.fuse.mount_syscalls import attach, clone, detach, new_mount
 from dieselfs.fuse.mount_table import FUSE_TYPE, MountEntry, MountState, ask, mount_entries
 
 _ANSWER_TIMEOUT_S: Final = 2.0
-_NEW_MOUNTS: Final = 0x00020000
-_NEW_USER: Final = 0x10000000
+_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _RECURSIVE, _SLAVE = 0x4000, 1 << 19
 _SET_DUMPABLE: Final = 4
-_CONTROL: Final = os.fsdecode(CONTROL_NAME)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Overlays:
-    """What became of each mount."""
-
-    laid: tuple[Path, ...] = ()
-    """Mountpoints under an overlay."""
-    problems: tuple[str, ...] = ()
-    """Mounts that stay as they were, and why."""
-
-
-def fuse_mounts(
-    entries: Sequence[MountEntry], below: Sequence[Path] = (Path("/"),)
-) -> list[MountEntry]:
+def fuse_mounts(entries: Sequence[MountEntry], below: Sequence[Path]) -> list[MountEntry]:
     """The mounts that an overlay makes faster: FUSE, visible, not a control directory."""
     visible = {entry.mountpoint: entry for entry in entries}
     return [
         entry
         for entry in visible.values()
         if entry.file_system_type == FUSE_TYPE
-        and entry.mountpoint.name != _CONTROL
+        and not entry.is_control
         and any(entry.mountpoint.is_relative_to(folder) for folder in below)
     ]
 
 
-def lay_overlays(below: Sequence[Path] = (Path("/"),)) -> Overlays:
+def lay_overlays(below: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Give this process namespaces of its own, with an overlay over each FUSE mount that answers.
 
-    Only mounts at or below the absolute paths `below` get one. A mount that is unmounted elsewhere
-    ends when the last process under its overlay does.
+    Only mounts at or below the absolute paths `below` get one. Returns their mountpoints, and why
+    others stay as they were. A mount that is unmounted elsewhere ends when the last process under
+    its overlay does.
 
     Without such a mount nothing changes. Call it from a process of one thread, before an exec.
     Raises `MountError` if there can be no namespace; then nothing has changed either.
@@ -79,7 +66,7 @@ def lay_overlays(below: Sequence[Path] = (Path("/"),)) -> Overlays:
             laid.append(mountpoint)
         except OSError as error:
             problems.append(f"{mountpoint}: {error.strerror or error}")
-    return Overlays(tuple(laid), tuple(problems))
+    return laid, problems
 
 
 def _enter_namespaces() -> None:
@@ -118,36 +105,24 @@ def _check(result: int) -> None:
 
 
 def _lay(mountpoint: Path) -> None:
-    """Lay an overlay over the mount at its own mountpoint."""
-    below = os.open(mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        overlay = _overlay(below, mountpoint)
-        try:
-            control = clone(f"/proc/self/fd/{below}/{_CONTROL}")
-            try:
-                attach(overlay, mountpoint)
-                attach(control, mountpoint / _CONTROL)
-            finally:
-                os.close(control)
-        finally:
-            os.close(overlay)
-    finally:
-        os.close(below)
+    """Lay a read-only overlay over the mount at its own mountpoint.
 
-
-def _overlay(below: int, mountpoint: Path) -> int:
-    """A descriptor of a read-only overlay of an empty directory over the one of `below`.
-
-    A read-only overlay needs two layers. The empty one lies in a tmpfs that is at the mountpoint
-    for a moment, since a layer must be a directory in this namespace.
+    Such an overlay needs two layers. The upper one, which is empty, lies in a tmpfs that is at the
+    mountpoint for a moment, since a layer must be a directory in this namespace.
     """
-    temporary = new_mount("tmpfs", [("size", "4096"), ("mode", "0755")])
-    try:
-        attach(temporary, mountpoint)
+    with ExitStack() as opened:
+        below = os.open(mountpoint, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, below)
+        empty = new_mount("tmpfs", [("size", "4096"), ("mode", "0755")])
+        opened.callback(os.close, empty)
+        attach(empty, mountpoint)
         try:
-            layers = f"/proc/self/fd/{temporary}:/proc/self/fd/{below}"
-            return new_mount("overlay", [("source", "dieselfs-run"), ("lowerdir", layers)])
+            layers = f"/proc/self/fd/{empty}:/proc/self/fd/{below}"
+            overlay = new_mount("overlay", [("source", "dieselfs-run"), ("lowerdir", layers)])
         finally:
             detach(mountpoint)
-    finally:
-        os.close(temporary)
+        opened.callback(os.close, overlay)
+        control = clone(f"/proc/self/fd/{below}/{CONTROL_FOLDER}")
+        opened.callback(os.close, control)
+        attach(overlay, mountpoint)
+        attach(control, mountpoint / CONTROL_FOLDER)

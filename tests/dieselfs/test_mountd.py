@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,22 +14,16 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import LocalFileError, MountError
-from dieselfs.fuse.mount_service import listening_socket, prepare_folder
-from dieselfs.fuse.mount_service_client import ServiceClient
-from dieselfs.fuse.mount_service_limits import (
-    FuseConnections,
-    Limits,
-    is_in_use,
-    make_room,
-    users_folder,
-)
-from dieselfs.fuse.mount_service_messages import (
+from dieselfs.mountd import client
+from dieselfs.mountd.limits import FuseConnections, is_in_use, make_room, users_folder
+from dieselfs.mountd.messages import (
     MAX_DESCRIPTORS,
     BadMessage,
     close_all,
     receive,
     send,
 )
+from dieselfs.mountd.service import listening_socket, prepare_folder
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -78,8 +73,8 @@ def test_the_end_of_a_conversation_is_told(pair: tuple[socket.socket, socket.soc
         receive(pair[1])
 
 
-def test_a_missing_service_is_told(tmp_path: Path) -> None:
-    client = ServiceClient(tmp_path / "mountd.sock")
+def test_a_missing_service_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(client.SERVICE_VARIABLE, str(tmp_path / "mountd.sock"))
     with pytest.raises(MountError, match=r"mountd\.sock does not answer: No such file"):
         client.unmount(tmp_path, lazy=False)
 
@@ -122,32 +117,38 @@ def test_unused_images_make_room_for_new_ones(tmp_path: Path) -> None:
         image.write_bytes(bytes(1000))
         os.utime(image, (number, number))
     with images[0].open("rb"):
-        make_room(tmp_path, images[3], Limits(image_bytes=3000))
+        make_room(tmp_path, images[3], 3000)
         assert [image.exists() for image in images] == [True, False, True, True]
         assert not images[1].parent.exists()
-        make_room(tmp_path, images[3], Limits(image_bytes=2000))
+        make_room(tmp_path, images[3], 2000)
         with pytest.raises(MountError, match="exceed"):
-            make_room(tmp_path, images[3], Limits(image_bytes=1500))
+            make_room(tmp_path, images[3], 1500)
     assert [image.exists() for image in images] == [True, False, False, False]
 
 
 def test_one_request_of_a_user_at_a_time_changes_the_folder(tmp_path: Path) -> None:
-    with users_folder(tmp_path, 7, 0.1) as folder, users_folder(tmp_path, 8, 0.1):
+    has_changed = threading.Event()
+
+    def change_too() -> None:
+        with users_folder(tmp_path, 7):
+            has_changed.set()
+
+    other = threading.Thread(target=change_too)
+    with users_folder(tmp_path, 7) as folder, users_folder(tmp_path, 8):
         assert folder == tmp_path / "7"
-        with pytest.raises(MountError, match="another request"):
-            with users_folder(tmp_path, 7, 0.1):
-                pass
-    with users_folder(tmp_path, 7, 0.1):
-        pass
+        other.start()
+        assert not has_changed.wait(0.2)
+    other.join()
+    assert has_changed.is_set()
 
 
 @needs_root
 def test_connections_are_counted_by_user() -> None:
     connections = FuseConnections()
-    assert connections.count(61003) == 0
+    connections.check(61003, 1)
     connections.abort(999_999, 0)
     with pytest.raises(MountError, match="0 FUSE connections"):
-        connections.check(61003, Limits(connections=0))
+        connections.check(61003, 0)
     connections.close()
 
 
@@ -170,8 +171,10 @@ def wait_for_line(process: subprocess.Popen[str], word: str) -> str:
 
 
 def is_answered(path: Path) -> bool:
-    with pytest.raises(MountError) as error:
-        ServiceClient(path).unmount(path.parent, lazy=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(client.SERVICE_VARIABLE, str(path))
+        with pytest.raises(MountError) as error:
+            client.unmount(path.parent, lazy=False)
     return "no mount of yours" in str(error.value)
 
 

@@ -19,22 +19,22 @@ import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-Message: TypeAlias = Mapping[str, Any]
+from dieselfs.errors import MountError
 
 MAX_MESSAGE_BYTES: Final = 4096
 MAX_DESCRIPTORS: Final = 16
 """Blobs of 16 TiB each, or the two descriptors of a request."""
-CONTROL_SUFFIX: Final = ".dieselfs"
 
 
-class BadMessage(Exception):
+class BadMessage(MountError):
     """A packet that this protocol does not define, or the end of the conversation."""
 
 
-def send(connection: socket.socket, message: Message, descriptors: Sequence[int] = ()) -> None:
+def send(
+    connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()
+) -> None:
     """Send one packet. The descriptors stay the caller's."""
     data = json.dumps(message).encode()
     assert len(data) <= MAX_MESSAGE_BYTES
@@ -43,11 +43,14 @@ def send(connection: socket.socket, message: Message, descriptors: Sequence[int]
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """The next packet; its descriptors are the caller's, close-on-exec. `BadMessage`, `OSError`."""
-    size = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
-    data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, size, socket.MSG_CMSG_CLOEXEC)
-    descriptors = _descriptors(ancillary)
+    descriptors = array.array("i")
+    room = socket.CMSG_SPACE(MAX_DESCRIPTORS * descriptors.itemsize)
+    data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content)
     try:
-        return _decoded(data, flags), descriptors
+        return _decoded(data, flags), list(descriptors)
     except BadMessage:
         close_all(descriptors)
         raise
@@ -56,16 +59,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 def close_all(descriptors: Sequence[int]) -> None:
     """Close every descriptor."""
     for descriptor in descriptors:
-        with suppress(OSError):
-            os.close(descriptor)
-
-
-def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    return list(found)
+        os.close(descriptor)
 
 
 def _decoded(data: bytes, flags: int) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import os
 import select
 import socket
 import struct
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dieselfs.errors import MountError
 
@@ -17,8 +15,7 @@ _PEER_PIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("=iII")
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(NamedTuple):
     """The process at the other end of a connection, as it was when it connected."""
 
     pid: int
@@ -35,16 +32,13 @@ def peer_of(connection: socket.socket) -> Peer:
 def check_namespace(connection: socket.socket) -> None:
     """Raise `MountError` unless the peer sees the mounts that the service sees.
 
-    The pidfd makes sure that the process asked about is the peer and not a later one of its number.
+    The pidfd names the peer itself: if that lives after the look at its namespace, the look was not
+    at a later process with the peer's number.
     """
     pidfd = connection.getsockopt(socket.SOL_SOCKET, _PEER_PIDFD)
     try:
-        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-        pid = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
-        theirs = os.readlink(f"/proc/{pid}/ns/mnt") if pid > 0 else ""
-        waiting = select.poll()
-        waiting.register(pidfd, select.POLLIN)
-        has_ended = bool(waiting.poll(0))
+        theirs = os.readlink(f"/proc/{peer_of(connection).pid}/ns/mnt")
+        has_ended = bool(select.select([pidfd], [], [], 0)[0])
     except OSError:
         theirs, has_ended = "", True
     finally:
