@@ -1,15 +1,6 @@
-"""The messages between `dlcmd mountd` and its clients: a JSON object a packet, and descriptors.
+"""The packets between `dlcmd mountd` and its clients: a JSON object each, and descriptors beside it.
 
-A conversation has one request. Requests and their descriptors:
-
-    mount     private, direct_io    sealed memfd of the snapshot, the mountpoint
-    replace   private, direct_io    sealed memfd of the snapshot, the root of the mount to replace
-    control                         the root of the mount
-    unmount   lazy                  the root of the mount
-
-The service answers `serve` with the /dev/fuse descriptor (mount, replace), then `done` with O_PATH
-descriptors of the blobs (mount, replace) or the /dev/fuse descriptor (control); or `error` at any
-time.
+docs/mountd.md lists the requests and answers.
 """
 
 from __future__ import annotations

@@ -126,6 +126,7 @@ class RequestHandler:
     def _mount(self, request: dict[str, Any], snapshot: int, target: int, *, replaced: bool) -> str:
         private, direct_io = _flag(request, "private"), _flag(request, "direct_io")
         self._check_options(private, direct_io)
+        where = os.readlink(f"/proc/self/fd/{target}")
         with ExitStack() as opened:
             image, blob_count = self._image(snapshot, private, replaced, opened)
             blobs = self._served_blobs(blob_count)
@@ -140,7 +141,6 @@ class RequestHandler:
             except OSError:  # there is nobody to serve it
                 detach_mount(erofs)
                 raise
-        where = os.readlink(f"/proc/self/fd/{target}")
         return f"{'replaced' if replaced else 'mounted'} {where}: {image.name}"
 
     def _check_options(self, private: bool, direct_io: bool) -> None:
