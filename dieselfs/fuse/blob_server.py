@@ -126,9 +126,13 @@ class BlobServer:
         wanted = self._ranges.files(device, start, end)
         return self._reader.answer(wanted, reply, f"blob{device}@{start}")
 
-    def _release(self, handle: int) -> None:
+    def note_end(self) -> None:
+        """EROFS is gone; a RELEASE says so, which another server of this connection may have received."""
         with self._end_lock:
-            ends = handle == _FRONT_HANDLE and self._is_mounted
-            self._is_mounted = self._is_mounted and not ends
+            ends, self._is_mounted = self._is_mounted, False
         if ends:
             self._on_end()
+
+    def _release(self, handle: int) -> None:
+        if handle == _FRONT_HANDLE:
+            self.note_end()

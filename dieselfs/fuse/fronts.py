@@ -93,8 +93,16 @@ class MadeFront(Protocol):
         """Let a mount that is shown nowhere any more end, though READs of readers that have gone still wait for a store."""
         ...
 
+    def note_gone(self) -> None:
+        """Another server of the connection has heard that nobody sees or uses the mount any more."""
+        ...
+
     def stop_receiving(self) -> None:
         """Receive no more requests; answers may still be sent."""
+        ...
+
+    def hand_over(self) -> None:
+        """Leave what is not answered to another server of the connection."""
         ...
 
     def close(self) -> None:
@@ -313,12 +321,16 @@ class ErofsFront:
             BlobRanges(parts.snapshot, self.layout),
             parts.reader,
             note_read=parts.note_read,
-            on_end=self._ends.note,
+            on_end=self._note_front_end,
             is_resumed=is_resumed,
         )
         if parts.handed.role is Role.RESUME:
             self.connection.take_over()
         self.connection.start(self._server, self._note_lost)
+
+    def _note_front_end(self) -> None:
+        self._parts.handed.front_has_gone()
+        self._ends.note()
 
     def _note_lost(self) -> None:
         if self._is_made:  # else it ends since it could not be made
@@ -388,8 +400,14 @@ class ErofsFront:
         else:
             erofs_front.hide((self._device[0], self._device[1]))
 
+    def note_gone(self) -> None:
+        self._server.note_end()
+
     def stop_receiving(self) -> None:
         self.connection.stop()
+
+    def hand_over(self) -> None:
+        self.connection.hand_over()
 
     def close(self) -> None:
         if self._control is not None:
@@ -476,8 +494,14 @@ class _TreeFront:
         except (OSError, MountError) as error:
             log.warning("%s is not unmounted: %s", self._parts.mountpoint, error)
 
+    def note_gone(self) -> None:
+        """The kernel tells each server."""
+
     def stop_receiving(self) -> None:
         self.connection.stop()
+
+    def hand_over(self) -> None:
+        self.connection.hand_over()
 
     def close(self) -> None:
         self._pending.close()

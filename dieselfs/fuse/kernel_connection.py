@@ -102,11 +102,18 @@ class Connection:
 
         The kernel sends it again, or, before Linux 6.9, readers get EIO for it.
         """
+        self._resend()
+
+    def hand_over(self) -> None:
+        """Leave what is not answered to another server, which receives already. Call it after `stop`."""
+        self._resend()
+
+    def _resend(self) -> None:
         left = self._in_flight.left() if self._in_flight is not None else []
         try:
             os.write(self.fd, resend_notification())
         except OSError as error:
-            log.warning("%d requests of a killed server are EIO: %s", len(left), error.strerror)
+            log.warning("%d requests of the server before are EIO: %s", len(left), error.strerror)
             for unique in left:
                 self.reply(unique, errno.EIO)
 

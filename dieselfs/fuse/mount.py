@@ -59,6 +59,7 @@ GRACE_S: Final = 2.5
 """For requests in flight when the mount is told to end."""
 _MADE_TIMEOUT_S: Final = 60.0
 _TOLD: Final = "told to end"
+_REPLACED: Final = "another server has taken over"
 _STATE_EVERY_S: Final = 1.0
 _FUSE_DEVICE: Final = Path("/dev/fuse")
 
@@ -222,7 +223,7 @@ class _Server:
         self._handed.is_ready()
         reason = self._reason_to_end(kept)
         log.info("%s: %s", self._mountpoint, reason)
-        self._end(front, preload, unmounts=reason == _TOLD)
+        self._end(front, preload, reason)
 
     def _reason_to_end(self, kept: dict[str, Any]) -> str:
         """Wait for it. Meanwhile the supervisor is told what the next server must know, when that has changed."""
@@ -254,10 +255,10 @@ class _Server:
         preload.start()
         return preload
 
-    def _end(self, front: MadeFront, preload: Preload | None, *, unmounts: bool) -> None:
+    def _end(self, front: MadeFront, preload: Preload | None, reason: str) -> None:
         ending = self._ending
         ending.begin()
-        if unmounts:
+        if reason == _TOLD:
             front.hide()
         if preload is not None:
             preload.stop()
@@ -265,7 +266,8 @@ class _Server:
             self._plans.close(ending)
         self._pages.close(ending)
         front.stop_receiving()
-        self._reads.drain(ending.left_s(GRACE_S))
+        if not self._reads.drain(ending.left_s(GRACE_S)) and reason == _REPLACED:
+            front.hand_over()
         self._reads.close()
         front.close()
 
@@ -277,7 +279,9 @@ class _Server:
             if message.get("superseded"):
                 self._leave_paths()
             if message.get("retire"):
-                self._ends.put("another server has taken over")
+                self._ends.put(_REPLACED)
+            if message.get("gone") and self._front is not None:
+                self._front.note_gone()
         self._is_supervised = False
         log.warning("the supervisor has ended: the mount ends with this process")
 

@@ -24,7 +24,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NoReturn
@@ -34,7 +35,7 @@ from dieselfs.fuse.readiness import announce_ready
 log = logging.getLogger(__name__)
 
 UPGRADE_VARIABLE: Final = "DIESELFS_SUPERVISED"
-"""What a supervisor leaves its successor in the same process: see `_become_installed_version`."""
+"""What a supervisor leaves its successor in the same process: see `_upgrade`."""
 _MAX_MESSAGE_BYTES: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 64
 _QUICK_DEATH_S: Final = 2.0
@@ -102,6 +103,11 @@ class Handed:
         """A REFRESH that ends without a new mount: why, or None if there is nothing newer."""
         self.channel.send({"refused": reason})
 
+    def front_has_gone(self) -> None:
+        """Tell the other servers of this connection, if there are any, what the kernel has told only this one."""
+        with suppress(OSError):  # without a supervisor
+            self.channel.send({"gone": True})
+
 
 Serve = Callable[[Handed], int]
 """Serves in a process of its own until the mount ends; the exit status, 0 if that was in order."""
@@ -125,6 +131,13 @@ class _Mount:
     process: _Process | None = None
     retiring: list[_Process] = field(default_factory=list)
     quick_deaths: int = 0
+    is_over: bool = False
+    """No server is started for it any more."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether one server, and no other, serves it."""
+        return self.process is not None and self.process.is_ready and not self.retiring
 
     def close(self) -> None:
         for descriptors in self.kept.values():
@@ -142,6 +155,8 @@ class Supervisor:
         self._mounts: list[_Mount] = []
         self._current: _Mount | None = None
         self._refreshes: dict[str, Any] = {"attempts": 0, "running": False, "error": None}
+        self._wants_refresh = self._wants_upgrade = False
+        """Asked for while something else was under way."""
         self._deadline: float | None = None
         self._status = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -151,6 +166,7 @@ class Supervisor:
         for number in _NOTED:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # see `_upgrade`
         inherited = os.environ.pop(UPGRADE_VARIABLE, "")
         if inherited:
             self._adopt(json.loads(inherited))
@@ -160,6 +176,7 @@ class Supervisor:
             self._start(self._current, Role.FIRST)
         while self._mounts:
             self._wait()
+            self._do_what_was_asked()
         return self._status
 
     # What happens
@@ -193,12 +210,28 @@ class Supervisor:
             self._reap()
         if noted & set(_ENDINGS):
             self._end()
-        if self._deadline is not None:
+        self._wants_refresh |= signal.SIGUSR1 in noted
+        self._wants_upgrade |= signal.SIGUSR2 in noted
+
+    def _do_what_was_asked(self) -> None:
+        """One thing at a time: a signal that comes meanwhile is answered afterwards."""
+        if self._deadline is not None or not self._mounts:
             return
-        if signal.SIGUSR1 in noted:
+        if self._wants_refresh and self._may_refresh:
+            self._wants_refresh = False
             self._refresh()
-        if signal.SIGUSR2 in noted:
+        if self._wants_upgrade and self._may_upgrade:
+            self._wants_upgrade = False
             self._upgrade()
+
+    @property
+    def _may_refresh(self) -> bool:
+        is_settled = self._current is None or self._current.is_settled
+        return is_settled and not self._refreshes["running"]
+
+    @property
+    def _may_upgrade(self) -> bool:
+        return all(mount.is_settled for mount in self._mounts)
 
     def _take_message(self, mount: _Mount, process: _Process) -> None:
         try:
@@ -208,13 +241,21 @@ class Supervisor:
         if received is None:
             self._reap(process)  # it has ended, or is about to
             return
-        message, descriptors = received
+        self._act_on(mount, process, *received)
+
+    def _act_on(
+        self, mount: _Mount, process: _Process, message: dict[str, Any], descriptors: list[int]
+    ) -> None:
         if "keep" in message:
             self._keep(mount, message, descriptors)
         elif "refused" in message:
             self._note_refresh(message["refused"])
         elif "ready" in message:
             self._note_ready(mount, process)
+        elif "gone" in message:
+            for other in self._processes(mount):
+                if other is not process:
+                    _tell(other, message)
 
     @staticmethod
     def _keep(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
@@ -248,9 +289,10 @@ class Supervisor:
             source.state,
             self._refreshes,
         )
-        pid = os.fork()
-        if not pid:
-            self._be_server(handed, ours)
+        with _blocked_signals():
+            pid = os.fork()
+            if not pid:
+                self._be_server(handed, ours)
         theirs.close()
         mount.process = _Process(pid, Channel(ours), role, time.monotonic())
 
@@ -261,6 +303,7 @@ class Supervisor:
             for number in _NOTED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # and end, if told so meanwhile
             ours.close()
             self._close_in_child(handed)
             status = self._serve(handed)
@@ -288,12 +331,22 @@ class Supervisor:
                 # Who has closed his end is waited for: nothing else is left for him to do.
                 pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
                 if pid:
+                    self._take_last_words(mount, process)
                     process.channel.socket.close()
                     self._note_end(mount, process, os.waitstatus_to_exitcode(status))
+
+    def _take_last_words(self, mount: _Mount, process: _Process) -> None:
+        """What a process that has ended said before, and nobody has listened to yet."""
+        process.channel.socket.setblocking(False)
+        with suppress(OSError):
+            while (received := process.channel.receive()) is not None:
+                self._act_on(mount, process, *received)
 
     def _note_end(self, mount: _Mount, process: _Process, status: int) -> None:
         if process in mount.retiring:
             mount.retiring.remove(process)
+            if mount.is_over:
+                self._forget(mount)
             return
         mount.process = None
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended: {status}"
@@ -314,7 +367,10 @@ class Supervisor:
     def _resume(self, mount: _Mount, died: _Process) -> None:
         is_quick = time.monotonic() - died.started < _QUICK_DEATH_S
         mount.quick_deaths = mount.quick_deaths + 1 if is_quick and not died.is_ready else 0
-        if mount.quick_deaths >= _MOST_QUICK_DEATHS:
+        if mount.quick_deaths >= _MOST_QUICK_DEATHS and mount.retiring:
+            mount.process, mount.quick_deaths = mount.retiring.pop(), 0
+            log.error("the installed version fails: server %d goes on", mount.process.pid)
+        elif mount.quick_deaths >= _MOST_QUICK_DEATHS:
             log.error("%d servers in a row have failed: the mount ends", mount.quick_deaths)
             self._status = 1
             self._forget(mount)
@@ -322,10 +378,13 @@ class Supervisor:
             self._start(mount, Role.RESUME)
 
     def _forget(self, mount: _Mount) -> None:
+        """It has ended; a server before the last one may be about to."""
         mount.close()
-        self._mounts.remove(mount)
+        mount.is_over = True
         if mount is self._current:
             self._current = None
+        if not mount.retiring:
+            self._mounts.remove(mount)
 
     def _end(self) -> None:
         if self._deadline is None:
@@ -340,7 +399,7 @@ class Supervisor:
     # A newer snapshot, a newer version
 
     def _refresh(self) -> None:
-        if self._refreshes["running"] or self._current is None:
+        if self._current is None:
             return
         self._refreshes = {**self._refreshes, "running": True, "error": None}
         self._tell_refreshes()
@@ -372,7 +431,16 @@ class Supervisor:
         if done.returncode:
             log.error("the installed version cannot be started: %s", done.stderr.strip()[-500:])
             return
-        self._become_installed_version()
+        # A signal in the moments before `run` would end that program; blocked, it waits for `run`.
+        with _blocked_signals():
+            with suppress(BlockingIOError):
+                self._take_signals()  # that came during the check
+            if self._deadline is not None:
+                return
+            if not self._may_upgrade:
+                self._wants_upgrade = True
+                return
+            self._become_installed_version()
 
     def _become_installed_version(self) -> None:
         """The same process, so that its children stay its own, with another program: that of `_adopt`."""
@@ -380,8 +448,7 @@ class Supervisor:
         for mount in self._mounts:
             fds = [fd for kept in mount.kept.values() for fd in kept]
             process = mount.process
-            if process is None or not process.is_ready:
-                return  # in the middle of something: ask again
+            assert process is not None  # they are settled
             for fd in (*fds, process.channel.socket.fileno()):
                 os.set_inheritable(fd, True)
             mounts.append(
@@ -393,12 +460,23 @@ class Supervisor:
                     "current": mount is self._current,
                 }
             )
-        os.environ[UPGRADE_VARIABLE] = json.dumps({"mounts": mounts, "refreshes": self._refreshes})
+        os.environ[UPGRADE_VARIABLE] = json.dumps(
+            {
+                "mounts": mounts,
+                "refreshes": self._refreshes,
+                "wants_refresh": self._wants_refresh,
+            }
+        )
         log.info("going over to the installed version")
-        os.execv(self._program[0], self._program)
+        try:
+            os.execv(self._program[0], self._program)
+        except OSError as error:
+            del os.environ[UPGRADE_VARIABLE]
+            log.error("the installed version cannot be started: %s", error)
 
     def _adopt(self, inherited: dict[str, Any]) -> None:
         self._refreshes = inherited["refreshes"]
+        self._wants_refresh = inherited.get("wants_refresh", False)
         for left in inherited["mounts"]:
             end = socket.socket(fileno=left["channel"])
             old = _Process(left["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
@@ -410,6 +488,16 @@ class Supervisor:
                 self._current = mount
         for mount in self._mounts:
             self._start(mount, Role.UPGRADE)
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Signals wait meanwhile, for this process and for one that is forked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _tell(process: _Process, message: Mapping[str, Any]) -> None:

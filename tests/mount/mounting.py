@@ -50,12 +50,16 @@ def eventually(condition: Callable[[], object], what: str, timeout_s: float = PA
         time.sleep(0.01)
 
 
-def is_alive(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """The letter of proc(5); X if there is no such process."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
+        return "X"
+
+
+def is_alive(pid: int) -> bool:
+    return state_of(pid) not in "ZX"
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,15 @@ class Mount:
             except (OSError, ValueError):  # while one follows the other
                 return before
 
-        eventually(lambda: serving() != before, "another server")
-        return self.server_pid
+        found = before
+
+        def is_another() -> bool:
+            nonlocal found
+            found = serving()
+            return found != before
+
+        eventually(is_another, "another server")
+        return found
 
     def kill(self) -> None:
         """SIGKILL of the supervisor, then of its servers: nobody serves any more."""

@@ -21,6 +21,7 @@ from tests.mount.mounting import (
     is_alive,
     mounted,
     names_in,
+    state_of,
     walked,
 )
 from tests.mount.packing import BASE_TIME_NS, PackedDataset, random_bytes
@@ -342,7 +343,23 @@ def test_many_signals_at_once_are_handled_one_after_the_other(
     assert tree(mount.path) == AFTER
 
 
-@pytest.mark.xfail(reason="a newer mount that is just being made may stay", strict=False)
+def test_a_refresh_that_is_asked_for_during_another_one_follows_it(
+    mount: Mount, versions: Versions
+) -> None:
+    startup = mount.faults.with_name("startup")
+    startup.write_text("stopped")
+    first = mount.servers()
+    os.kill(mount.pid, signal.SIGUSR1)
+    eventually(lambda: set(mount.servers()) - set(first), "a server for the refresh")
+    [second] = set(mount.servers()) - set(first)
+    eventually(lambda: state_of(second) == "T", "one that looks later")
+    os.kill(mount.pid, signal.SIGUSR1)
+    startup.write_text("")
+    os.kill(second, signal.SIGCONT)  # it finds nothing
+    eventually(lambda: mount.control("refresh.json")["attempts"] == 2, "both refreshes")
+    assert tree(mount.path) == BEFORE
+
+
 def test_a_mount_can_end_while_it_is_refreshed(crowds: Versions, tmp_path: Path) -> None:
     for round_ in range(5):
         with mounted(crowds.before, tmp_path / str(round_)) as mount:

@@ -262,6 +262,72 @@ def test_an_upgrade_under_readers(mount: Mount) -> None:
     assert (mount.path / "d1" / "1").read_bytes() == random_bytes(size_of(1))
 
 
+def upgrade(mount: Mount) -> None:
+    before = mount.server_pid
+    os.kill(mount.pid, signal.SIGUSR2)
+    mount.await_server_after(before)
+
+
+def test_upgrades_that_are_asked_for_while_one_is_under_way(mount: Mount) -> None:
+    for _ in range(5):
+        upgrade(mount)
+    assert is_alive(mount.pid)
+
+
+def test_a_mount_that_is_unmounted_while_two_servers_serve_it(mount: Mount) -> None:
+    """What the kernel says of its end is said to one of them."""
+    before = mount.server_pid
+    mount.faults.with_name("startup").write_text("supervisor-stopped")
+    upgrade(mount)
+    [following] = set(mount.servers()) - {before}
+    os.kill(following, signal.SIGSTOP)
+    unmount(mount.path)
+    eventually(lambda: not is_alive(before), "the end of the server before")
+    for stopped in (following, mount.pid):
+        os.kill(stopped, signal.SIGCONT)
+    mount.wait_until_ended()
+    assert not is_alive(following)
+
+
+def test_a_signal_while_the_installed_version_starts_is_not_lost(mount: Mount) -> None:
+    servers = mount.servers()
+    os.kill(mount.pid, signal.SIGUSR2)
+    eventually(lambda: "going over to the installed version" in mount.log, "its start")
+    os.kill(mount.pid, signal.SIGTERM)
+    mount.wait_until_ended()
+    assert entry_at(mount.path) is None
+    eventually(lambda: not any(map(is_alive, servers)), "the end of its servers")
+
+
+def test_a_read_that_waits_during_an_upgrade_is_answered(
+    dataset: PackedDataset, tmp_path: Path
+) -> None:
+    """By the new server, if it waits for longer than the one before may take to end."""
+    with mounted(dataset, tmp_path) as mount:
+        mount.fail_with("stuck")
+        found: list[bytes] = []
+        path = mount.path / "d2" / "2"
+        reader = threading.Thread(target=lambda: found.append(path.read_bytes()))
+        reader.start()
+        eventually(lambda: mount.statistics()["reads_through_threads"], "a read that waits")
+        upgrade(mount)
+        mount.fail_with("")  # for reads that begin now
+        reader.join(PATIENCE_S)
+        assert found == [random_bytes(size_of(2))]
+
+
+def test_an_upgrade_with_a_server_that_never_starts_leaves_the_one_before(mount: Mount) -> None:
+    before = mount.server_pid
+    mount.faults.with_name("startup").write_text("killed")
+    with Readers(mount.path) as readers:
+        os.kill(mount.pid, signal.SIGUSR2)
+        eventually(lambda: f"server {before} goes on" in mount.log, "a supervisor that gives up")
+        readers.go_on()
+    assert readers.wrong == []
+    assert is_alive(mount.pid)
+    assert mount.server_pid == before
+
+
 def test_an_upgrade_with_a_server_that_cannot_start_ends_in_one_that_can(mount: Mount) -> None:
     startup = mount.faults.with_name("startup")
     before = mount.server_pid
