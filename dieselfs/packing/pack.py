@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Final
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import BIRTH_GENERATION, Commit
@@ -32,6 +33,8 @@ from metadata.kv.key_value_store import KeyValueStore
 from metadata.records import DatasetState
 
 log = logging.getLogger(__name__)
+
+_INTERRUPTIBLE_S: Final = 0.1
 
 
 def pack(
@@ -96,9 +99,28 @@ def _pack(
     progress.changed()
     try:
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
-            _run(request, packing, workers, commits, progress)
+            _run_interruptibly(request, packing, workers, commits, progress)
     finally:
         workers.stop()  # before anything is taken back
+
+
+def _run_interruptibly(
+    request: PackRequest,
+    packing: Packing,
+    workers: PackingProcesses,
+    commits: _Commits,
+    progress: PackProgress,
+) -> None:
+    """Run in a thread, where no signal raises `KeyboardInterrupt`: between two instructions of `threading.Condition` that leaves its lock
+    held, and all who need it wait forever. This thread only waits."""
+    work = BackgroundThread(lambda: _run(request, packing, workers, commits, progress))
+    try:
+        work.join()
+    except KeyboardInterrupt:
+        workers.hang_up()
+        commits.interrupt()
+        work.wait()
+        raise
 
 
 def _run(
@@ -123,7 +145,11 @@ def _run(
                     progress.changed()
                 case WorkerFailure(error):
                     raise error
+        while surveyor.is_alive():
+            commits.check_interrupted()
+            surveyor.join(_INTERRUPTIBLE_S)
         surveyor.join()
+        commits.check_interrupted()  # else the workers have finished
         workers.finish_feeding()
         progress.failed += oddities.unreadable  # since the survey, which found nothing
         commits.finish()
@@ -142,6 +168,10 @@ def _ordered_runs(request: PackRequest, oddities: Oddities) -> Iterator[Run]:
     return mixed(runs, request.seed) if request.order == "scatter" else runs
 
 
+class _Interrupted(Exception):
+    """The user does not want the rest."""
+
+
 class _Commits:
     """Group commit of what the workers report, held back until the survey is done, and counted."""
 
@@ -152,6 +182,7 @@ class _Commits:
         self._file_counts: dict[bytes, int] = {}
         self._uncommitted: set[str] = set()
         self._released = False
+        self._interrupted = False
         self._group = GroupCommit(dataset.log, after, self._publish, hold=True)
 
     def __enter__(self) -> _Commits:
@@ -171,6 +202,15 @@ class _Commits:
 
     def finish(self) -> None:
         self._group.flush()
+
+    def interrupt(self) -> None:
+        """Commit no more; for another thread than the one that adds and finishes, which gets an exception."""
+        self._interrupted = True
+        self._group.close()
+
+    def check_interrupted(self) -> None:
+        if self._interrupted:
+            raise _Interrupted
 
     def abandon(self) -> None:
         """After a failure before anything was committed: take back the chunks that nobody will ever see.

@@ -76,11 +76,15 @@ class PackingProcesses:
                     open_connections.remove(connection)
                     self._check_exit(self._processes[self._connections.index(connection)])
 
-    def stop(self) -> None:
-        """Hang up and wait; a worker that does not end in time is killed. May be called again."""
+    def hang_up(self) -> None:
+        """Let the workers, and who feeds and hears them in other threads, come to an end."""
         for connection in self._connections:
             with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
                 pipe.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        """Hang up and wait; a worker that does not end in time is killed. May be called again."""
+        self.hang_up()
         if (
             self._feeder is not None
         ):  # only then: it may be writing, and the number of a closed descriptor is used again
