@@ -45,6 +45,7 @@ from dieselfs.node_memory.messages import Discard, Progress
 from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.shared_source import SharedSource
+from dieselfs.node_memory.succession import Succession
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.task_statistics import TaskStatistics
@@ -117,6 +118,7 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._wishes = _Wishes()
         self._watcher: _Watcher | None = None
+        self._succession: Succession | None = None
         # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
         self._hits = self._misses = self._fallbacks = 0
         if self._shared is not None:
@@ -147,6 +149,8 @@ class NodeMemory:
         memory = cls(settings, source, lead)
         if join:
             memory.join()
+        if join and lead and peers is not None:
+            memory._succession = Succession(memory._membership)
         return memory
 
     def join(self) -> None:
@@ -385,6 +389,8 @@ class NodeMemory:
             watcher.ended.set()
         self._pieces.clear()
         self._membership.close(timeout_s)
+        if self._succession is not None:
+            self._succession.close(max(0.0, deadline - time.monotonic()))
         if watcher is not None and watcher.thread is not None:
             watcher.thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -551,6 +557,7 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._wishes = _Wishes()  # the parent sees to them
         self._watcher = None
+        self._succession = None
         believed_s = self._full.believed_s
         self._full = FullMemory(self._folder_changed_ns)
         self._full.believed_s = believed_s

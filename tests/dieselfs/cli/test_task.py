@@ -291,9 +291,6 @@ def test_a_mount_whose_peers_never_answer_works(
         assert node.umount() < 40
 
 
-@pytest.mark.xfail(
-    reason="a new server does not fetch its share when it takes the lead", strict=False
-)
 @needs_fuse
 def test_oneshot_fetches_what_a_refresh_brings(
     nodes: list[NodeHere], pictures: Path, secret_file: Path
