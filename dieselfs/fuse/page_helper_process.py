@@ -42,7 +42,10 @@ def main() -> int:
                 return 0
         finally:
             os.chdir("/")
-        os.write(1, b"." if done else b"-")
+        try:
+            os.write(1, b"." if done else b"-")
+        except BrokenPipeError:  # who asked was killed meanwhile
+            return 0
     return 0
 
 
