@@ -36,6 +36,7 @@ from tests.mount.mounting import (
     kind_of_mount,
     mounted,
     start,
+    state_of,
 )
 from tests.mount.packing import PackedDataset
 from tests.mount.versions import Versions, pack_versions
@@ -585,11 +586,19 @@ def test_they_end_while_the_store_hangs(large: PackedDataset, tmp_path: Path) ->
         mount.fail_with("store-stuck")
         order = order_of(mount, f"seed=2,group={GROUP}")
         eventually(lambda: plan_of(mount)["under_way"] > 0, "a fetch that hangs")
-        with subprocess.Popen(
-            ["cat", mount.path / order[-1]], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as reader:
+        # Some of these files are in memory, and most are not.
+        wanted = order[FILES // 2 :]
+        found = tmp_path / "found"
+        with (
+            open(found, "wb") as output,
+            subprocess.Popen(
+                ["cat", *(mount.path / path for path in wanted)],
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            ) as reader,
+        ):
             try:
-                eventually(lambda: mount.statistics()["reads_through_threads"], "a READ that hangs")
+                eventually(lambda: state_of(reader.pid) == "D", "a read that hangs")
                 began = time.monotonic()
                 terminated(mount)
                 eventually(lambda: not any(map(is_alive, processes[2:])), "the end of its helpers")
@@ -599,6 +608,7 @@ def test_they_end_while_the_store_hangs(large: PackedDataset, tmp_path: Path) ->
                 assert time.monotonic() - began < HELPERS_END_S + 1
             finally:
                 reader.kill()
+        assert b"".join(map(content, wanted)).startswith(found.read_bytes())
     finally:
         end(mount)
 
