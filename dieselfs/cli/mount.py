@@ -233,7 +233,7 @@ def _shares(
         return False
     key = sharing_key(invocation, request, snapshot)
     for info in mounts(_ANSWER_TIMEOUT_S):
-        details = info.details or {}
+        details = info.details
         is_same = details.get("sharing_key") == key and info.is_erofs
         if info.state is MountState.SERVING and is_same:
             share(info.mountpoint, mountpoint)
@@ -262,8 +262,10 @@ def _front(mountpoint: Path) -> Mapping[str, Any]:
     from dieselfs.fuse.mount_table import ask, entry_at
 
     entry = entry_at(mountpoint)
-    details = ask([entry], _ANSWER_TIMEOUT_S)[0].details if entry is not None else None
-    return (details or {}).get("front") or {}
+    if entry is None:
+        return {}
+    [info] = ask([entry], _ANSWER_TIMEOUT_S)
+    return info.details.get("front") or {}
 
 
 def _running(request: MountRequest) -> MountInfo | None:
@@ -344,7 +346,7 @@ def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
 
 def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
     """A name that was removed and made again is another dataset."""
-    mounted_id = (running.details or {}).get("dataset_id")
+    mounted_id = running.details.get("dataset_id")
     if mounted_id != snapshot.dataset.id.hex():
         raise MountpointBusy(
             f"the dataset mounted at {running.mountpoint} is not the {snapshot.dataset.name} of the store",

@@ -45,7 +45,7 @@ def _shown(info: MountInfo) -> str:
 
 def _front(info: MountInfo) -> str:
     """What the mount says, or else what the kernel knows of it."""
-    told = ((info.details or {}).get("front") or {}).get("kind")
+    told = (info.details.get("front") or {}).get("kind")
     return str(told or ("erofs" if info.is_erofs else "fuse"))
 
 

@@ -135,7 +135,8 @@ def _follow(output: Output, mountpoint: str, looks: Iterator[tuple[Look, Look]])
 
 def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Look, Look]]:
     """Each look and the one before it, for ever or once. `MountError` once the mount does not answer."""
-    from dieselfs.fuse.mount_table import MountState, ask, ask_statistics, entry_at
+    from dieselfs.fuse.control_names import STATISTICS_NAME
+    from dieselfs.fuse.mount_table import MountState, ask, entry_at, read_document
     from dieselfs.fuse.mountpoint import resolve
 
     path = resolve(Path(mountpoint))
@@ -144,7 +145,7 @@ def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Lo
         raise MountError(f"no DieselFS mount at {path}", "`dlcmd mounts` lists them")
     earlier = Look()
     while True:
-        state, document = ask_statistics(mount, _TIMEOUT_S)
+        state, document = read_document(mount.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
         now = entry_at(path)
         if now is None or not now.is_dieselfs:
             raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists what is left")

@@ -175,7 +175,7 @@ def _mounts_by_folder() -> dict[str, list[MountInfo]]:
 
     found: dict[str, list[MountInfo]] = {}
     for info in mounts():
-        if info.details is not None:
+        if info.details:
             found.setdefault(str(info.details.get("node_memory")), []).append(info)
     return found
 
@@ -192,11 +192,11 @@ def _dataset_of(task: RunningTask, mounts: Sequence[MountInfo]) -> str | None:
 def _memory_hits(mounts: Sequence[MountInfo]) -> int:
     """Reads that these mounts have answered from the node's memory. What the kernel answers from its page cache, nobody counts."""
     from dieselfs.cli.stats import Look
-    from dieselfs.fuse.mount_table import ask_statistics, entry_at
+    from dieselfs.fuse.control_names import STATISTICS_NAME
+    from dieselfs.fuse.mount_table import read_document
 
     hits = 0
     for info in mounts:
-        entry = entry_at(info.mountpoint)
-        _, document = (None, None) if entry is None else ask_statistics(entry, _TIMEOUT_S)
+        _, document = read_document(info.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
         hits += int(Look(document or {}).number("hits", "node_memory"))
     return hits

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-from dieselfs.fuse.control_names import CONTROL_NAME, DATASET_NAME, STATISTICS_NAME
+from dieselfs.fuse.control_names import CONTROL_FOLDER, DATASET_NAME
 from dieselfs.fuse.loop_devices import backing_file
 from metadata.kernel_image_file import image_name_parts
 
@@ -25,6 +25,8 @@ FUSE_TYPE: Final = "fuse.dieselfs"
 EROFS_TYPE: Final = "erofs"
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _AGAIN_S: Final = 0.1
+_TAKING_S: Final = 0.1
+"""To take an answer that has come meanwhile, though another mount has used up the time by its silence."""
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
 _FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
 _LOOP: Final = "/dev/loop"
@@ -59,9 +61,6 @@ class MountEntry:
     device: tuple[int, int] = (0, 0)
     """Major and minor number of the file system: its `st_dev`, without a request to it."""
 
-    parent_id: int = 0
-    """The mount that this one is mounted in."""
-
     @property
     def is_dieselfs(self) -> bool:
         """Whether it shows a dataset; a control directory, which is a mount of its own before EROFS, does not."""
@@ -72,8 +71,7 @@ class MountEntry:
     @property
     def is_control(self) -> bool:
         """Whether it is the control directory of the mount that it lies in."""
-        name = os.fsdecode(CONTROL_NAME)
-        return self.file_system_type == FUSE_TYPE and self.mountpoint.name == name
+        return self.file_system_type == FUSE_TYPE and self.mountpoint.name == CONTROL_FOLDER
 
     @property
     def image(self) -> Path | None:
@@ -84,9 +82,8 @@ class MountEntry:
     @property
     def shown(self) -> str:
         """`<dataset>@<snapshot id>`: what it has shown from the beginning."""
-        image = self.image if self.file_system_type == EROFS_TYPE else None
-        if image is not None:
-            return "@".join(image_name_parts(image.name) or ())
+        if self.file_system_type == EROFS_TYPE and self.image is not None:
+            return "@".join(image_name_parts(self.image.name) or ())
         return self.source.partition(":")[2]
 
 
@@ -98,16 +95,16 @@ class MountInfo:
     source: str
     """`dieselfs:<dataset>@<snapshot id>`, known to the kernel."""
     state: MountState
+    is_erofs: bool
+    """Whether the kernel's EROFS is in front, by the kernel's own word."""
+    details: Mapping[str, Any]
+    """All of `.dieselfs/dataset.json`; empty unless it is serving."""
     dataset: str | None = None
     generation: int | None = None
     snapshot: str | None = None
     mounted: str | None = None
     """ISO 8601, UTC."""
     pid: int | None = None
-    details: Mapping[str, Any] | None = None
-    """All of `.dieselfs/dataset.json`."""
-    is_erofs: bool = False
-    """Whether the kernel's EROFS is in front, by the kernel's own word."""
 
 
 def mount_entries() -> list[MountEntry]:
@@ -118,16 +115,15 @@ def mount_entries() -> list[MountEntry]:
 def _parse(line: bytes) -> MountEntry:
     # id, parent, device, root, mountpoint, options, optional fields, "-", type, source: proc(5)
     before, _, after = line.partition(b" - ")
-    mount_id, parent_id, device, _, mountpoint = before.split(b" ")[:5]
+    number, _, device, _, mountpoint = before.split(b" ")[:5]
     kind, source = after.split(b" ")[:2]
     major, _, minor = device.partition(b":")
     return MountEntry(
         Path(os.fsdecode(_unescaped(mountpoint))),
         kind.decode(),
         os.fsdecode(_unescaped(source)),
-        int(mount_id),
+        int(number),
         (int(major), int(minor)),
-        int(parent_id),
     )
 
 
@@ -178,15 +174,15 @@ def _ask_once(entries: Sequence[MountEntry], deadline: float) -> list[MountInfo]
     return [_info(entry, *_answer(reading, deadline)) for entry, reading in asked]
 
 
-def ask_statistics(
-    entry: MountEntry, timeout_s: float
+def read_document(
+    mountpoint: Path, name: bytes, timeout_s: float
 ) -> tuple[MountState, Mapping[str, Any] | None]:
-    """All of `.dieselfs/stats.json`; None unless the mount is serving."""
-    return _answer(_start_reading(entry.mountpoint, STATISTICS_NAME), monotonic() + timeout_s)
+    """A document of the control directory; None unless the mount is serving."""
+    return _answer(_start_reading(mountpoint, name), monotonic() + timeout_s)
 
 
 def _start_reading(mountpoint: Path, name: bytes) -> subprocess.Popen[bytes]:
-    document = mountpoint / os.fsdecode(CONTROL_NAME) / os.fsdecode(name)
+    document = mountpoint / CONTROL_FOLDER / os.fsdecode(name)
     return subprocess.Popen(
         ["head", "-c", str(_MAX_DOCUMENT_BYTES + 1), "--", document],
         stdin=subprocess.DEVNULL,
@@ -201,7 +197,8 @@ def _answer(
 ) -> tuple[MountState, dict[str, Any] | None]:
     with reading:
         try:
-            output, complaint = reading.communicate(timeout=max(0.0, deadline - monotonic()))
+            timeout_s = max(_TAKING_S, deadline - monotonic())
+            output, complaint = reading.communicate(timeout=timeout_s)
         except BaseException as error:
             reading.kill()  # a read of a stopped daemon can be killed, one by this process itself could not
             if isinstance(error, subprocess.TimeoutExpired):
@@ -213,26 +210,15 @@ def _answer(
     return (MountState.HUNG if document is None else MountState.SERVING), document
 
 
-def _info(entry: MountEntry, state: MountState, details: dict[str, Any] | None) -> MountInfo:
+def _info(entry: MountEntry, state: MountState, document: dict[str, Any] | None) -> MountInfo:
     is_erofs = entry.file_system_type == EROFS_TYPE
-    source = f"dieselfs:{entry.shown}"
-    if details is None:
-        return MountInfo(entry.mountpoint, source, state, is_erofs=is_erofs)
+    details = document or {}
     front = details.get("front")
     if is_erofs and isinstance(front, dict) and front.get("kind") == LOCAL_KIND:
         state = MountState.LOCAL
-    return MountInfo(
-        entry.mountpoint,
-        source,
-        state,
-        details.get("dataset"),
-        details.get("generation"),
-        details.get("snapshot"),
-        details.get("mounted"),
-        details.get("pid"),
-        details,
-        is_erofs,
-    )
+    told = {name: details.get(name) for name in _FIELDS}
+    source = f"dieselfs:{entry.shown}"
+    return MountInfo(entry.mountpoint, source, state, is_erofs, details, **told)
 
 
 def _parse_document(text: bytes) -> dict[str, Any] | None:

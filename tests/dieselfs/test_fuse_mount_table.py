@@ -1,6 +1,7 @@
 """What a mount says of itself is not believed blindly: it may be anybody's."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,18 @@ def answer(mountpoint: Path, document: bytes) -> MountState:
 
 def test_a_sound_document_is_taken(tmp_path: Path) -> None:
     assert answer(tmp_path, json.dumps(SOUND).encode()) is MountState.SERVING
+
+
+def test_a_mount_that_hangs_takes_no_time_from_the_others(tmp_path: Path) -> None:
+    (tmp_path / "sound").mkdir()
+    (tmp_path / "hanging" / ".dieselfs").mkdir(parents=True)
+    os.mkfifo(tmp_path / "hanging" / ".dieselfs" / "dataset.json")
+    assert answer(tmp_path / "sound", json.dumps(SOUND).encode()) is MountState.SERVING
+    entries = [
+        MountEntry(tmp_path / name, FUSE_TYPE, "dieselfs:x") for name in ("hanging", "sound")
+    ]
+    found = [info.state for info in ask(entries, 0.5)]
+    assert found == [MountState.HUNG, MountState.SERVING]
 
 
 @pytest.mark.parametrize(
