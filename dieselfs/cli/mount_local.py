@@ -101,7 +101,7 @@ def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path
     owner, others = wanted.owner, not wanted.private
     options = {"allow_other": others, "uid": owner.uid, "gid": owner.gid}
     for info in mounts():
-        details = info.details or {}
+        details = info.details
         if (
             info.state is MountState.LOCAL
             and info.snapshot == snapshot.id
@@ -116,12 +116,11 @@ def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path
 
 
 def _blobs(request: MountRequest, ssd: SsdSettings | None, snapshot: Snapshot) -> list[Path] | None:
-    from dieselfs.fuse.front_choice import probe
     from dieselfs.fuse.local_front import local_front
     from dieselfs.ssd_blob import find_blob
 
     blobs = None if ssd is None else find_blob(ssd.folder, snapshot)
-    return blobs if blobs and local_front(request.front, probe()) is not None else None
+    return blobs if blobs and local_front(request.front) is not None else None
 
 
 def _wanted(

@@ -11,6 +11,9 @@ from dieselfs.fuse.kernel_protocol import FOREVER_S
 BLOCK_BYTES: Final = 4096
 """A good size of reads, as `stat` shows it: Python allocates a buffer of it at every open."""
 DIRECTORY_BYTES: Final = 4096
+MAX_NAME_BYTES: Final = 255
+UNSUPPORTED_NAMESPACES: Final = (b"system.", b"security.")
+"""Of extended attributes. After ENOTSUP `ls -l` asks no more; ENODATA made it ask for each of 64,000 files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,6 @@ from dieselfs.plan.follower import FollowerStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
-_NO_PAGES: Final = PageCacheStatistics()
 SHUFFLE_README: Final = b"""\
 Open a file here whose name says which order you want, for instance
 
@@ -34,14 +33,35 @@ dieselfs.plan.announcement does both.
 """
 
 
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """A document as the control directory has it."""
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def snapshot_facts(snapshot: Snapshot) -> dict[str, object]:
+    """What the `dataset.json` of any mount says of the snapshot that it shows."""
+    return {
+        "dataset": snapshot.dataset.name,
+        "dataset_id": snapshot.dataset.id.hex(),
+        "generation": snapshot.generation,
+        "updated": timestamp(snapshot.updated_ns),
+        "snapshot": str(snapshot.id),
+        "snapshot_file": os.path.abspath(snapshot.path),
+        "files": snapshot.file_count,
+        "directories": snapshot.directory_count,
+        "chunks": snapshot.chunk_count,
+        "bytes": snapshot.total_bytes,
+    }
+
+
 def dataset_document(
     snapshot: Snapshot,
     store_url: str,
     options: Mapping[str, object],
     mounted_ns: int,
-    node_memory: Path | None = None,
-    front: FrontChoice | None = None,
-    sharing_key: str = "",
+    node_memory: Path | None,
+    front: FrontChoice,
+    sharing_key: str,
     *,
     pid: int,
 ) -> bytes:
@@ -49,18 +69,9 @@ def dataset_document(
 
     `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is that of the process that serves now.
     """
-    return _json(
+    return encoded(
         {
-            "dataset": snapshot.dataset.name,
-            "dataset_id": snapshot.dataset.id.hex(),
-            "generation": snapshot.generation,
-            "updated": timestamp(snapshot.updated_ns),
-            "snapshot": str(snapshot.id),
-            "snapshot_file": os.fspath(snapshot.path),
-            "files": snapshot.file_count,
-            "directories": snapshot.directory_count,
-            "chunks": snapshot.chunk_count,
-            "bytes": snapshot.total_bytes,
+            **snapshot_facts(snapshot),
             "store": without_secrets(store_url),
             "node_memory": None if node_memory is None else os.fspath(node_memory),
             "options": dict(options),
@@ -73,39 +84,33 @@ def dataset_document(
     )
 
 
-def refresh_document(refreshes: Mapping[str, object]) -> bytes:
-    """`refresh.json`: how many refreshes have ended, whether one is under way, why the last one failed."""
-    return _json(refreshes)
-
-
 def statistics_document(
     requests: Mapping[str, int],
     reader: ReaderStatistics,
-    cache: object,
+    cache: Any,
     uptime_s: float,
-    pages: PageCacheStatistics = _NO_PAGES,
-    plan: FollowerStatistics | None = None,
-    front: FrontChoice | None = None,
+    pages: PageCacheStatistics,
+    plan: FollowerStatistics | None,
+    front: FrontChoice,
     *,
-    control_reads: int = 0,
-    store: object = None,
-    peers: object = None,
-    ssd: object = None,
-    ring: object = None,
+    control_reads: int,
+    store: Any,
+    peers: Any,
+    ssd: Any,
+    ring: Any,
 ) -> bytes:
     """`stats.json`: counters since this server of the mount began.
 
     `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of the store behind it, of the task's
     peer cache, of the SSD tier and of the cache nodes, if there are these.
     """
-    cached = _shown(cache)
-    return _json(
+    return encoded(
         {
             "uptime_s": round(uptime_s, 3),
             "front": _shown_front(front),
             "requests": dict(sorted(requests.items())),
             "bytes_read": reader.bytes_read,
-            "hits": {"node_memory": cached.get("hits", 0), "store": cached.get("misses", 0)},
+            "hits": {"node_memory": cache.hits, "store": cache.misses},
             "other_reads": {
                 "control": control_reads,
                 "past_end": reader.past_end,
@@ -115,19 +120,17 @@ def statistics_document(
             "waits_over_1_ms": reader.waits,
             "waited_s": round(reader.waited_s, 3),
             "page_cache": asdict(pages),
-            "cache": cached,
-            "plan": None if plan is None else asdict(plan),
-            "store": _shown(store),
-            "peers": _shown(peers) or None,
-            "ssd": _shown(ssd) or None,
-            "ring": _shown(ring) or None,
+            "cache": asdict(cache),
+            "plan": _shown(plan),
+            "store": _shown(store) or {},
+            "peers": _shown(peers),
+            "ssd": _shown(ssd),
+            "ring": _shown(ring),
         }
     )
 
 
-def _shown_front(choice: FrontChoice | None) -> dict[str, Any] | None:
-    if choice is None:
-        return None
+def _shown_front(choice: FrontChoice) -> dict[str, Any]:
     return {
         "kind": choice.front.value,
         "via_service": choice.via_service,
@@ -136,16 +139,10 @@ def _shown_front(choice: FrontChoice | None) -> dict[str, Any] | None:
     }
 
 
-def _shown(statistics: object) -> dict[str, Any]:
-    if is_dataclass(statistics) and not isinstance(statistics, type):
-        return asdict(statistics)
-    return {}
+def _shown(statistics: Any) -> dict[str, Any] | None:
+    return None if statistics is None else asdict(statistics)
 
 
 def timestamp(time_ns: int) -> str:
     """Seconds since the epoch as ISO 8601 in UTC."""
     return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).isoformat()
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=2).encode() + b"\n"

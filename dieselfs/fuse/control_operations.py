@@ -1,8 +1,7 @@
 """The control directory as a mount of its own, through pyfuse3: the `erofs` front puts it at `.dieselfs`.
 
-The root of this mount is `.dieselfs` itself. Calls that may block run in worker threads. A request that would
-change something is refused with EROFS. FLUSH, FSYNC and POLL get pyfuse3's ENOSYS, after which the kernel answers
-them itself.
+The root of this mount is `.dieselfs` itself. Calls that may block run in worker threads. The mount is `ro`, so the kernel refuses
+changes itself; what has no handler here gets pyfuse3's ENOSYS, after which the kernel answers it itself or not at all.
 """
 
 from __future__ import annotations
@@ -10,49 +9,67 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pyfuse3
-import trio
 
-from dieselfs.fuse.attributes import BLOCK_BYTES, NodeAttributes, Owner
+from dieselfs.fuse.attributes import (
+    BLOCK_BYTES,
+    MAX_NAME_BYTES,
+    UNSUPPORTED_NAMESPACES,
+    NodeAttributes,
+    Owner,
+)
 from dieselfs.fuse.control_files import ControlDirectory
+from dieselfs.fuse.errnos import logged_errno
 from dieselfs.fuse.kernel_protocol import ROOT_NODE
 from dieselfs.fuse.nodes import CONTROL_NODE
-from dieselfs.fuse.requests import request
 from dieselfs.worker_threads import WorkerThreads
 
 log = logging.getLogger(__name__)
 
-MAX_NAME_BYTES: Final = 255
-UNSUPPORTED_NAMESPACES: Final = (b"system.", b"security.")
-WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
 _THREADS: Final = 4
 _MIN_TASKS: Final = 2
 _MAX_TASKS: Final = 64
+_Parameters = ParamSpec("_Parameters")
+_Reply = TypeVar("_Reply")
 
 
-async def serve_control(
-    fd: int, control: ControlDirectory, owner: Owner, *, threads: WorkerThreads | None = None
-) -> None:
+async def serve_control(fd: int, control: ControlDirectory, owner: Owner) -> None:
     """Serve the mount of a /dev/fuse descriptor until it is unmounted, or the caller cancels.
 
     `fd` stays the caller's: libfuse gets, and closes, a copy. pyfuse3 holds one session a process. The
     connection must be new, since libfuse waits for the kernel's INIT.
     """
-    operations = ControlOperations(control, owner, threads or WorkerThreads(_THREADS))
+    operations = ControlOperations(control, owner, WorkerThreads(_THREADS))
     pyfuse3.init(operations, f"/dev/fd/{os.dup(fd)}", {"default_permissions", "ro"})
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_serve_until_lost, nursery.cancel_scope)
+        await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
     finally:
         pyfuse3.close(unmount=False)
 
 
-async def _serve_until_lost(scope: trio.CancelScope) -> None:
-    await pyfuse3.main(_MIN_TASKS, _MAX_TASKS)
-    scope.cancel()
+def request(
+    handler: Callable[_Parameters, Coroutine[Any, Any, _Reply]],
+) -> Callable[_Parameters, Coroutine[Any, Any, _Reply]]:
+    """Make a request handler of a method: every failure becomes a reply.
+
+    pyfuse3 turns `FUSEError` into one; any other exception ends the whole mount.
+    """
+
+    @wraps(handler)
+    async def answer(*arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Reply:
+        try:
+            return await handler(*arguments, **named)
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            node = arguments[1] if len(arguments) > 1 else "-"
+            raise pyfuse3.FUSEError(logged_errno(handler.__name__, node, error)) from None
+
+    return answer
 
 
 class ControlOperations(pyfuse3.Operations):
@@ -63,7 +80,6 @@ class ControlOperations(pyfuse3.Operations):
     def __init__(self, control: ControlDirectory, owner: Owner, threads: WorkerThreads) -> None:
         super().__init__()
         self._control, self._owner, self._threads = control, owner, threads
-        self.request_counts: dict[str, int] = {}
 
     @request
     async def lookup(
@@ -81,7 +97,6 @@ class ControlOperations(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         # Not a @request: there is no reply, so there is nothing that could carry an errno.
-        self.request_counts["forget"] = self.request_counts.get("forget", 0) + 1
         try:
             for inode, lookups in inode_list:
                 self._control.forget(_inside(inode), lookups)
@@ -90,7 +105,6 @@ class ControlOperations(pyfuse3.Operations):
 
     @request
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        self._control.names(_inside(inode))
         return inode
 
     @request
@@ -103,23 +117,13 @@ class ControlOperations(pyfuse3.Operations):
                 return
 
     @request
-    async def releasedir(self, fh: int) -> None:
-        pass
-
-    @request
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        if flags & WRITING:
-            raise pyfuse3.FUSEError(errno.EROFS)
         # The bytes under an inode never change, so the kernel keeps its pages from open to open.
         return pyfuse3.FileInfo(fh=inode, keep_cache=True)
 
     @request
     async def read(self, fh: int, off: int, size: int) -> Any:  # bytes or a view of them
         return await self._threads.run_abandonable(self._control.read, _inside(fh), off, size)
-
-    @request
-    async def release(self, fh: int) -> None:
-        pass
 
     @request
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
@@ -129,14 +133,7 @@ class ControlOperations(pyfuse3.Operations):
         return result
 
     @request
-    async def access(self, inode: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
-        if mode & os.W_OK:
-            raise pyfuse3.FUSEError(errno.EROFS)
-        return True  # the kernel has checked the mode bits: default_permissions
-
-    @request
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
-        # After ENOTSUP `ls -l` asks no more.
         unsupported = name.startswith(UNSUPPORTED_NAMESPACES)
         raise pyfuse3.FUSEError(errno.ENOTSUP if unsupported else errno.ENODATA)
 
@@ -161,19 +158,3 @@ def _entry(found: NodeAttributes, owner: Owner) -> pyfuse3.EntryAttributes:
     entry.st_mtime_ns = entry.st_ctime_ns = entry.st_atime_ns = found.mtime_ns
     entry.entry_timeout = entry.attr_timeout = float(found.valid_s)
     return entry
-
-
-def _refuse(kind: str) -> Any:
-    async def refused(self: ControlOperations, *arguments: object) -> NoReturn:
-        raise pyfuse3.FUSEError(errno.EROFS)
-
-    refused.__name__ = kind
-    return request(refused)
-
-
-# The kernel refuses these itself on a mount that is `ro`; a remount can't make them work either.
-for _kind in (
-    *("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "create"),
-    *("write", "setxattr", "removexattr"),
-):
-    setattr(ControlOperations, _kind, _refuse(_kind))

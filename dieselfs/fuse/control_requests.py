@@ -39,8 +39,8 @@ class ControlRequests:
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.READ: self._read,
-            Opcode.READDIR: self._readdir,
-            Opcode.READDIRPLUS: self._readdirplus,
+            Opcode.READDIR: lambda request: self._list(request, b""),
+            Opcode.READDIRPLUS: lambda request: self._list(request, _NO_ATTRIBUTES),
         }
 
     def answers(self, opcode: int) -> bool:
@@ -75,25 +75,17 @@ class ControlRequests:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         return [self._control.read(request.node, start, size)]
 
-    def _readdir(self, request: Request) -> Sequence[Part]:
-        return [self._listing(request, b"")]
-
-    def _readdirplus(self, request: Request) -> Sequence[Part]:
-        return [self._listing(request, _NO_ATTRIBUTES)]
-
-    def _listing(self, request: Request, head: bytes) -> bytes:
+    def _list(self, request: Request, head: bytes) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         listing = b""
         for entry in self._entries(request.node, start):
             if len(listing) + len(head) + len(entry) > size:
                 break
             listing += head + entry
-        return listing
+        return [listing]
 
     def _entries(self, directory: int, start: int) -> Iterator[bytes]:
-        names = self._control.names(directory)
-        for position in range(start, len(names)):
-            name = names[position]
+        for position, name in enumerate(self._control.names(directory)[start:], start):
             is_folder = self._control.is_folder(directory, name)
             kind = DIRECTORY_TYPE if is_folder else FILE_TYPE
             # A document has no number before it is looked up; 0 would hide it.

@@ -22,31 +22,21 @@ class RequestRefused(OSError):
 
     def __init__(self, number: int) -> None:
         super().__init__(number, os.strerror(number))
+        self.number = number
 
 
-_TABLE: Final[tuple[tuple[type[Exception], int], ...]] = (
+_TABLE: Final = (
     (PathNotFound, errno.ENOENT),
     (PathConflict, errno.ENOTDIR),
-    (MetadataError, errno.EIO),
-    (ChunkStoreError, errno.EIO),
+    ((MetadataError, ChunkStoreError), errno.EIO),
 )
-
-
-def errno_of(error: Exception) -> int | None:
-    """The errno for an error that is expected to happen; None for one that is a bug of ours."""
-    if isinstance(error, RequestRefused):
-        return error.errno
-    for kind, number in _TABLE:
-        if isinstance(error, kind):
-            return number
-    return None
 
 
 def logged_errno(kind: str, subject: object, error: Exception) -> int:
     """The errno that answers a failed request. The log gets one line; a bug of ours is EIO with a traceback."""
-    number = errno_of(error)
-    if number is not None and isinstance(error, RequestRefused):
-        return number
+    if isinstance(error, RequestRefused):
+        return error.number
+    number = next((number for types, number in _TABLE if isinstance(error, types)), None)
     if number is None:
         log.error("%s of %s failed unexpectedly: EIO", kind, subject, exc_info=error)
         return errno.EIO

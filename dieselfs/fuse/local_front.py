@@ -9,7 +9,6 @@ takes no plans, and names no node memory, so that programs do not try.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -21,12 +20,11 @@ from typing import Final
 from dieselfs.errors import MountError
 from dieselfs.fuse import erofs_front
 from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.control_documents import timestamp
+from dieselfs.fuse.control_documents import encoded, snapshot_facts, timestamp
 from dieselfs.fuse.control_names import DATASET_NAME
 from dieselfs.fuse.front_choice import (
     DIRECT_FROM_BYTES,
     Front,
-    FrontFacts,
     WantedCache,
     WantedFront,
     choose,
@@ -60,10 +58,10 @@ class LocalMount:
     """In the place of the local mount that is there; files that are open there stay as they are."""
 
 
-def local_front(wanted: WantedFront, facts: FrontFacts) -> Front | None:
+def local_front(wanted: WantedFront) -> Front | None:
     """How this process can mount EROFS over local files by itself; None if it cannot, or if FUSE is wanted."""
     try:
-        choice = choose(wanted, facts)
+        choice = choose(wanted, probe())
     except MountError:
         return None
     return choice.front if choice.is_erofs and not choice.via_service else None
@@ -80,8 +78,7 @@ def mount_local(
 
     The image is built, or checked, as for any mount. The blob is not read: `check_blob` does that.
     """
-    facts = probe()
-    front = local_front(wanted.front, facts)
+    front = local_front(wanted.front)
     if front is None:
         raise MountError("EROFS cannot be mounted over local files here", "see docs/mounting.md")
     try:
@@ -95,7 +92,7 @@ def mount_local(
             else:
                 # Past the blob's page cache whatever the files' size: a request of their own costs a disk's access and no more,
                 # and nobody drops the pages of the blob, which would be in memory twice.
-                direct_io = use_direct_io(DIRECT_FROM_BYTES, wanted.blob_cache, facts.kernel)
+                direct_io = use_direct_io(DIRECT_FROM_BYTES, wanted.blob_cache, probe().kernel)
                 mount = erofs_front.mount_image(image, devices, direct_io=direct_io)
             opened.callback(os.close, mount)
             control = _control_directory(snapshot, blobs, wanted, front)
@@ -139,16 +136,7 @@ def _control_directory(
 def _document(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount, front: Front) -> bytes:
     """`dataset.json` as other mounts have it, as far as there is something to say without a daemon."""
     document = {
-        "dataset": snapshot.dataset.name,
-        "dataset_id": snapshot.dataset.id.hex(),
-        "generation": snapshot.generation,
-        "updated": timestamp(snapshot.updated_ns),
-        "snapshot": str(snapshot.id),
-        "snapshot_file": os.path.abspath(snapshot.path),
-        "files": snapshot.file_count,
-        "directories": snapshot.directory_count,
-        "chunks": snapshot.chunk_count,
-        "bytes": snapshot.total_bytes,
+        **snapshot_facts(snapshot),
         "blob": [os.fspath(path) for path in blobs],
         "options": {
             "mountpoint": os.fspath(wanted.mountpoint),
@@ -159,4 +147,4 @@ def _document(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount, fro
         "front": {"kind": LOCAL_KIND, "over": front.value},
         "mounted": timestamp(time.time_ns()),
     }
-    return json.dumps(document, indent=2).encode() + b"\n"
+    return encoded(document)

@@ -24,7 +24,7 @@ from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import (
     dataset_document,
-    refresh_document,
+    encoded,
     statistics_document,
 )
 from dieselfs.fuse.control_files import ControlDirectory
@@ -176,7 +176,7 @@ class _Server:
             {
                 DATASET_NAME: self._dataset_document,
                 STATISTICS_NAME: self._statistics_document,
-                REFRESH_NAME: lambda: refresh_document(self._refreshes),
+                REFRESH_NAME: lambda: encoded(self._refreshes),
             },
             ShuffleLists(),
             snapshot,

@@ -13,7 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from chunkstore.chunk_source import FileExtent
-from dieselfs.fuse.attributes import BLOCK_BYTES, DIRECTORY_BYTES, NodeAttributes, Owner
+from dieselfs.fuse.attributes import (
+    BLOCK_BYTES,
+    DIRECTORY_BYTES,
+    MAX_NAME_BYTES,
+    UNSUPPORTED_NAMESPACES,
+    NodeAttributes,
+    Owner,
+)
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_names import CONTROL_NAME
 from dieselfs.fuse.control_requests import ControlRequests
@@ -45,8 +52,6 @@ from metadata.snapshot_format import DIRECTORY_BASE
 
 CHUNK_ATTRIBUTE: Final = b"user.dieselfs.chunk"
 HASH_ATTRIBUTE: Final = b"user.dieselfs.xxh3"
-MAX_NAME_BYTES: Final = 255
-_UNSUPPORTED_NAMESPACES: Final = (b"system.", b"security.")
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
 
 
@@ -197,8 +202,7 @@ class TreeServer:
     def _getxattr(self, request: Request) -> Answer:
         size, _ = GETXATTR_IN.unpack_from(request.body)
         name = bytes(request.body[GETXATTR_IN.size : -1])
-        if name.startswith(_UNSUPPORTED_NAMESPACES):
-            # After ENOTSUP `ls -l` stops asking; ENODATA made it ask for each of 64,000 files.
+        if name.startswith(UNSUPPORTED_NAMESPACES):
             return errno.ENOTSUP
         value = self._extended_attributes(request.node).get(name)
         return errno.ENODATA if value is None else _sized(value, size)

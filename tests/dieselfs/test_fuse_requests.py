@@ -1,4 +1,4 @@
-"""The boundary of requests: everything becomes a reply, and is counted."""
+"""The boundary of requests: everything becomes a reply."""
 
 import errno
 import logging
@@ -7,15 +7,12 @@ import pyfuse3
 import pytest
 
 from chunkstore.errors import Corrupt, Denied, NotFound, Unavailable
-from dieselfs.fuse.errnos import RequestRefused, errno_of
-from dieselfs.fuse.requests import request
+from dieselfs.fuse.control_operations import request
+from dieselfs.fuse.errnos import RequestRefused
 from metadata.errors import MetadataError, PathConflict, PathNotFound, SnapshotRefused
 
 
 class Handlers:
-    def __init__(self) -> None:
-        self.request_counts: dict[str, int] = {}
-
     @request
     async def read(self, inode: int, error: Exception | None = None) -> int:
         if error is not None:
@@ -23,11 +20,9 @@ class Handlers:
         return inode
 
 
-async def test_replies_pass_and_are_counted() -> None:
-    handlers = Handlers()
-    assert await handlers.read(7) == 7
-    assert await handlers.read(inode=8) == 8
-    assert handlers.request_counts == {"read": 2}
+async def test_replies_pass() -> None:
+    assert await Handlers().read(7) == 7
+    assert await Handlers().read(inode=8) == 8
 
 
 @pytest.mark.parametrize(
@@ -48,7 +43,7 @@ async def test_expected_errors_become_their_errno_and_one_line(
 ) -> None:
     with pytest.raises(pyfuse3.FUSEError) as raised:
         await Handlers().read(42, error)
-    assert raised.value.errno == number == errno_of(error)
+    assert raised.value.errno == number
     [record] = caplog.records
     assert record.levelno == logging.ERROR
     assert record.exc_info is None
@@ -78,5 +73,5 @@ async def test_a_refusal_becomes_its_errno_and_is_not_logged(
 ) -> None:
     with pytest.raises(pyfuse3.FUSEError) as raised:
         await Handlers().read(42, RequestRefused(errno.ESTALE))
-    assert raised.value.errno == errno.ESTALE == errno_of(RequestRefused(errno.ESTALE))
+    assert raised.value.errno == errno.ESTALE
     assert caplog.records == []

@@ -19,7 +19,7 @@ import pytest
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.front_choice import Front, probe
+from dieselfs.fuse.front_choice import Front
 from dieselfs.fuse.local_front import LocalMount, local_front, mount_local
 from dieselfs.fuse.mount_table import MountState, mounts
 from dieselfs.fuse.mountpoint import unmount
@@ -28,9 +28,7 @@ from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file
 
-pytestmark = pytest.mark.skipif(
-    local_front("auto", probe()) is None, reason="EROFS cannot be mounted here"
-)
+pytestmark = pytest.mark.skipif(local_front("auto") is None, reason="EROFS cannot be mounted here")
 
 
 @dataclass(frozen=True)
