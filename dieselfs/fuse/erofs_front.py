@@ -20,7 +20,7 @@ from typing import Final
 
 from dieselfs.errors import MountError
 from dieselfs.fuse.blob_server import blob_name
-from dieselfs.fuse.control_names import CONTROL_NAME
+from dieselfs.fuse.control_names import CONTROL_FOLDER
 from dieselfs.fuse.loop_devices import attach_loop
 from dieselfs.fuse.mount_syscalls import Option, attach, attach_inside, clone, detach, new_mount
 from dieselfs.fuse.mount_table import entries_of_device
@@ -29,7 +29,6 @@ from dieselfs.fuse.readahead import erofs_settings, widen_erofs_readahead, widen
 log = logging.getLogger(__name__)
 
 _DEVICE: Final = "/dev/fuse"
-_CONTROL: Final = os.fsdecode(CONTROL_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def show(mount: int, control: int | None, places: Sequence[Path], replace: bool)
     inside = control is not None and _attached_inside(control, mount)
     _show_at(mount, first, replace)
     if control is not None and not inside:
-        attach(control, first / _CONTROL)
+        attach(control, first / CONTROL_FOLDER)
     for place in others:
         share(first, place, replace)
 
@@ -152,10 +151,10 @@ def show_control(control: int, places: Sequence[Path]) -> None:
     """Replace the control directory wherever a mount is shown: the server of the older one has gone."""
     for place in places:
         with suppress(OSError):
-            detach(place / _CONTROL)
+            detach(place / CONTROL_FOLDER)
     if not places:
         return  # only files that are open have kept the mount
-    first, *others = [place / _CONTROL for place in places]
+    first, *others = [place / CONTROL_FOLDER for place in places]
     attach(control, first)
     for place in others:
         share(first, place)
@@ -172,7 +171,7 @@ def hide(device: tuple[int, int]) -> None:
 
 def _attached_inside(control: int, mount: int) -> bool:
     try:
-        attach_inside(control, mount, _CONTROL)
+        attach_inside(control, mount, CONTROL_FOLDER)
     except OSError as error:  # before Linux 6.15 only a mount that is shown can be mounted in
         log.debug("the control directory is mounted later: %s", error)
         return False

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -32,6 +32,7 @@ DIRECT_FROM_BYTES: Final = 64 << 10
 _SYS_ADMIN_BIT = 21
 _MODPROBE_TIMEOUT_S = 10.0
 _ALL_IDS = ["0", "0", "4294967295"]
+_NEWER: Final = "Linux 6.12 or later mounts EROFS without loop devices"
 
 
 class Front(Enum):
@@ -97,45 +98,39 @@ def choose(wanted: WantedFront, facts: FrontFacts) -> FrontChoice:
     if wanted == "fuse":
         return FrontChoice(Front.FUSE, False, "as asked")
     if wanted == "erofs-loop":
-        return _forced_loop(facts)
-    choice = _best(facts)
-    if wanted == "erofs" and choice.front is Front.FUSE:
-        raise MountError(f"EROFS cannot be mounted: {choice.reason}", choice.more)
-    return choice
-
-
-def _forced_loop(facts: FrontFacts) -> FrontChoice:
-    """What older kernels get, on any kernel that can: to try it, or where file-backed mounts misbehave."""
-    if not (facts.has_erofs and _can_loop(facts)):
+        # To try what older kernels get, or where file-backed mounts misbehave.
+        if facts.has_erofs and _can_loop(facts):
+            return FrontChoice(Front.LOOP, False, "as asked")
         raise MountError(
             "EROFS cannot be mounted over loop devices here",
             "it needs root, Linux 5.16, EROFS and /dev/loop-control",
         )
-    return FrontChoice(Front.LOOP, False, "as asked")
+    choice = _best(facts)
+    if wanted == "erofs" and not choice.is_erofs:
+        raise MountError(f"EROFS cannot be mounted: {choice.reason}", choice.more)
+    return choice
 
 
 def after_failure(
     wanted: WantedFront, failed: FrontChoice, facts: FrontFacts, problem: str
 ) -> FrontChoice:
-    """The next front after `failed` could not be mounted because of `problem`.
+    """The next front after `failed`, with EROFS, could not be mounted because of `problem`.
 
     Raises `MountError` where EROFS is demanded and no way to mount it is left.
     """
-    if failed.front is Front.FUSE:
-        raise MountError(f"the dataset cannot be mounted: {problem}")
+    reason = f"EROFS cannot be mounted from files: {problem}"
     if failed.front is Front.FILE and not failed.via_service and _can_loop(facts):
-        return FrontChoice(Front.LOOP, False, f"EROFS cannot be mounted from files: {problem}")
-    if wanted != "auto":
-        raise MountError(f"EROFS cannot be mounted: {problem}", "mount with --front fuse")
+        return FrontChoice(Front.LOOP, False, reason)
     more = "see the log of dlcmd mountd" if failed.via_service else None
-    return FrontChoice(Front.FUSE, False, f"EROFS cannot be mounted: {problem}", more)
+    return without_erofs(wanted, problem, more)
 
 
-def without_image(wanted: WantedFront, problem: str) -> FrontChoice:
-    """The front where no kernel image can be had. Raises `MountError` where EROFS is demanded."""
+def without_erofs(wanted: WantedFront, problem: str, more: str | None = None) -> FrontChoice:
+    """The front where EROFS has failed for good. Raises `MountError` where it is demanded."""
+    reason = f"EROFS cannot be mounted: {problem}"
     if wanted != "auto":
-        raise MountError(f"EROFS cannot be mounted: {problem}", "mount with --front fuse")
-    return FrontChoice(Front.FUSE, False, problem)
+        raise MountError(reason, "mount with --front fuse")
+    return FrontChoice(Front.FUSE, False, reason, more)
 
 
 def direct_io_is_safe(version: Version) -> bool:
@@ -157,9 +152,8 @@ def use_direct_io(median_bytes: float, wanted: WantedCache, version: Version) ->
     """
     is_safe = direct_io_is_safe(version)
     if wanted == "direct" and not is_safe:
-        shown = ".".join(map(str, version))
         raise MountError(
-            f"--blob-cache direct is unsafe on Linux {shown}: CVE-2026-23224",
+            f"--blob-cache direct is unsafe on Linux {_shown(version)}: CVE-2026-23224",
             "use --blob-cache auto, or a kernel with the fix",
         )
     return wanted == "direct" or (
@@ -167,56 +161,45 @@ def use_direct_io(median_bytes: float, wanted: WantedCache, version: Version) ->
     )
 
 
-def without_service(facts: FrontFacts) -> FrontFacts:
-    """The same facts where the service has turned out not to answer."""
-    return replace(facts, has_service=False)
-
-
 def _best(facts: FrontFacts) -> FrontChoice:
-    if facts.may_mount:
-        return _best_of_root(facts)
-    if facts.has_service and facts.kernel >= FILE_SINCE:
+    if facts.has_service and not facts.may_mount and facts.kernel >= FILE_SINCE:
         return FrontChoice(Front.FILE, True, "mounted by dlcmd mountd")
-    return _fuse_of_others(facts)
-
-
-def _best_of_root(facts: FrontFacts) -> FrontChoice:
-    shown = ".".join(map(str, facts.kernel))
-    if facts.kernel < LOOP_SINCE:
-        return FrontChoice(
-            Front.FUSE, False, f"Linux {shown} is too old for EROFS", "use Linux 6.12 or later"
-        )
-    if not facts.has_erofs:
-        return FrontChoice(
-            Front.FUSE,
-            False,
-            "this kernel has no EROFS, or its module cannot be loaded",
-            "load it: modprobe erofs",
-        )
+    obstacle = _obstacle(facts)
+    if obstacle is not None:
+        return FrontChoice(Front.FUSE, False, *obstacle)
+    reason = f"on Linux {_shown(facts.kernel)}"
     if facts.kernel >= FILE_SINCE:
-        return FrontChoice(Front.FILE, False, f"on Linux {shown}")
-    newer = "Linux 6.12 or later mounts EROFS without loop devices"
-    if facts.has_loop_control:
-        return FrontChoice(Front.LOOP, False, f"on Linux {shown}", newer)
-    return FrontChoice(
-        Front.FUSE,
-        False,
-        f"EROFS needs loop devices on Linux {shown}, and /dev/loop-control is missing",
-        f"load the module loop, or mount on the host; {newer}",
-    )
+        return FrontChoice(Front.FILE, False, reason)
+    return FrontChoice(Front.LOOP, False, reason, _NEWER)
 
 
-def _fuse_of_others(facts: FrontFacts) -> FrontChoice:
-    if facts.is_root:
+def _obstacle(facts: FrontFacts) -> tuple[str, str] | None:
+    """Why this process cannot mount EROFS by itself, and what would help."""
+    if facts.is_root and not facts.may_mount:
         reason = "EROFS needs CAP_SYS_ADMIN of the host, which this container lacks"
-        more = "mount on the host and bind the mount into the container"
-    elif facts.kernel < FILE_SINCE:
+        return reason, "mount on the host and bind the mount into the container"
+    if not facts.may_mount and facts.kernel < FILE_SINCE:
         reason = "ordinary users mount EROFS on Linux 6.12 or later only"
-        more = "mount as root" if facts.kernel >= LOOP_SINCE else "use Linux 6.12 or later"
-    else:
+        return reason, "mount as root" if facts.kernel >= LOOP_SINCE else "use Linux 6.12 or later"
+    if not facts.may_mount:
         reason = "EROFS needs root or the mount service, which does not run"
         more = "start the service: systemctl enable --now dieselfs-mountd; or mount as root"
-    return FrontChoice(Front.FUSE, False, reason, more)
+        return reason, more
+    if facts.kernel < LOOP_SINCE:
+        reason = f"Linux {_shown(facts.kernel)} is too old for EROFS"
+        return reason, "use Linux 6.12 or later"
+    if not facts.has_erofs:
+        reason = "this kernel has no EROFS, or its module cannot be loaded"
+        return reason, "load it: modprobe erofs"
+    if facts.kernel < FILE_SINCE and not facts.has_loop_control:
+        shown = _shown(facts.kernel)
+        reason = f"EROFS needs loop devices on Linux {shown}, and /dev/loop-control is missing"
+        return reason, f"load the module loop, or mount on the host; {_NEWER}"
+    return None
+
+
+def _shown(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 def _can_loop(facts: FrontFacts) -> bool:
@@ -239,11 +222,7 @@ def _is_initial_user_namespace() -> bool:
 
 
 def _knows_erofs() -> bool:
-    try:
-        kinds = Path("/proc/filesystems").read_text().split()
-    except OSError:
-        return False
-    return "erofs" in kinds
+    return "erofs" in Path("/proc/filesystems").read_text().split()
 
 
 def _load_erofs() -> bool:
@@ -251,9 +230,7 @@ def _load_erofs() -> bool:
         subprocess.run(
             ["modprobe", "-q", "erofs"],
             check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             timeout=_MODPROBE_TIMEOUT_S,
         )
     return _knows_erofs()

@@ -31,7 +31,7 @@ from dieselfs.fuse.front_choice import (
     choose,
     probe,
     use_direct_io,
-    without_image,
+    without_erofs,
 )
 from dieselfs.fuse.in_flight import InFlight
 from dieselfs.fuse.kernel_connection import Connection
@@ -140,7 +140,7 @@ def make_front(
             return ErofsFront(parts, choice)
         except (KernelImageTooLarge, KernelImageUnwritable) as error:
             log.warning("%s", error)
-            choice = without_image(options.front, str(error))
+            choice = without_erofs(options.front, str(error))
         except (OSError, MountError) as error:
             log.warning("EROFS (%s) is not mounted: %s", choice.front.value, error)
             choice = after_failure(options.front, choice, facts, str(error))

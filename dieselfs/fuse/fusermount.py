@@ -6,10 +6,11 @@ for anybody but root.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,12 +35,24 @@ def mount(mountpoint: Path, options: Iterable[str]) -> int:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        complaint = _run(mountpoint, ",".join(map(_escaped, options)), theirs.fileno())
+        arguments = ["-o", ",".join(map(_escaped, options)), "--", os.fspath(mountpoint)]
+        complaint = _run(arguments, theirs.fileno())
         theirs.close()
-        descriptor = _received(ours)
-    if descriptor is None:
-        raise MountError(f"cannot mount at {mountpoint}: {complaint}", _hint(complaint))
-    return descriptor
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    if not descriptors:
+        hint = next((hint for part, hint in _HINTS.items() if part in complaint), None)
+        raise MountError(f"cannot mount at {mountpoint}: {complaint}", hint)
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
+def unmount(mountpoint: Path, lazy: bool) -> None:
+    """Unmount what this user has mounted. Raises `OSError` EBUSY if it is in use, else `MountError`."""
+    complaint = _run(["-u", *(["-z"] if lazy else []), "--", os.fspath(mountpoint)])
+    if "busy" in complaint.lower():
+        raise OSError(errno.EBUSY, complaint)
+    if complaint:
+        raise MountError(f"cannot unmount {mountpoint}: {complaint}")
 
 
 def _escaped(option: str) -> str:
@@ -47,36 +60,27 @@ def _escaped(option: str) -> str:
     return option.replace("\\", "\\\\").replace(",", "\\,")
 
 
-def _run(mountpoint: Path, options: str, descriptor: int) -> str:
-    """Return what the program complains of; it may have mounted all the same."""
+def _run(arguments: Sequence[str], passed: int | None = None) -> str:
+    """Return what the program complains of, "" if it succeeds; a mount may have been made all the same."""
+    passing = {} if passed is None else {_PASSING: str(passed)}
     try:
         done = subprocess.run(
-            [_PROGRAM, "-o", options, "--", os.fspath(mountpoint)],
+            [_PROGRAM, *arguments],
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=_TIMEOUT_S,
-            pass_fds=[descriptor],
-            env={**os.environ, "LC_ALL": "C", _PASSING: str(descriptor)},
+            pass_fds=[] if passed is None else [passed],
+            env={**os.environ, "LC_ALL": "C", **passing},
         )
     except FileNotFoundError:
         raise MountError(f"{_PROGRAM} is not installed", "install the package fuse3") from None
     except subprocess.TimeoutExpired:
-        raise MountError(f"mounting at {mountpoint} takes longer than {_TIMEOUT_S:.0f} s") from None
+        what = f"{_PROGRAM} takes longer than {_TIMEOUT_S:.0f} s for {arguments[-1]}"
+        raise MountError(what) from None
+    if done.returncode == 0:
+        return ""
     said = done.stderr.strip().removeprefix(f"{_PROGRAM}: ")
     return said or f"{_PROGRAM} failed with exit status {done.returncode}"
-
-
-def _received(ours: socket.socket) -> int | None:
-    """The descriptor that was sent, if one was."""
-    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
-    if not descriptors:
-        return None
-    os.set_inheritable(descriptors[0], False)
-    return descriptors[0]
-
-
-def _hint(complaint: str) -> str | None:
-    return next((hint for part, hint in _HINTS.items() if part in complaint), None)

@@ -130,13 +130,6 @@ class Connection:
             thread.join(timeout_s)
         return not any(thread.is_alive() for thread in self._threads)
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether nobody can be answered any more."""
-        poll = select.poll()
-        poll.register(self.fd, 0)
-        return bool(poll.poll(0))
-
     def reply(self, unique: int, answer: Sequence[Part] | int) -> bool:
         """Answer a request: parts of the reply, or an errno. False if the kernel does not want it any more."""
         if isinstance(answer, int):

@@ -66,7 +66,6 @@ class Opcode(IntEnum):
 class Notification(IntEnum):
     """What a server tells the kernel unasked."""
 
-    INVAL_INODE = 2
     STORE = 4
     RESEND = 7
 
@@ -136,7 +135,6 @@ _ATTR_HEAD = struct.Struct("=QII")
 _INIT_IN = struct.Struct("=5I")
 _INIT_OUT = struct.Struct("=4I2H2I2H2I24x")
 _STORE = struct.Struct("=QQII")
-_INVAL_INODE = struct.Struct("=Qqq")
 
 KEEP_CACHE: Final = 1 << 1
 CACHE_DIR: Final = 1 << 3
@@ -164,11 +162,6 @@ class Init:
 
     minor: int
     flags: int
-
-    @property
-    def can_resend(self) -> bool:
-        """Whether a new server can have unanswered requests sent again (Linux 6.9)."""
-        return bool(self.flags & _HAS_RESEND)
 
     @property
     def open_may_be_refused(self) -> bool:
@@ -240,12 +233,6 @@ def store_notification(node: int, offset: int, length: int) -> bytes:
     body = _STORE.pack(node, offset, length, 0)
     total = OUT_HEADER.size + len(body) + length
     return OUT_HEADER.pack(total, Notification.STORE, 0) + body
-
-
-def invalidation(node: int) -> bytes:
-    """A message that drops the pages of a node; its attributes stay."""
-    body = _INVAL_INODE.pack(node, 0, 0)
-    return OUT_HEADER.pack(OUT_HEADER.size + len(body), Notification.INVAL_INODE, 0) + body
 
 
 def resend_notification() -> bytes:

@@ -22,13 +22,14 @@ _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 # struct loop_config: fd, block_size, then loop_info64 (five u64, four u32 with lo_flags last, two
 # names of 64 bytes, a key of 32, two u64), then eight reserved u64.
 _CONFIG: Final = struct.Struct("=II 40x 12x I 64s 112x 64x")
+_BLOCK_BYTES: Final = 4096
 _ATTEMPTS: Final = 32
 """Between GET_FREE and CONFIGURE another process may take the device."""
 _SYS_BLOCK: Final = Path("/sys/dev/block")
 _DELETED: Final = " (deleted)"
 
 
-def attach_loop(fd: int, *, direct_io: bool, block_size: int = 4096) -> tuple[str, int]:
+def attach_loop(fd: int, *, direct_io: bool) -> tuple[str, int]:
     """A read-only loop device over the file that `fd` has open: its path and a descriptor of it.
 
     The device ends when the descriptor is closed and no mount uses it. `direct_io`: read past the
@@ -38,7 +39,7 @@ def attach_loop(fd: int, *, direct_io: bool, block_size: int = 4096) -> tuple[st
         path = f"/dev/loop{_free_number()}"
         device = _opened(path)
         try:
-            _configure(device, fd, direct_io, block_size)
+            _configure(device, fd, direct_io)
         except OSError as error:
             os.close(device)
             if error.errno != errno.EBUSY:
@@ -91,7 +92,7 @@ def _opened(path: str) -> int:
         ) from error
 
 
-def _configure(device: int, fd: int, direct_io: bool, block_size: int) -> None:
+def _configure(device: int, fd: int, direct_io: bool) -> None:
     flags = _READ_ONLY | _AUTOCLEAR | (_DIRECT_IO if direct_io else 0)
     name = os.readlink(f"/proc/self/fd/{fd}").encode(errors="surrogateescape")[:63]
-    fcntl.ioctl(device, _CONFIGURE, _CONFIG.pack(fd, block_size, flags, name))
+    fcntl.ioctl(device, _CONFIGURE, _CONFIG.pack(fd, _BLOCK_BYTES, flags, name))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError, MountpointBusy
+from dieselfs.fuse import fusermount
 from dieselfs.fuse.control_names import CONTROL_FOLDER
 from dieselfs.fuse.mount_syscalls import attach, clone, detach, detach_mount
 from dieselfs.fuse.mount_table import EROFS_TYPE, MountEntry, MountState, ask, entry_at, mount_id
@@ -25,7 +25,6 @@ from dieselfs.mountd import client as mount_service
 log = logging.getLogger(__name__)
 
 _ANSWER_TIMEOUT_S: Final = 2.0
-_UNMOUNT_TIMEOUT_S: Final = 30.0
 _SHOWN_USERS: Final = 5
 DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HELPER_PATIENCE_S: Final = 0.5
@@ -113,24 +112,21 @@ def unmount(mountpoint: Path, lazy: bool = False) -> None:
 
 
 def _unmount(entry: MountEntry, lazy: bool) -> None:
-    mountpoint = entry.mountpoint
-    if os.geteuid() == 0:
-        try:
-            if lazy or entry.file_system_type != EROFS_TYPE:
-                detach(mountpoint, lazy=lazy)
-            else:
-                detach_unused(mountpoint, entry.mount_id)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
-            raise _busy(mountpoint) from None
-    elif entry.file_system_type == EROFS_TYPE:
-        mount_service.unmount(mountpoint, lazy)
-    else:
-        _run(
-            ["fusermount3", "-u", *(["-z"] if lazy else []), "--", os.fspath(mountpoint)],
-            mountpoint,
-        )
+    mountpoint, is_erofs = entry.mountpoint, entry.file_system_type == EROFS_TYPE
+    try:
+        if os.geteuid() != 0:
+            (mount_service if is_erofs else fusermount).unmount(mountpoint, lazy)
+        elif lazy or not is_erofs:
+            detach(mountpoint, lazy=lazy)
+        else:
+            detach_unused(mountpoint, entry.mount_id)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
+        raise MountpointBusy(
+            f"{mountpoint} is in use{_used_by(mountpoint)}",
+            "end what uses it, or detach it with --lazy",
+        ) from None
 
 
 def detach_unused(path: str | os.PathLike[str], number: int) -> None:
@@ -166,37 +162,6 @@ def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
         place = os.open(CONTROL_FOLDER, DIRECTORY, dir_fd=root)
         opened.callback(os.close, place)
         yield place
-
-
-def _run(command: list[str], mountpoint: Path) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_UNMOUNT_TIMEOUT_S,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except FileNotFoundError:
-        raise MountError(f"{command[0]} is not installed", "install the package fuse3") from None
-    except subprocess.TimeoutExpired:
-        raise MountError(
-            f"unmounting {mountpoint} takes longer than {_UNMOUNT_TIMEOUT_S} s"
-        ) from None
-    if done.returncode == 0:
-        return
-    if "busy" in done.stderr.lower():
-        raise _busy(mountpoint)
-    raise MountError(f"cannot unmount {mountpoint}: {done.stderr.strip()}")
-
-
-def _busy(mountpoint: Path) -> MountpointBusy:
-    return MountpointBusy(
-        f"{mountpoint} is in use{_used_by(mountpoint)}",
-        "end what uses it, or detach it with --lazy",
-    )
 
 
 def _used_by(mountpoint: Path) -> str:

@@ -59,7 +59,6 @@ def test_a_new_kernel_is_asked_for_what_a_mount_needs(is_tree: bool) -> None:
     agreed, (major, minor, flags, max_write, max_pages) = init(46, OFFERED, is_tree=is_tree)
     assert (major, minor, max_write, max_pages) == (7, 45, 4096, MAX_READ_BYTES // 4096)
     assert flags == agreed.flags
-    assert agreed.can_resend
     assert has(flags, RESEND)
     assert agreed.open_may_be_refused == is_tree == has(flags, NO_OPEN) == has(flags, NO_OPENDIR)
     assert (has(flags, PLUS), has(flags, PLUS_AUTO)) == (is_tree, False)
@@ -69,7 +68,6 @@ def test_an_old_kernel_is_not_asked_for_more_than_it_offers() -> None:
     agreed, (_, minor, flags, _, _) = init(31, 0xFFFFFFFF & ~(1 << INIT_EXT), is_tree=True)
     assert minor == 31
     assert flags >> 32 == 0
-    assert not agreed.can_resend
     assert agreed.open_may_be_refused
     agreed, (_, _, flags, _, _) = init(31, 0, is_tree=True)
     assert flags == 0
@@ -101,8 +99,6 @@ def test_statfs_is_a_full_file_system() -> None:
 def test_notifications_name_their_kind() -> None:
     store = kernel_protocol.store_notification(7, 4096, 100)
     assert struct.unpack("=IiQQQII", store) == (40 + 100, 4, 0, 7, 4096, 100, 0)
-    drop = kernel_protocol.invalidation(7)
-    assert struct.unpack("=IiQQqq", drop) == (40, 2, 0, 7, 0, 0)
     assert struct.unpack("=IiQ", kernel_protocol.resend_notification()) == (16, 7, 0)
 
 
