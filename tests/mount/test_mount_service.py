@@ -18,6 +18,8 @@ import pytest
 from dieselfs.fuse.front_choice import FILE_SINCE, probe
 from dieselfs.fuse.mount_syscalls import detach
 from dieselfs.fuse.mount_table import mount_entries
+from dieselfs.mountd.client import SERVICE_VARIABLE
+from tests.mount.mounting import KIND
 from tests.mount.packing import PackedDataset, pack, write_file
 
 ALICE, BOB = 61001, 61002
@@ -36,6 +38,7 @@ pytestmark = pytest.mark.skipif(
 class Service:
     folder: Path
     socket: Path
+    packed: PackedDataset
     snapshot: Path
     process: subprocess.Popen[str]
 
@@ -97,7 +100,7 @@ def service_of(
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             try:
-                yield Service(folder, socket, snapshot, process)
+                yield Service(folder, socket, packed, snapshot, process)
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(20)
@@ -188,3 +191,36 @@ def test_an_administrator_may_allow_mounts_for_others(small: PackedDataset) -> N
     with service_of(small, allow_other=True) as service:
         service.check(ALICE, "shows_mounts_to_others_if_allowed")
         service.check(ALICE, "hangs_the_service_by_his_mountpoint_in_vain")
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+def test_a_mount_of_an_ordinary_user_takes_the_service(service: Service) -> None:
+    store, home, memory = (service.folder / name for name in ("store", "home", "memory"))
+    shutil.copytree(service.packed.store, store)
+    for folder in (home, memory):
+        folder.mkdir()
+    for path in (home, memory, store, *store.rglob("*")):
+        os.chown(path, ALICE, ALICE)
+    # The capability lets him read Python where it lies in root's home, and mount nothing.
+    become = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups"]
+    only = "-all,+dac_read_search"
+    done = subprocess.run(
+        [
+            *(*become, f"--inh-caps={only}", f"--ambient-caps={only}", sys.executable),
+            *("-m", "tests.mount.as_user_of_daemon"),
+            *map(str, (service.snapshot, store, home)),
+        ],
+        cwd=ROOT_OF_CHECKOUT,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            KIND: "erofs",
+            SERVICE_VARIABLE: str(service.socket),
+            "HOME": str(home),
+            "DIESELFS_MEMORY_FOLDER": str(memory),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed") == 2

@@ -1,0 +1,63 @@
+"""A mount's daemon and the mount service: `python -m tests.mount.as_user_of_daemon SNAPSHOT STORE FOLDER`.
+
+Run by test_mount_service as an ordinary user, with the service's socket in the environment.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dieselfs.errors import MountError
+from dieselfs.fuse.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mountpoint import unmount
+from tests.mount.mounting import Mount, end, mounted, start
+from tests.mount.packing import PackedDataset, random_bytes
+
+
+def reads_all(mount: Mount) -> None:
+    assert mount.control("dataset.json")["front"]["via_service"]
+    assert (mount.path / "large").read_bytes() == random_bytes(3_000_000)
+    assert (mount.path / "d0" / "0").read_bytes() == random_bytes(2000)
+
+
+def survives_its_servers(packed: PackedDataset, folder: Path) -> None:
+    with mounted(packed, folder) as mount:
+        reads_all(mount)
+        with subprocess.Popen(["sleep", "99"], cwd=mount.path) as user:
+            with pytest.raises(MountError, match="in use"):
+                unmount(mount.path)
+            user.kill()
+        reads_all(mount)
+        mount.kill_server()
+        reads_all(mount)
+        mount.refresh(packed.snapshot)
+        reads_all(mount)
+        [found] = [info for info in mounts() if info.mountpoint == mount.path]
+        assert (found.state, found.pid) == (MountState.SERVING, mount.pid)
+        unmount(mount.path)
+        assert entry_at(mount.path) is None
+        mount.wait_until_ended()
+
+
+def takes_the_place_of_a_dead_mount(packed: PackedDataset, folder: Path) -> None:
+    first = start(packed, folder)
+    first.kill()
+    try:
+        with mounted(packed, folder) as second:
+            reads_all(second)
+    finally:
+        end(first)
+
+
+def main() -> None:
+    snapshot, store, folder = (Path(argument) for argument in sys.argv[1:])
+    packed = PackedDataset(snapshot, store, Path("/nowhere"))
+    for scenario in (survives_its_servers, takes_the_place_of_a_dead_mount):
+        scenario(packed, folder / scenario.__name__)
+        print("passed", scenario.__name__)
+
+
+if __name__ == "__main__":
+    main()
