@@ -260,13 +260,16 @@ class _Server:
         ending.begin()
         if reason == _TOLD:
             front.hide()
+        if reason == _REPLACED:
+            front.stop_receiving()
         if preload is not None:
             preload.stop()
         if self._plans is not None:
             self._plans.close(ending)
         self._pages.close(ending)
         front.stop_receiving()
-        if not self._reads.drain(ending.left_s(GRACE_S)) and reason == _REPLACED:
+        self._reads.drain(ending.left_s(GRACE_S))
+        if reason == _REPLACED:
             front.hand_over()
         self._reads.close()
         front.close()
