@@ -3,7 +3,7 @@
 It is a supervisor and its servers, as `dlcmd mount --foreground` is. The servers' source fails as the file given by --faults says at the time of each
 read: empty for no fault, else corrupt, unavailable, missing, bug, short or stuck; or as what is fetched into its memory does: store-stuck.
 On SIGUSR1 the snapshot is taken whose path is in the file given by --next, if there is one. On SIGUSR2 the same program starts again.
-The file given by --startup says what becomes of a server that starts: `fails`, `killed` or `stopped`, or `supervisor-stopped`; empty for nothing.
+The file given by --startup says what becomes of a server that starts: `fails`, `killed`, `killed-once` or `stopped`, or `supervisor-stopped`; empty for nothing.
 """
 
 import argparse
@@ -186,7 +186,9 @@ def serve(chosen: argparse.Namespace, handed: Handed) -> int:
     """One server, in a process of its own."""
     break_fronts(chosen.broken)
     startup = chosen.startup.read_text() if chosen.startup else ""
-    if startup == "killed":
+    if startup == "killed-once":
+        chosen.startup.write_text("")
+    if startup in ("killed", "killed-once"):
         os.kill(os.getpid(), signal.SIGKILL)
     if startup == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
