@@ -264,9 +264,8 @@ class ErofsFront:
 
         def serve(fuse: int) -> None:
             undo.callback(os.close, fuse)
-            self._serve(fuse, is_resumed=False)
+            self._serve(fuse, is_resumed=False, opening=opening)
             undo.callback(self.connection.stop)
-            opening.enter_context(self._server.opening_front())
 
         with opening:
             self.blobs = mount_service.mount(
@@ -313,7 +312,8 @@ class ErofsFront:
             log.info("over loop devices there is one copy always: --blob-cache says nothing")
         return is_direct and self.choice.front is Front.FILE
 
-    def _serve(self, fuse: int, *, is_resumed: bool) -> None:
+    def _serve(self, fuse: int, *, is_resumed: bool, opening: ExitStack | None = None) -> None:
+        """`opening`: EROFS may open the blob from the first answer on, until this is closed."""
         parts = self._parts
         self.connection = Connection(fuse, is_tree=False, in_flight=parts.in_flight)
         self._server = BlobServer(
@@ -324,6 +324,8 @@ class ErofsFront:
             on_end=self._note_front_end,
             is_resumed=is_resumed,
         )
+        if opening is not None:
+            opening.enter_context(self._server.opening_front())
         if parts.handed.role is Role.RESUME:
             self.connection.take_over()
         self.connection.start(self._server, self._note_lost)
