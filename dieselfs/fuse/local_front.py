@@ -23,13 +23,11 @@ from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import encoded, snapshot_facts, timestamp
 from dieselfs.fuse.control_names import DATASET_NAME
 from dieselfs.fuse.front_choice import (
-    DIRECT_FROM_BYTES,
     Front,
     WantedCache,
     WantedFront,
     choose,
     probe,
-    use_direct_io,
 )
 from dieselfs.fuse.mount_syscalls import ATTR_NODEV, ATTR_NOSUID, new_mount
 from dieselfs.fuse.mount_table import LOCAL_KIND
@@ -92,7 +90,7 @@ def mount_local(
             else:
                 # Past the blob's page cache whatever the files' size: a request of their own costs a disk's access and no more,
                 # and nobody drops the pages of the blob, which would be in memory twice.
-                direct_io = use_direct_io(DIRECT_FROM_BYTES, wanted.blob_cache, probe().kernel)
+                direct_io = wanted.blob_cache != "buffered"
                 mount = erofs_front.mount_image(image, devices, direct_io=direct_io)
             opened.callback(os.close, mount)
             control = _control_directory(snapshot, blobs, wanted, front)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from dieselfs.errors import DieselFSError, MountError, MountpointBusy
 from dieselfs.fuse.erofs_front import FuseMount, find_blobs, mount_image, new_fuse_mount
-from dieselfs.fuse.front_choice import direct_io_is_safe, kernel_version
+from dieselfs.fuse.front_choice import kernel_version, mounts_files
 from dieselfs.fuse.mount_syscalls import attach, detach_mount
 from dieselfs.fuse.mountpoint import DIRECTORY, detach_unused
 from dieselfs.mountd.descriptors import (
@@ -125,7 +125,7 @@ class RequestHandler:
 
     def _mount(self, request: dict[str, Any], snapshot: int, target: int, *, replaced: bool) -> str:
         private, direct_io = _flag(request, "private"), _flag(request, "direct_io")
-        self._check_options(private, direct_io)
+        self._check_options(private)
         where = os.readlink(f"/proc/self/fd/{target}")
         with ExitStack() as opened:
             image, blob_count = self._image(snapshot, private, replaced, opened)
@@ -143,14 +143,14 @@ class RequestHandler:
                 raise
         return f"{'replaced' if replaced else 'mounted'} {where}: {image.name}"
 
-    def _check_options(self, private: bool, direct_io: bool) -> None:
+    def _check_options(self, private: bool) -> None:
         if not private and not self._settings.allow_other:
             raise MountError(
                 "the service makes private mounts only",
                 "mount without --allow-other, or have the service started with --allow-other",
             )
-        if direct_io and not direct_io_is_safe(kernel_version(os.uname().release)):
-            raise MountError("direct I/O is unsafe on this kernel", "use --blob-cache buffered")
+        if not mounts_files(kernel_version(os.uname().release)):
+            raise MountError("EROFS over files is unsafe on this kernel", "use --front fuse")
 
     def _image(
         self, snapshot: int, private: bool, replaced: bool, opened: ExitStack

@@ -10,8 +10,8 @@ from dieselfs.fuse.front_choice import (
     FrontFacts,
     after_failure,
     choose,
-    direct_io_is_safe,
     kernel_version,
+    mounts_files,
     probe,
     use_direct_io,
 )
@@ -25,7 +25,8 @@ USER = FrontFacts((6, 18, 44), False, False, True, True, False)
     [
         (ROOT, Front.FILE, False),
         (replace(ROOT, has_service=True), Front.FILE, False),
-        (replace(ROOT, kernel=(6, 12, 0)), Front.FILE, False),
+        (replace(ROOT, kernel=(7, 0, 0)), Front.FILE, False),
+        (replace(ROOT, kernel=(6, 12, 0)), Front.LOOP, False),
         (replace(ROOT, kernel=(6, 11, 11)), Front.LOOP, False),
         (replace(ROOT, kernel=(5, 14, 0)), Front.LOOP, False),
         (replace(ROOT, kernel=(5, 7, 19)), Front.FUSE, False),
@@ -87,25 +88,28 @@ def test_a_kernel_release_is_read(release: str, version: tuple[int, int, int]) -
 @pytest.mark.parametrize(
     ("release", "safe"),
     [
-        *(("7.0.0", True), ("7.1.3", True), ("6.19.2", True), ("6.19.1", False)),
-        *(("6.18.14", True), ("6.18.13", False), ("6.18.44", True)),
-        *(("6.17.99", False), ("6.13.0", False), ("6.12.77", True), ("6.12.76", False)),
-        *(("6.6.99", False), ("6.12.0-55.el10", False)),
+        *(("7.0.0", True), ("7.1.3", True), ("6.18.21", True), ("6.18.44", True)),
+        *(("6.18.20", False), ("6.19.1", False), ("6.12.0-55.el10", False), ("6.6.99", False)),
     ],
 )
-def test_direct_io_is_safe_with_the_fix_of_cve_2026_23224(release: str, safe: bool) -> None:
-    assert direct_io_is_safe(kernel_version(release)) is safe
+def test_files_are_mounted_where_a_killed_reader_leaves_no_zeros(release: str, safe: bool) -> None:
+    assert mounts_files(kernel_version(release)) is safe
 
 
-def test_direct_io_is_for_large_files() -> None:
-    safe, unsafe = (6, 18, 44), (6, 17, 1)
-    assert use_direct_io(64 << 10, "auto", safe)
-    assert not use_direct_io((64 << 10) - 1, "auto", safe)
-    assert not use_direct_io(1 << 20, "auto", unsafe)
-    assert not use_direct_io(1 << 20, "buffered", safe)
-    assert use_direct_io(1, "direct", safe)
-    with pytest.raises(MountError, match=r"6\.17\.1: CVE-2026-23224"):
-        use_direct_io(1, "direct", unsafe)
+@pytest.mark.parametrize("kernel", [(6, 12, 90), (6, 18, 20), (6, 19, 4)])
+def test_other_kernels_get_loop_devices_and_users_fuse(kernel: tuple[int, int, int]) -> None:
+    root, user = replace(ROOT, kernel=kernel), replace(USER, kernel=kernel, has_service=True)
+    assert choose("auto", root).front is Front.LOOP
+    assert choose("erofs", root).front is Front.LOOP
+    assert "6.18.21" in (choose("auto", root).more or "")
+    assert choose("auto", user).front is Front.FUSE
+
+
+def test_direct_io_is_for_files_that_are_not_filled() -> None:
+    assert use_direct_io(512 << 10, "auto")
+    assert not use_direct_io((512 << 10) - 1, "auto")
+    assert not use_direct_io(1 << 20, "buffered")
+    assert use_direct_io(1, "direct")
 
 
 def test_this_machine_can_be_probed() -> None:

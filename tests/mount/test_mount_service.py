@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.front_choice import FILE_SINCE, probe
+from dieselfs.fuse.front_choice import mounts_files, probe
 from dieselfs.fuse.mount_syscalls import detach
 from dieselfs.fuse.mount_table import mount_entries
 from dieselfs.mountd.client import SERVICE_VARIABLE
@@ -29,7 +29,7 @@ SHORT = {"patience_s": 1.0, "build_s": 30.0, "mount_s": 1.5}
 
 FACTS = probe()
 pytestmark = pytest.mark.skipif(
-    not (FACTS.may_mount and FACTS.has_erofs and FACTS.kernel >= FILE_SINCE),
+    not (FACTS.may_mount and FACTS.has_erofs and mounts_files(FACTS.kernel)),
     reason="needs root and EROFS over files",
 )
 
