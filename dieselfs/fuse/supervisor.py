@@ -43,6 +43,9 @@ _MOST_QUICK_DEATHS: Final = 5
 _END_S: Final = 6.0
 """A server's own end is bounded by `dieselfs.ending`; then it is killed."""
 _CHECK_TIMEOUT_S: Final = 60.0
+_KILLED_S: Final = 2.0
+_LOOK_S: Final = 0.5
+"""How often processes are looked at that may hang at their end."""
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTED: Final = (*_ENDINGS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
@@ -120,6 +123,16 @@ class _Process:
     role: Role
     started: float
     is_ready: bool = False
+    is_ending: bool = False
+    """Its main thread had ended when it was last looked at."""
+
+    def hangs(self) -> bool:
+        """Whether it does not end although its main thread did long ago. Another thread waits in
+        the kernel, where no signal reaches it, for an answer that the next server can give
+        (`store_filler`).
+        """
+        was_ending, self.is_ending = self.is_ending, _has_no_main_thread(self.pid)
+        return was_ending and self.is_ending
 
 
 @dataclass(slots=True)
@@ -158,6 +171,7 @@ class Supervisor:
         self._wants_refresh = self._wants_upgrade = False
         """Asked for while something else was under way."""
         self._deadline: float | None = None
+        self._look_at = 0.0
         self._status = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
@@ -189,16 +203,19 @@ class Supervisor:
             for process in self._processes(mount):
                 sockets[process.channel.socket.fileno()] = mount, process
                 poll.register(process.channel.socket, select.POLLIN)
-        timeout = None
-        if self._deadline is not None:
-            timeout = max(0.0, self._deadline - time.monotonic()) * 1000
-        for fd, _ in poll.poll(timeout):
+        for fd, _ in poll.poll(_LOOK_S * 1000):
             if fd == self._wake_read:
                 self._take_signals()
             elif fd in sockets:
                 self._take_message(*sockets[fd])
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            self._replace_those_that_hang()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._signal_all(signal.SIGKILL)
+            if time.monotonic() >= self._deadline + _KILLED_S:
+                log.error("a server hangs in the kernel: it is left behind")
+                self._mounts.clear()
 
     @staticmethod
     def _processes(mount: _Mount) -> list[_Process]:
@@ -334,6 +351,14 @@ class Supervisor:
                     self._take_last_words(mount, process)
                     process.channel.socket.close()
                     self._note_end(mount, process, os.waitstatus_to_exitcode(status))
+
+    def _replace_those_that_hang(self) -> None:
+        for mount in self._mounts:
+            process = mount.process
+            if process is not None and process.hangs() and process.is_ready and not self._deadline:
+                log.warning("the server %d hangs at its end; another one goes on", process.pid)
+                mount.retiring.append(process)
+                self._start(mount, Role.RESUME)
 
     def _take_last_words(self, mount: _Mount, process: _Process) -> None:
         """What a process that has ended said before, and nobody has listened to yet."""
@@ -505,3 +530,9 @@ def _tell(process: _Process, message: Mapping[str, Any]) -> None:
         process.channel.send(message)
     except OSError:
         pass  # it has ended; the signal that says so is on its way
+
+
+def _has_no_main_thread(pid: int) -> bool:
+    """Whether a child that is not reaped yet is a zombie: all of it, or its main thread."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"Z"
