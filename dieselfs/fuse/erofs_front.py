@@ -24,7 +24,12 @@ from dieselfs.fuse.control_names import CONTROL_FOLDER
 from dieselfs.fuse.loop_devices import attach_loop
 from dieselfs.fuse.mount_syscalls import Option, attach, attach_inside, clone, detach, new_mount
 from dieselfs.fuse.mount_table import entries_of_device
-from dieselfs.fuse.readahead import erofs_settings, widen_erofs_readahead, widen_readahead
+from dieselfs.fuse.readahead import (
+    NARROW_KIB,
+    erofs_settings,
+    set_readahead,
+    widen_erofs_readahead,
+)
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +87,6 @@ def find_blobs(mount: int, count: int) -> list[int]:
                 raise MountError(f"{name} is not a regular file of its server")
             blobs.append(blob)
         opened.pop_all()
-    widen_readahead(device)
     return blobs
 
 
@@ -92,12 +96,19 @@ def open_blob(blob: int) -> int:
 
 
 def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
-    """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache."""
+    """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache.
+
+    EROFS reads its blobs by files. To read ahead of them would lead into chunks that are not in memory, and a reader would
+    wait for those; only advices read more at once.
+    """
+    blob_mount = os.fstat(blobs[0]).st_dev
+    set_readahead(blob_mount, NARROW_KIB)
     devices = [("device", f"/proc/self/fd/{blob}") for blob in blobs]
     options: list[Option] = [("source", str(image)), *devices]
     before = erofs_settings()
     mount = new_mount("erofs", [*options, ("directio", None)] if direct_io else options)
     widen_erofs_readahead(before)
+    set_readahead(blob_mount)
     return mount
 
 

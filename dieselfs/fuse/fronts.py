@@ -43,7 +43,7 @@ from dieselfs.fuse.page_filler import PageFiller
 from dieselfs.fuse.page_helper import PageHelper
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.range_filler import RangeFiller
-from dieselfs.fuse.readahead import readahead_bytes, widen_readahead
+from dieselfs.fuse.readahead import read_ahead, readahead_bytes, set_readahead
 from dieselfs.fuse.store_filler import StoreFiller
 from dieselfs.fuse.supervisor import Handed, Role
 from dieselfs.fuse.tree_server import TreeServer
@@ -79,6 +79,10 @@ class MadeFront(Protocol):
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]
     ) -> PageFiller:
         """What brings files into the page cache behind this front."""
+        ...
+
+    def read_names_ahead(self) -> None:
+        """Have the kernel read again what it has forgotten of names and attributes; without waiting for that."""
         ...
 
     def counts(self) -> dict[str, int]:
@@ -206,6 +210,8 @@ class ErofsFront:
         self._parts, self.choice = parts, choice
         self.layout = BlobLayout.of(parts.snapshot)
         self._control: ControlThread | None = None
+        self._image_path = parts.handed.state.get("image", "") if parts.resumes else ""
+        """Empty if it is the mount service's."""
         self._ends = _Last(3, parts.on_end)
         """EROFS has gone, the control directory too (who has a list of an older mount open keeps it), and this front was made."""
         self._is_made = False
@@ -234,6 +240,7 @@ class ErofsFront:
             self._make_by_service(undo)
             return
         image = self._image()
+        self._image_path = os.fspath(image)
         made = erofs_front.new_fuse_mount(parts.source)
         undo.callback(os.close, made.connection)
         try:
@@ -307,7 +314,7 @@ class ErofsFront:
         lengths = self._parts.snapshot.columns.length
         median = float(np.median(lengths)) if len(lengths) else 0.0
         wanted = self._parts.options.blob_cache
-        is_direct = use_direct_io(median, wanted, probe().kernel)
+        is_direct = use_direct_io(median, wanted)
         if is_direct and self.choice.front is not Front.FILE:
             log.info("over loop devices there is one copy always: --blob-cache says nothing")
         return is_direct and self.choice.front is Front.FILE
@@ -371,7 +378,9 @@ class ErofsFront:
             "blobs": self.blobs,
             "in_flight": [self._parts.in_flight.fd],
         }
-        self.state = _state(self.choice, direct=self.is_direct, device=self._device)
+        self.state = _state(
+            self.choice, direct=self.is_direct, device=self._device, image=self._image_path
+        )
         blob = os.stat(f"/proc/self/fd/{self.blobs[0]}")
         self.readahead_bytes = readahead_bytes(blob.st_dev)
 
@@ -388,6 +397,13 @@ class ErofsFront:
     def open_blob(self, device: int) -> int:
         """A descriptor of a blob, for a moment."""
         return erofs_front.open_blob(self.blobs[device])
+
+    def read_names_ahead(self) -> None:
+        if self._image_path:
+            name = "names-ahead"
+            threading.Thread(
+                target=read_ahead, args=[self._image_path], name=name, daemon=True
+            ).start()
 
     def counts(self) -> dict[str, int]:
         return self.connection.counts
@@ -437,6 +453,9 @@ class _TreeFront:
         snapshot, notify = self._parts.snapshot, self.connection.notify
         return StoreFiller(snapshot, source, notify, node_of, helper, own_threads)
 
+    def read_names_ahead(self) -> None:
+        """The kernel has them by inode: none is forgotten and used."""
+
     def _serve(self, fuse: int) -> None:
         parts = self._parts
         self.connection = Connection(fuse, is_tree=True, in_flight=parts.in_flight)
@@ -462,7 +481,7 @@ class _TreeFront:
         try:
             self._serve(made.connection)
             erofs_front.show(made.mount, None, [parts.mountpoint], parts.replaces)
-            widen_readahead(os.stat(parts.mountpoint).st_dev)
+            set_readahead(os.stat(parts.mountpoint).st_dev)
         except OSError as error:
             raise MountError(f"cannot mount at {parts.mountpoint}: {error}") from error
         finally:

@@ -127,7 +127,7 @@ class MissPrefill:
         """A READ was answered from a chunk that is whole in node memory. 0.3 µs, but for one that
         makes its chunk be filled.
         """
-        if not self._can_fill[chunk] or pid in self._own_pids:
+        if not self._can_fill[chunk] or pid in self._own_pids or self._is_paused():
             return
         if chunk in self._fills:
             fill = self._fills.get(chunk)

@@ -196,6 +196,7 @@ class _Server:
             self._mountpoint,
             options.memory_bytes,
             self._pages.make_filler if options.store_ahead_bytes != 0 else None,
+            lambda: self._made_front().read_names_ahead(),
         )
 
     def run(self) -> None:
@@ -210,7 +211,7 @@ class _Server:
             self._handed,
             self._reader,
             self._control,
-            note_read=self._note_read,
+            note_read=self._pages.note_read,
             on_end=lambda: self._ends.put("unmounted"),
         )
         self._is_made.set()
@@ -302,11 +303,6 @@ class _Server:
 
     def _is_order_known(self) -> bool:
         return self._plans is not None and self._plans.is_filling
-
-    def _note_read(self, inode: int, thread: int) -> None:
-        if self._plans is not None:
-            self._plans.note_read(inode)
-        self._pages.note_read(inode, thread)
 
     def _state(self) -> dict[str, Any]:
         """What the next server must know of the mount."""

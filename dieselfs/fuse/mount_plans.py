@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from dieselfs.errors import DieselFSError, UsageError
+from dieselfs.errors import DieselFSError, MountError, UsageError
 from dieselfs.fuse.close_events import CloseEvents
 from dieselfs.fuse.listed_plans import ListedPlans
 from dieselfs.fuse.planned_pages import PlannedPages
-from dieselfs.fuse.request_readers import RequestReaders
 from dieselfs.fuse.shuffle_lists import ShuffledOrder
 from dieselfs.fuse.statistics import FillStatistics, PlannedPagesStatistics
+from dieselfs.fuse.watched_readers import WatchedReaders
 from dieselfs.plan.follower import FollowerStatistics, PlannedMemory, Readers
 from dieselfs.plan.plan_file import open_plan
 from dieselfs.plan.plan_following import PlanFollowing
@@ -57,19 +57,20 @@ class MountPlans:
         mountpoint: Path,
         budget_bytes: int,
         make_filler: Callable[[], PageFiller] | None,
+        read_names_ahead: Callable[[], None],
     ) -> None:
         """`budget_bytes` is for node memory and what plans fill in the page cache, together.
         `make_filler` makes the filler of each order that begins, which is closed with it; None:
-        nothing is filled, and `note_read` tells how far readers are.
+        nothing is filled. `read_names_ahead`: see `PlannedPages`.
         """
         self.task_folder = task_folder
         self._memory, self._snapshot, self._mountpoint = memory, snapshot, mountpoint
         self._budget_bytes, self._make_filler = budget_bytes, make_filler
+        self._read_names_ahead = read_names_ahead
         self._filler: PageFiller | None = None
         self._filled_before = FillStatistics()
         """Counters of fillers that are closed."""
         self._pages: PlannedPages | None = None
-        self._requests: RequestReaders | None = None
         self._following = PlanFollowing(
             memory,
             self._snapshot_of,
@@ -134,13 +135,6 @@ class MountPlans:
         """A list is read. Returns at once."""
         threading.Thread(target=self.begin, args=[order], daemon=True).start()
 
-    def note_read(self, inode: int) -> None:
-        """A READ of a file of the snapshot is answered. Needed only without a filler; else it does
-        nothing, in 0.1 µs.
-        """
-        if self._requests is not None:
-            self._requests.note_read(inode)
-
     @property
     def is_filling(self) -> bool:
         """Whether chunks of a known order are filled: then misses fill none."""
@@ -180,12 +174,9 @@ class MountPlans:
 
     def _make_readers(self, snapshot: Snapshot) -> Readers:
         self._end_pages()
-        events = self._new_events() if self._make_filler is not None else None
-        if self._make_filler is None or events is None:
-            self._requests = RequestReaders(
-                snapshot.file_count, self._budget_bytes, self._following.tick
-            )
-            return self._requests
+        events = self._new_events()
+        if self._make_filler is None:
+            return WatchedReaders(events, snapshot, self._budget_bytes, self._following.tick)
         self._filler = self._make_filler()
         self._pages = PlannedPages(
             self._filler,
@@ -194,6 +185,7 @@ class MountPlans:
             budget_bytes=lambda: self._budget_bytes,
             set_node_memory=self._memory.set_budget,
             tick=self._following.tick,
+            read_names_ahead=self._read_names_ahead,
         )
         return self._pages
 
@@ -203,17 +195,14 @@ class MountPlans:
         filler, self._filler = self._filler, None
         if filler is not None:
             self._filled_before += filler.statistics()
-        self._pages = self._requests = None
+        self._pages = None
 
-    def _new_events(self) -> CloseEvents | None:
+    def _new_events(self) -> CloseEvents:
         try:
             return CloseEvents(self._mountpoint)
         except OSError as error:
-            log.warning(
-                "nothing is filled ahead of this order: %s; raise fs.inotify.max_user_instances",
-                error,
-            )
-            return None
+            hint = "raise fs.inotify.max_user_instances"
+            raise MountError(f"readers cannot be watched: {error}", hint) from error
 
 
 def _document(**answer: Any) -> bytes:

@@ -32,13 +32,15 @@ class OrderBytes:
         columns = snapshot.columns
         length, chunk = columns.length[order].astype(np.int64), columns.chunk[order]
         is_small = length <= MAX_FILLED_FILE_BYTES
-        is_left_out = np.isin(chunk, np.fromiter(left_out, np.uint32, len(left_out)))
+        is_left_out = np.zeros(snapshot.chunk_count, np.bool_)
+        is_left_out[list(left_out)] = True
+        is_left_out = is_left_out[chunk]
         counted = np.where(is_small & ~is_left_out, length, 0)
         return cls(
             np.concatenate([[0], np.cumsum(counted)]),
             np.bincount(chunk, counted).astype(np.int64),
             int(length[is_small & is_left_out].sum()),
-            frozenset(np.unique(chunk[~is_small]).tolist()),
+            frozenset(chunk[~is_small].tolist()),
         )
 
     def upto(self, position: int) -> int:

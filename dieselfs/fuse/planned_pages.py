@@ -42,6 +42,8 @@ more between it and the drop.
 """
 _DROPPED_AT_ONCE: Final = 512 << 10
 """Bytes: enough for one request to the filler, little beside a chunk."""
+_DROPPED_PART: Final = 16
+"""Less, if that is more than this part of the budget."""
 _NOT_PLANNED: Final = 0xFFFFFFFF
 
 
@@ -57,14 +59,17 @@ class PlannedPages:
         budget_bytes: Callable[[], int],
         set_node_memory: Callable[[int], None],
         tick: Callable[[int], None],
+        read_names_ahead: Callable[[], None] = lambda: None,
     ) -> None:
-        """`budget_bytes` bounds node memory and the page cache together: `set_node_memory` is told
+        """`read_names_ahead` is called where an order fits as a whole. `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is told
         what the page cache leaves of it. `tick` is told the low progress at each look.
         """
         self._filler, self._events, self._snapshot = filler, events, snapshot
         self._budget_bytes, self._set_node_memory, self._tick = budget_bytes, set_node_memory, tick
+        self._read_names_ahead = read_names_ahead
         self._probes = ProgressProbes(events, snapshot.path_of)
         self._node_memory = -1
+        self._all_payload = int(snapshot.columns.chunk_payload_bytes.sum())
         self._kept: set[int] = set()
         """Chunks whose files' own pages are in the page cache for good, if all of them fit."""
         self._staged: set[int] = set()
@@ -90,6 +95,8 @@ class PlannedPages:
         keeps = self._all_fit(uses)
         in_drop = self._end_order(keeps=self._keeps and keeps)
         self._keeps = keeps
+        if keeps:
+            self._read_names_ahead()
         self._order, self._uses = order, uses
         self._index_of = {chunk: index for index, chunk in enumerate(uses.chunks.tolist())}
         self._at.begin(uses.read_bytes)
@@ -254,12 +261,18 @@ class PlannedPages:
 
     def _drop_behind(self, surely_read: int) -> None:
         passed = int(np.searchsorted(self._probes.positions, surely_read, "left")) - 1 - _BEHIND
-        if passed < 0 or self._drops:
+        if passed < 0 or self._drops or self._is_filling_with_ample_memory():
             return
         end = int(self._probes.positions[passed]) + 1
         size = int(self._bytes.before[end] - self._bytes.before[self._dropped])
-        if size >= _DROPPED_AT_ONCE:
+        if size >= min(_DROPPED_AT_ONCE, self._budget_bytes() // _DROPPED_PART):
             self._drop(end, size)
+
+    def _is_filling_with_ample_memory(self) -> bool:
+        """Whether readers wait for what is filled rather than for room."""
+        return bool(
+            self._keeps and self._under_way and 2 * self.outside_bytes() < self._budget_bytes()
+        )
 
     def _drop(self, end: int, size: int) -> None:
         """Drop what the readers have left behind; staged ranges chunk by chunk where memory is ample."""
@@ -311,7 +324,7 @@ class PlannedPages:
         if not size or not len(files):
             return set()
         self._staged.clear()
-        chunks = set(np.unique(self._snapshot.columns.chunk[files]).tolist())
+        chunks = set(self._snapshot.columns.chunk[files].tolist())
 
         def is_dropped() -> None:
             self._left_bytes -= size
@@ -350,6 +363,8 @@ class PlannedPages:
 
     def _divide_memory(self) -> None:
         left = self._left_for_node_memory()
+        if min(left, self._node_memory) >= self._all_payload:
+            return  # more than it can use: to tell it costs a message for each chunk
         if left > self._node_memory or self._node_memory - left >= _DROPPED_AT_ONCE:
             self._node_memory = left
             self._set_node_memory(left)

@@ -118,7 +118,7 @@ def _runs(files: Inodes, gap: int) -> list[tuple[int, int]]:
     """(first, end) of runs of inodes that follow each other, but for `gap` others in between."""
     if not len(files):
         return []
-    ordered = np.unique(files).astype(np.int64)
+    ordered = np.sort(files).astype(np.int64)
     breaks = np.flatnonzero(np.diff(ordered) > 1 + gap)
     first = ordered[np.concatenate([[0], breaks + 1])]
     end = ordered[np.append(breaks, len(ordered) - 1)] + 1

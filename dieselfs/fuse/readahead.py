@@ -13,17 +13,18 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 READAHEAD_KIB: Final = 1024
+NARROW_KIB: Final = 16
 _DEFAULT_KIB: Final = 128
 _DEVICES: Final = Path("/sys/class/bdi")
 
 
-def widen_readahead(device: int) -> None:
-    """Set it for a file system by its `st_dev`; needs root, and is left as it is without.
+def set_readahead(device: int, kib: int = READAHEAD_KIB) -> None:
+    """Set it for a file system by its `st_dev`; needs root, and is left as it is without. Files that are open keep theirs.
 
     Call it after the mount has answered: its first answer sets what holds until then.
     """
     try:
-        _setting(device).write_text(str(READAHEAD_KIB))
+        _setting(device).write_text(str(kib))
     except OSError as error:
         log.info("files are read in requests of %d KiB: %s", readahead_bytes(device) >> 10, error)
 
@@ -48,6 +49,19 @@ def readahead_bytes(device: int) -> int:
         return int(_setting(device).read_text()) << 10
     except (OSError, ValueError):
         return _DEFAULT_KIB << 10
+
+
+def read_ahead(path: str) -> None:
+    """Have a file read into the page cache. Without it the kernel reads an image's metadata page by page."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        log.debug("%s is not read ahead: %s", path, error)
+        return
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(file)
 
 
 def _setting(device: int) -> Path:

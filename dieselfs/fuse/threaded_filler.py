@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _Task: TypeAlias = Callable[[], None]
 _FILL: Final = "page-fill"
 _DROP: Final = "page-drop"
+_THREADS: Final = {_FILL: 2, _DROP: 1}
+"""While one waits for the last bytes of its chunk, the other asks for the next chunk."""
 
 
 class ThreadedFiller(ABC):
@@ -104,8 +106,9 @@ class ThreadedFiller(ABC):
         with self._lock:
             if not self._is_closing:
                 self._is_closing = True
-                for tasks in self._queues.values():
-                    tasks.put(None)
+                for name, tasks in self._queues.items():
+                    for _ in range(_THREADS[name]):
+                        tasks.put(None)
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -127,9 +130,10 @@ class ThreadedFiller(ABC):
             if name not in self._queues:
                 self._queues[name] = queue.SimpleQueue()
                 args = (self._queues[name],)
-                thread = threading.Thread(target=self._run, args=args, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                for _ in range(_THREADS[name]):
+                    thread = threading.Thread(target=self._run, args=args, name=name, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
             self._queues[name].put(task)
 
     def _run(self, tasks: queue.SimpleQueue[_Task | None]) -> None:

@@ -310,7 +310,7 @@ class NodeMemory:
         if len(pieces) > 1:
             master.prefetch(pieces)  # all under way at once; then each is waited for
         for piece in pieces:
-            master.fetch(piece, ahead=True)
+            self._fetch(master, piece, ahead=True)
 
     def prefetch(self, pieces: Sequence[Piece]) -> None:
         """Have them fetched in the background, in order, as far as there is room. Without a master nothing happens."""
@@ -464,12 +464,12 @@ class NodeMemory:
                 return view
         return None
 
-    def _fetch(self, master: RemoteMaster, piece: Piece) -> None:
+    def _fetch(self, master: RemoteMaster, piece: Piece, *, ahead: bool = False) -> None:
         def exchange() -> None:
             self._hear(master)
             self._tell(master)
 
-        master.fetch(piece, on_news=exchange if self._watcher is None else None)
+        master.fetch(piece, ahead=ahead, on_news=exchange if self._watcher is None else None)
 
     def _map(self, piece: Piece) -> memoryview | None:
         """Map it, if it is there; the time to hear what was evicted, and to tell what is mapped. Never waits."""

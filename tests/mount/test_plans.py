@@ -33,7 +33,6 @@ from tests.mount.mounting import (
     end,
     eventually,
     is_alive,
-    kind_of_mount,
     mounted,
     start,
     state_of,
@@ -245,12 +244,9 @@ def shuffled(large: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
 
 
 def test_an_epoch_and_the_next_with_memory_for_a_few_percent(
-    shuffled: Mount, request: pytest.FixtureRequest
+    shuffled: Mount,
 ) -> None:
     """No directory has ever been listed: the kernel is made to know the files."""
-    if kind_of_mount() == "erofs":  # both copies of what is read last hold the budget until it ends
-        reason = "the next epoch's chunks come when the last files of this one have been read"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     chunks, sampled = chunks_of(shuffled), []
     order = order_of(shuffled, f"seed=1,group={GROUP}")
 
@@ -283,7 +279,6 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(
     assert "Traceback" not in shuffled.log
 
 
-@pytest.mark.xfail(reason="half of the chunks are fetched by READs that come first", strict=False)
 def test_where_nothing_is_filled_chunks_are_fetched_ahead_too(
     large: PackedDataset, tmp_path: Path
 ) -> None:

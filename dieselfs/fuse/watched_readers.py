@@ -1,0 +1,70 @@
+"""Readers of a plan through a mount that fills no pages: probes tell how far they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from dieselfs.fuse.progress_probes import Events, ProgressProbes
+from dieselfs.fuse.reader_progress import ReaderProgress
+from dieselfs.plan.chunk_uses import ChunkUses
+from dieselfs.plan.client_readers import ClientReaders
+from metadata.snapshot import Snapshot
+
+_HELD_BACK: Final = 4
+"""At most this part of the budget (a quarter) is kept for readers that are apart."""
+
+
+class WatchedReaders:
+    """Implements `follower.Readers`. `events` is closed with it."""
+
+    def __init__(
+        self, events: Events, snapshot: Snapshot, budget_bytes: int, tick: Callable[[int], None]
+    ) -> None:
+        """`tick` is told the low progress at each look."""
+        self._events, self._snapshot = events, snapshot
+        self._budget_bytes, self._tick = budget_bytes, tick
+        self._probes = ProgressProbes(events, snapshot.path_of)
+        self._at = ReaderProgress()
+        self._read_bytes = np.zeros(1, np.int64)
+        self._done = ClientReaders(self._surely_read)
+
+    def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+        columns = self._snapshot.columns
+        self._at.begin(uses.read_bytes)
+        self._read_bytes = uses.read_bytes
+        self._probes.begin(order, columns.length[order], columns.chunk[order])
+        self._done.begin(order, uses)
+
+    def arrived(self, chunk: int) -> None:
+        """READs find it in node memory."""
+
+    def position(self) -> int:
+        at = self._at
+        low, high = self._probes.progress(at.reach(self._budget_bytes))
+        at.follow(low, high, self._budget_bytes // 2, self._probes.advance)
+        self._probes.watch(at.foremost)
+        self._done.position()
+        self._tick(at.low)
+        return at.low
+
+    def foremost(self) -> int:
+        return self._at.foremost
+
+    def released(self) -> Sequence[int]:
+        return self._done.released()
+
+    def outside_bytes(self) -> int:
+        return 0
+
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def close(self) -> None:
+        self._events.close()
+
+    def _surely_read(self) -> int:
+        return self._at.surely_read(self._read_bytes, self._budget_bytes // _HELD_BACK)
