@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +26,7 @@ FUSE_TYPE: Final = "fuse.dieselfs"
 EROFS_TYPE: Final = "erofs"
 _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _AGAIN_S: Final = 0.1
+_KILLED_S: Final = 0.5
 _TAKING_S: Final = 0.1
 """To take an answer that has come meanwhile, though another mount has used up the time by its silence."""
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
@@ -195,15 +197,22 @@ def _start_reading(mountpoint: Path, name: bytes) -> subprocess.Popen[bytes]:
 def _answer(
     reading: subprocess.Popen[bytes], deadline: float
 ) -> tuple[MountState, dict[str, Any] | None]:
-    with reading:
-        try:
-            timeout_s = max(_TAKING_S, deadline - monotonic())
-            output, complaint = reading.communicate(timeout=timeout_s)
-        except BaseException as error:
-            reading.kill()  # a read of a stopped daemon can be killed, one by this process itself could not
-            if isinstance(error, subprocess.TimeoutExpired):
-                return MountState.HUNG, None
-            raise
+    try:
+        timeout_s = max(_TAKING_S, deadline - monotonic())
+        output, complaint = reading.communicate(timeout=timeout_s)
+    except BaseException as error:
+        # It can be killed where this process itself could not, unless the server has stopped in
+        # the middle of its request: then it ends when the server goes on.
+        reading.kill()
+        with suppress(subprocess.TimeoutExpired):
+            reading.wait(_KILLED_S)
+        if isinstance(error, subprocess.TimeoutExpired):
+            return MountState.HUNG, None
+        raise
+    finally:
+        for pipe in (reading.stdout, reading.stderr):
+            if pipe is not None:
+                pipe.close()
     if reading.returncode != 0:
         return _state_from(complaint), None
     document = _parse_document(output)

@@ -272,7 +272,7 @@ def test_its_threads_are_known_while_they_live(ranges: RangeFiller, own_pids: se
     ranges.fill(0, files_of(0))
     filled(ranges, 1)
     dropped(ranges, files_of(0))
-    assert len(own_pids) == 2
+    assert len(own_pids) == 3
     assert threading.get_native_id() not in own_pids
     ranges.close()
     assert own_pids == set()

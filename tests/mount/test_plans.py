@@ -266,7 +266,8 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(
     assert max(held for _, held in sampled) <= BUDGET
     assert window > GROUP * CHUNK_BYTES
     found = shuffled.statistics()
-    assert found["cache"]["node"]["fetches"] <= 1.1 * chunks
+    of_the_next = BUDGET // CHUNK_BYTES
+    assert found["cache"]["node"]["fetches"] <= 1.1 * chunks + of_the_next
     filled, planned_pages = found["page_cache"]["filled"], found["page_cache"]["planned"]
     assert filled["filled_files"] > 0.9 * FILES
     assert filled["incomplete_fills"] == 0

@@ -64,7 +64,13 @@ class OpenFile:
             raise Wrong(f"{self._path}: {len(data)} bytes for {wanted} from {start} of {self.size}")
 
     def pread(self, length: int, start: int) -> None:
-        self.check(os.pread(self.fd, length, start), start, length)
+        data = os.pread(self.fd, length, start)
+        while data and len(data) < min(length, self.size - start):
+            # What came before an error is given first, and the error to who reads on.
+            data += (more := os.pread(self.fd, length - len(data), start + len(data)))
+            if not more:
+                break
+        self.check(data, start, length)
 
     def __enter__(self) -> "OpenFile":
         return self
