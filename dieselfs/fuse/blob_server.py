@@ -4,7 +4,7 @@ Names, attributes and cached pages never come here. EROFS fills a short answer w
 that were asked for, or is an error.
 
 The kernel opens each blob once, when EROFS is mounted (`front` handles); the end of that handle is the end of the mount. This
-process opens a blob for moments, to have it read ahead; such handles mean nothing.
+process opens a blob to have it read ahead; such handles mean nothing, and no FLUSH comes when they are closed.
 """
 
 from __future__ import annotations

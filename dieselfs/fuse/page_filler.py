@@ -34,7 +34,7 @@ class Filled:
 
 
 class PageFiller(Protocol):
-    """Threads of its own do the work, one chunk after the other; no call waits for it.
+    """Threads of its own do the work, a few chunks at a time; no call waits for it.
 
     One thread uses a filler; `statistics` and `close` may be called from any.
     """

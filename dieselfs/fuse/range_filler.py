@@ -7,16 +7,17 @@ range is dropped behind the reader (0.6 µs a file) or, where memory for all fil
 files' own pages too, by the helper process.
 
 An advice reads no more than the readahead size, and does not wait. One byte of each step's last
-page does: a wait that a signal can end, for an answer of other threads of this process. A blob is
-open during a batch only: a process that exits while it holds its own blob open hangs.
+page does: a wait that a signal can end, for an answer of other threads of this process. To open a
+blob is a request that a killed process would wait for in vain, so it is done once; to close it is
+none (`BlobServer` has no FLUSH).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, Protocol
@@ -63,29 +64,38 @@ class RangeFiller(ThreadedFiller):
         super().__init__(snapshot, own_pids)
         self._layout, self._open_blob = layout, open_blob
         self._step, self._helper = readahead_bytes, helper
+        self._opening = threading.Lock()
+        self._blobs: dict[int, int] = {}
+        """Descriptors by device, open from their first use on."""
 
     def _fill(self, chunk: int, files: Inodes) -> bool:
         complete = True
         for device, ranges in self._by_device(files, _GAP_FILES):
-            with self._opened(device) as blob:
-                os.posix_fadvise(blob, 0, 0, os.POSIX_FADV_RANDOM)  # one byte is one byte
-                steps = [
-                    (at, min(at + self._step, end))
-                    for _, start, end in ranges
-                    for at in range(start, end, self._step)
-                ]
-                for start, end in steps:
-                    os.posix_fadvise(blob, start, end - start, os.POSIX_FADV_WILLNEED)
-                complete &= all([_arrives(blob, end - 1) for _, end in steps])
+            blob = self._blob(device)
+            steps = [
+                (at, min(at + self._step, end))
+                for _, start, end in ranges
+                for at in range(start, end, self._step)
+            ]
+            for start, end in steps:
+                os.posix_fadvise(blob, start, end - start, os.POSIX_FADV_WILLNEED)
+            complete &= all([_arrives(blob, end - 1) for _, end in steps])
         return complete
 
     def _drop(self, files: Inodes, staged_only: bool) -> None:
         for device, ranges in self._by_device(files):
-            with self._opened(device) as blob:
-                for _, start, end in ranges:
-                    os.posix_fadvise(blob, start, end - start, os.POSIX_FADV_DONTNEED)
+            blob = self._blob(device)
+            for _, start, end in ranges:
+                os.posix_fadvise(blob, start, end - start, os.POSIX_FADV_DONTNEED)
         if not staged_only:
             self._helper.drop(self._snapshot.paths_text(files, b"\0"))
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        super().close(timeout_s)
+        if self.has_ended:
+            with self._opening:
+                while self._blobs:
+                    os.close(self._blobs.popitem()[1])
 
     def _by_device(self, files: Inodes, gap: int = 0) -> Iterator[tuple[int, Iterator[BYTE_RANGE]]]:
         ranges = [
@@ -95,13 +105,12 @@ class RangeFiller(ThreadedFiller):
         ]
         return groupby(sorted(ranges), itemgetter(0))
 
-    @contextmanager
-    def _opened(self, device: int) -> Iterator[int]:
-        blob = self._open_blob(device)
-        try:
-            yield blob
-        finally:
-            os.close(blob)
+    def _blob(self, device: int) -> int:
+        with self._opening:
+            if device not in self._blobs:
+                blob = self._blobs[device] = self._open_blob(device)
+                os.posix_fadvise(blob, 0, 0, os.POSIX_FADV_RANDOM)  # one byte is one byte
+            return self._blobs[device]
 
 
 def _arrives(blob: int, at: int) -> bool:

@@ -117,6 +117,11 @@ class ThreadedFiller(ABC):
                 self._fd_is_open = False
                 os.close(self.wake_fd)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is under way any more."""
+        return self._is_closing and not any(thread.is_alive() for thread in self._threads)
+
     def _count_filled(self, files: Inodes, complete: bool) -> None:
         self._fills += 1
         self._incomplete += not complete
