@@ -103,9 +103,11 @@ mkdir "$mountpoint"
 show dlcmd mount dl://icons "$mountpoint"
 dlcmd mount dl://icons "$mountpoint"  # without `run`: over at once, and not to be left half done
 
-comparison=(rsync -rLtpc --delete --dry-run --itemize-changes "$images/" "$mountpoint/")
+comparison=(rsync -rLtpc --delete --dry-run --itemize-changes --exclude=/.dieselfs
+    "$images/" "$mountpoint/")
 show "${comparison[@]}"
 run "${comparison[@]}" >"$work/differences"
+sed -i '/ \.\/$/d' "$work/differences"  # the mount's own directory is its owner's alone
 if [[ -s $work/differences ]]; then
     head -n 20 "$work/differences"
     die "the mount differs from the source"
