@@ -1,4 +1,4 @@
-"""What does the kernel image of ImageNet's names cost: seconds and bytes to build, to find again, to lay out the blob?
+"""The cost of a kernel image of ImageNet's names: seconds and bytes to build it, to find it again and to lay out the blob.
 
 1,280,000 names like `n01440764/n01440764_10026.JPEG` in 1,000 folders, made, not packed; besides, a million folders of one file
 each. The baseline, in the same rounds, is a plain write of as many bytes as the image has. Expectation: 96 bytes of inode and 12 + 21
@@ -71,7 +71,7 @@ def plain_write(size: int, path: Path) -> float:
 
 
 def lookup_us(layout: BlobLayout) -> float:
-    """Of the file at a random byte."""
+    """The time to find the file at a random byte."""
     chosen = random.Random(1)
     offsets = [chosen.randrange(layout.device_bytes(0)) for _ in range(LOOKUPS)]
     begin = time.perf_counter()

@@ -48,11 +48,13 @@ GIVEN = {4 << 10: 0.008, 110 << 10: 0.017}
 file), plans (8 bytes a file), and what the store's files leave in the page cache until they are dropped (a chunk or two). All of it is to be 2%."""
 SEEK_S, BYTES_PER_S = 8.3e-3, 150e6
 RATE_BAR = Bar(least=0.99)
-"""Of the disk's rate of whole chunks, or where the reader is paced of that with everything in the page cache."""
+"""The reader's rate over the disk's rate of whole chunks; a paced reader's over its own with
+everything in the page cache.
+"""
 WAITS_BAR = Bar(most=0.003)
-"""Of all files, those that the reader waits for longer than 1 ms, where it is paced."""
+"""The part of the files for which a paced reader waits longer than 1 ms."""
 MEMORY_BAR = Bar(most=0.02)
-"""Of the dataset: page cache and shared memory."""
+"""Page cache and shared memory over the bytes of the dataset."""
 _LISTED_TIMEOUT_S = 60
 
 

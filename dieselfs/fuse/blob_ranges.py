@@ -1,7 +1,8 @@
 """The bytes of the blob in terms of the dataset's files: pure arithmetic on a snapshot's columns and the blob's layout.
 
-A *run* is a stretch of the blob that is one stretch of a chunk's payload too: files that fill their blocks and follow each other
-in the chunk, or a single file. Cached chunks are answered run by run: for files of whole blocks a READ of 1 MiB is one slice.
+A *run* is a stretch of the blob that is one stretch of a chunk's payload too: files that fill their
+blocks and follow each other in the chunk, or a single file. Cached chunks are answered run by run:
+for files of whole blocks a READ of 1 MiB is one slice.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class BlobRanges:
     def runs(self, device: int, start: int, end: int) -> list[Wanted]:
         """Bytes [start, end) of a device's blob, run by run, with the zeros between them.
 
-        The hash of a run's extent covers its first file only: good for bytes that node memory has verified.
+        The hash of a run's extent covers its first file only: good for bytes that node memory has
+        verified.
         """
         return self._wanted(self._run_block, self._run, device, start, end)
 

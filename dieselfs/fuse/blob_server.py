@@ -1,10 +1,11 @@
 """The FUSE side of a mount with EROFS in front: a directory with one sparse file a device, the *blob*, whose READs are the mount's misses.
 
-Names, attributes and cached pages never come here. EROFS fills a short answer with zeros, so an answer has all the bytes
-that were asked for, or is an error.
+Names, attributes and cached pages never come here. EROFS fills a short answer with zeros, so an
+answer has all the bytes that were asked for, or is an error.
 
-The kernel opens each blob once, when EROFS is mounted (`front` handles); the end of that handle is the end of the mount. This
-process opens a blob to have it read ahead; such handles mean nothing, and no FLUSH comes when they are closed.
+The kernel opens each blob once, when EROFS is mounted (`front` handles); the end of that handle is
+the end of the mount. This process opens a blob to have it read ahead; such handles mean nothing,
+and no FLUSH comes when they are closed.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ONESHOT: Final = 0x80000000
 _IN_Q_OVERFLOW: Final = 0x4000
-_IN_IGNORED: Final = 0x8000
 _EVENT: Final = struct.Struct("=iIII")
 """Watch, what happened, cookie, length of a name that follows."""
 _READ_BYTES: Final = 1 << 16

@@ -1,7 +1,8 @@
 """Entries of a snapshot's directory in the kernel's format, READDIRPLUS or READDIR, encoded together with numpy.
 
-An entry is a head (attributes and the length of the name) and the name, padded to 8 bytes. Heads are columns of one structured
-array; entries whose names have the same padded length are laid out together. It takes 0.3 µs an entry, where Python takes 5.
+An entry is a head (attributes and the length of the name) and the name, padded to 8 bytes. Heads
+are columns of one structured array; entries whose names have the same padded length are laid out
+together. It takes 0.3 µs an entry, where Python takes 5.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def encode(
 ) -> Block:
     """Children [first, end) of directory `number`, in the order of `Snapshot.children`.
 
-    The child of the inode `hidden` takes no room: its position is skipped. Raises `SnapshotRefused` if the columns do not agree.
+    The child of the inode `hidden` takes no room: its position is skipped. Raises `SnapshotRefused`
+    if the columns do not agree.
     """
     columns = snapshot.columns
     directories = int(columns.directory_directory_count[number])

@@ -1,6 +1,6 @@
 """EROFS in front: the kernel answers names from an image, and reads bytes through a blob that this process serves.
 
-    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount that is nowhere to be seen) ──▶ `blob_server`
+    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount, hidden) ──▶ `blob_server`
                    └─ .dieselfs: a FUSE mount of its own (`control_operations`)
 
 Nothing here outlives a failure: a mount that is nowhere ends with its descriptors.
@@ -73,8 +73,9 @@ def new_fuse_mount(
 def find_blobs(mount: int, count: int) -> list[int]:
     """O_PATH descriptors of a served mount's blobs. They keep the mount when its own descriptor is closed, and open no file.
 
-    The server may be another user's, whose link would lead the kernel, which opens the blob as root, to any file. So no link is
-    followed, and a blob must be a regular file of this mount: `MountError`.
+    The server may be another user's, whose link would lead the kernel, which opens the blob as
+    root, to any file. So no link is followed, and a blob must be a regular file of this mount:
+    `MountError`.
     """
     device = os.fstat(mount).st_dev
     with ExitStack() as opened:
@@ -98,8 +99,8 @@ def open_blob(blob: int) -> int:
 def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
     """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache.
 
-    EROFS reads its blobs by files. To read ahead of them would lead into chunks that are not in memory, and a reader would
-    wait for those; only advices read more at once.
+    EROFS reads its blobs by files. To read ahead of them would lead into chunks that are not in
+    memory, and a reader would wait for those; only advices read more at once.
     """
     blob_mount = os.fstat(blobs[0]).st_dev
     set_readahead(blob_mount, NARROW_KIB)
@@ -130,8 +131,9 @@ def mount_image_over_loop(image: Path, blobs: Sequence[int]) -> int:
 def show(mount: int, control: int | None, places: Sequence[Path], replace: bool) -> None:
     """Show a mount, with its control directory, at one or more places. `replace`: instead of the mounts that are there.
 
-    The new one goes beneath the old one, which is then detached (Linux 6.5): a path leads to the one or the other at any
-    moment. Older kernels get the new one on top, and the old one stays below it.
+    The new one goes beneath the old one, which is then detached (Linux 6.5): a path leads to the
+    one or the other at any moment. Older kernels get the new one on top, and the old one stays
+    below it.
     """
     first, *others = places
     inside = control is not None and _attached_inside(control, mount)

@@ -1,12 +1,14 @@
 """Bytes of the dataset's files for READ requests: exactly the bytes of the range, or an error.
 
-A short reply would truncate a file for its reader, and EROFS fills a short reply with zeros; both are silent. So
-every length is checked, and an answer has all ranges or is an errno.
+A short reply would truncate a file for its reader, and EROFS fills a short reply with zeros; both
+are silent. So every length is checked, and an answer has all ranges or is an errno.
 
-Cached bytes are answered in the thread that asks. Other bytes are read in a thread of `PendingReads`, which then replies.
+Cached bytes are answered in the thread that asks. Other bytes are read in a thread of
+`PendingReads`, which then replies.
 
-After a refused readahead the kernel asks at once for the single page that its reader waits for. After an outage that lasted
-until the timeout, that would be the same wait a second time: such a failure is the answer for a moment.
+After a refused readahead the kernel asks at once for the single page that its reader waits for.
+After an outage that lasted until the timeout, that would be the same wait a second time: such a
+failure is the answer for a moment.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from chunkstore.errors import Corrupt, Unavailable
 from dieselfs.fuse.errnos import logged_errno
 from dieselfs.fuse.kernel_connection import PENDING, Answer, Part
 from dieselfs.fuse.pending_reads import PendingReads
-from dieselfs.node_memory.chunk_observer import ChunkObserver
 
 LONG_FAILURE_S: Final = 1.0
 """A read that took longer to fail is not tried again for so long."""
@@ -34,10 +35,6 @@ class CachedSource(ChunkSource, Protocol):
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
         """What `read` would return if that is in memory, else None. Never blocks."""
-        ...
-
-    def observe(self, observer: ChunkObserver) -> None:
-        """Tell `observer` of whole chunks that come into memory and leave it."""
         ...
 
     def discard(self, chunk: ChunkId) -> None:
@@ -98,7 +95,8 @@ class FileReader:
     def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
         """Answer one READ: all its parts if they are in memory, else `PENDING`, and `reply` is called later.
 
-        Never blocks and never raises: an error becomes an errno, and a line about `subject` in the log.
+        Never blocks and never raises: an error becomes an errno, and a line about `subject` in the
+        log.
         """
         try:
             parts = self.peek_all(wanted)

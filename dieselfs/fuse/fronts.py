@@ -1,6 +1,7 @@
 """The fronts of a mount, made for the first time, put in the place of an older mount, or taken over from a server before this one.
 
-What was chosen may turn out to be impossible: the kernel has the last word. Then the next best front is made, and the choice says why.
+What was chosen may turn out to be impossible: the kernel has the last word. Then the next best
+front is made, and the choice says why.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An ordinary user's mount: fusermount3, which is setuid root, opens /dev/fuse, mounts, and hands the descriptor back.
 
-It sends the descriptor over the socket that `_FUSE_COMMFD` names (SCM_RIGHTS) and ends. It mounts with `nosuid,nodev`
-for anybody but root.
+It sends the descriptor over the socket that `_FUSE_COMMFD` names (SCM_RIGHTS) and ends. It mounts
+with `nosuid,nodev` for anybody but root.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _HINTS: Final = {
 def mount(mountpoint: Path, options: Iterable[str]) -> int:
     """Mount at `mountpoint` and return a new descriptor of /dev/fuse, the caller's to serve and close.
 
-    `options` are those of fusermount3, such as `fsname=…`, `subtype=…`, `ro`, `default_permissions`. Raises `MountError` with
-    fusermount3's own words.
+    `options` are those of fusermount3, such as `fsname=…`, `subtype=…`, `ro`,
+    `default_permissions`. Raises `MountError` with fusermount3's own words.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:

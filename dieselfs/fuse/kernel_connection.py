@@ -1,10 +1,11 @@
 """A connection to the kernel through /dev/fuse: threads that receive requests and send what a handler answers.
 
-A connection outlives the process that serves it as long as somebody holds its descriptor. So a process may take one over: the
-kernel is asked to send again what the one before has received and not answered (FUSE_NOTIFY_RESEND, Linux 6.9).
+A connection outlives the process that serves it as long as somebody holds its descriptor. So a
+process may take one over: the kernel is asked to send again what the one before has received and
+not answered (FUSE_NOTIFY_RESEND, Linux 6.9).
 
-One `read` and one `write` a request, without the interpreter's lock; a handler that must wait for a store hands its request to
-other threads (`PENDING`) and answers it later.
+One `read` and one `write` a request, without the interpreter's lock; a handler that must wait for a
+store hands its request to other threads (`PENDING`) and answers it later.
 """
 
 from __future__ import annotations

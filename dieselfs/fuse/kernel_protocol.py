@@ -1,7 +1,7 @@
 """The messages of /dev/fuse, as far as a read-only mount needs them: pure functions between bytes and numbers.
 
-The structures are those of the kernel's `include/uapi/linux/fuse.h`, version 7.31 and later (Linux 5.4). Numbers have the
-machine's byte order and natural alignment.
+The structures are those of the kernel's `include/uapi/linux/fuse.h`, version 7.31 and later (Linux
+5.4). Numbers have the machine's byte order and natural alignment.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class Init:
 def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
     """What is agreed, and the reply that says so. `is_tree`: the mount shows many files, not one blob.
 
-    The kernel refuses names longer than this protocol's minor version defines, so no more than 45 is claimed.
+    The kernel refuses names longer than this protocol's minor version defines, so no more than 45
+    is claimed.
     """
     _, minor, readahead, flags, upper = _INIT_IN.unpack_from(
         bytes(body).ljust(_INIT_IN.size, b"\0")

@@ -3,8 +3,9 @@
     image file ──▶ EROFS at the mountpoint ──▶ blob, a local file
                    └─ .dieselfs: a small tmpfs with `dataset.json`
 
-Nobody serves it, and nothing is counted. Its control directory says what is mounted, so that `dlcmd mounts` lists it and a sampler finds the snapshot; it
-takes no plans, and names no node memory, so that programs do not try.
+Nobody serves it, and nothing is counted. Its control directory says what is mounted, so that `dlcmd
+mounts` lists it and a sampler finds the snapshot; it takes no plans, and names no node memory, so
+that programs do not try.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One server of a mount, from its beginning to its end. A supervisor starts it, and another one when it dies (`supervisor`).
 
-It serves one snapshot, through the front that was chosen (`front_choice`): EROFS with a blob behind it (`erofs_front`), or a FUSE tree
-(`tree_server`). Its main thread waits for what ends it: the kernel has let go of the mount; SIGTERM, on which it unmounts; or the
-supervisor's word that another server has taken over.
+It serves one snapshot, through the front that was chosen (`front_choice`): EROFS with a blob behind
+it (`erofs_front`), or a FUSE tree (`tree_server`). Its main thread waits for what ends it: the
+kernel has let go of the mount; SIGTERM, on which it unmounts; or the supervisor's word that another
+server has taken over.
 """
 
 from __future__ import annotations
@@ -135,8 +136,9 @@ def run_mount(
 ) -> None:
     """Serve until the mount ends, or another server takes over. Call it from the main thread, which gets the signals.
 
-    `snapshot` and `source` stay the caller's, to close afterwards; `ending` says how long that may take. Raises `MountError` if the
-    mount cannot be made, `PlanTooLarge` if its memory is too small for the order that will be read.
+    `snapshot` and `source` stay the caller's, to close afterwards; `ending` says how long that may
+    take. Raises `MountError` if the mount cannot be made, `PlanTooLarge` if its memory is too small
+    for the order that will be read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options)

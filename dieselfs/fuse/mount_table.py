@@ -160,7 +160,8 @@ def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
 def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
     """Let each mount say what it is, all at the same time.
 
-    Before EROFS a dead control directory says little: its server may be followed by another one just now. So it is asked again.
+    Before EROFS a dead control directory says little: its server may be followed by another one
+    just now. So it is asked again.
     """
     again_until = monotonic() + timeout_s / 2
     while True:

@@ -1,8 +1,8 @@
 """The threads in which requests wait that cannot be answered at once: for a store, a peer, a list that is built.
 
-The threads of a connection never wait, so that cached bytes and names are answered while a store is out. A thread
-is started when work is submitted and none is idle. All are daemon threads: work that hangs does not
-keep the process alive.
+The threads of a connection never wait, so that cached bytes and names are answered while a store is
+out. A thread is started when work is submitted and none is idle. All are daemon threads: work that
+hangs does not keep the process alive.
 """
 
 from __future__ import annotations

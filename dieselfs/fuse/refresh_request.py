@@ -1,7 +1,7 @@
 """Ask the supervisor of a running mount for a newer snapshot, or for the installed version, and wait for the outcome.
 
-The supervisor is told by a signal; the mount answers in its control directory. `refresh.json` says when it has tried, and
-`dataset.json` what it shows and which process serves it.
+The supervisor is told by a signal; the mount answers in its control directory. `refresh.json` says
+when it has tried, and `dataset.json` what it shows and which process serves it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _UPGRADE_TIMEOUT_S: Final = 60.0
 def request_refresh(mount: MountInfo, generation: int) -> str:
     """Make a mount that serves show a snapshot of at least this generation, which its daemon must be able to find.
 
-    Returns the id of what it shows then. Raises `MountError` if the daemon refuses, ends, or takes too long.
+    Returns the id of what it shows then. Raises `MountError` if the daemon refuses, ends, or takes
+    too long.
     """
     deadline = monotonic() + _REFRESH_TIMEOUT_S
     with _opened_daemon(mount) as daemon:

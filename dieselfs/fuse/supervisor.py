@@ -1,14 +1,18 @@
 """The process that keeps a mount alive: it holds the descriptors of /dev/fuse, and the processes that serve come and go.
 
-A connection to the kernel ends when its last descriptor is closed. So a server that is killed, runs out of memory or is replaced by a
-newer version loses nothing: the next one is forked with the same descriptors, and the kernel sends again what was not answered
-(`kernel_connection`). Readers wait for some hundredths of a second.
+A connection to the kernel ends when its last descriptor is closed. So a server that is killed, runs
+out of memory or is replaced by a newer version loses nothing: the next one is forked with the same
+descriptors, and the kernel sends again what was not answered (`kernel_connection`). Readers wait
+for some hundredths of a second.
 
-The supervisor runs no code that can fail in interesting ways: it forks, waits, and keeps what servers hand it over a socket. It has
-no threads, no store, no snapshot. A snapshot has a server of its own: a refresh starts another one, and the older one ends by itself
-when its last file is closed.
+The supervisor runs no code that can fail in interesting ways: it forks, waits, and keeps what
+servers hand it over a socket. It has no threads, no store, no snapshot. A snapshot has a server of
+its own: a refresh starts another one, and the older one ends by itself when its last file is
+closed.
 
-    SIGTERM, SIGINT, SIGHUP   unmount        SIGUSR1   show a newer snapshot        SIGUSR2   go over to the installed version
+    SIGTERM, SIGINT, SIGHUP   unmount
+    SIGUSR1                   show a newer snapshot
+    SIGUSR2                   go over to the installed version
 
 Where the supervisor is killed its server goes on; where both are, readers get EIO at once.
 """

@@ -95,11 +95,6 @@ class Progress:
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Send news of all whole chunks from now on, first of those that are there. Else a member hears of what it maps."""
-
-
 # Requests.
 
 
@@ -205,7 +200,6 @@ Message: TypeAlias = (
     | Unmapped
     | Discard
     | Progress
-    | Watch
     | Fetch
     | Prefetch
     | Expect
@@ -400,7 +394,6 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Unmapped, (_names,)),
     (Discard, (_name,)),
     (Progress, (_integer,)),
-    (Watch, ()),
     (Fetch, (_piece, _flag)),
     (Prefetch, (lambda value: tuple(map(_piece, _array(value, MAX_PIECES))),)),
     (Expect, (_names, _flag)),

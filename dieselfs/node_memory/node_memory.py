@@ -18,12 +18,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
+from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import (
     ChunkRef,
@@ -34,7 +34,6 @@ from chunkstore.chunk_source import (
 )
 from chunkstore.errors import Corrupt, NotFound
 from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
-from dieselfs.node_memory.chunk_observer import ChunkObserver
 from dieselfs.node_memory.eviction import PolicyName
 from dieselfs.node_memory.full_memory import FULL_WITH_PLAN_S, FullMemory
 from dieselfs.node_memory.leader import MemorySettings
@@ -89,16 +88,6 @@ class _Wishes:
     plan: Path | None = None
 
 
-@dataclass(slots=True)
-class _Watcher:
-    """Who wants to know which whole chunks come and go, and the thread that tells him."""
-
-    observer: ChunkObserver
-    ended: threading.Event = field(default_factory=threading.Event)
-    held: set[str] = field(default_factory=set)
-    thread: threading.Thread | None = None
-
-
 class NodeMemory:
     """Implements `ChunkSource`, `CachedSource` and `OwnNode`. Thread-safe.
 
@@ -117,7 +106,6 @@ class NodeMemory:
         self._membership = Membership(settings, source, lead, self._joined)
         self._hearing = threading.Lock()
         self._wishes = _Wishes()
-        self._watcher: _Watcher | None = None
         self._succession: Succession | None = None
         # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
         self._hits = self._misses = self._fallbacks = 0
@@ -347,15 +335,6 @@ class NodeMemory:
         self._wishes.plan = plan
         self._full.believed_s = FULL_WITH_PLAN_S
 
-    def observe(self, observer: ChunkObserver) -> None:
-        """Tell `observer` of whole chunks that are in the folder, come and go from now on, in a thread; once a `NodeMemory`."""
-        assert self._watcher is None, "there is one observer"
-        watcher = self._watcher = _Watcher(observer)
-        watcher.thread = threading.Thread(
-            target=self._watch, args=(watcher,), name="node-memory-watch", daemon=True
-        )
-        watcher.thread.start()
-
     def statistics(self) -> NodeMemoryStatistics:
         """Asks the master, if there is one: about 0.1 ms."""
         node = None
@@ -384,15 +363,10 @@ class NodeMemory:
         """
         deadline = time.monotonic() + timeout_s
         _opened.discard(self)
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.ended.set()
         self._pieces.clear()
         self._membership.close(timeout_s)
         if self._succession is not None:
             self._succession.close(max(0.0, deadline - time.monotonic()))
-        if watcher is not None and watcher.thread is not None:
-            watcher.thread.join(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> NodeMemory:
         return self
@@ -469,7 +443,7 @@ class NodeMemory:
             self._hear(master)
             self._tell(master)
 
-        master.fetch(piece, ahead=ahead, on_news=exchange if self._watcher is None else None)
+        master.fetch(piece, ahead=ahead, on_news=exchange)
 
     def _map(self, piece: Piece) -> memoryview | None:
         """Map it, if it is there; the time to hear what was evicted, and to tell what is mapped. Never waits."""
@@ -482,7 +456,7 @@ class NodeMemory:
         return view
 
     def _hear(self, master: RemoteMaster) -> None:
-        if self._watcher is None and self._hearing.acquire(blocking=False):
+        if self._hearing.acquire(blocking=False):
             try:
                 for evicted, name in master.news():
                     if evicted:
@@ -518,54 +492,17 @@ class NodeMemory:
     def _folder_changed_ns(self) -> int:
         return os.stat(self._membership.folder.chunks).st_mtime_ns
 
-    def _watch(self, watcher: _Watcher) -> None:
-        watched = None
-        while not watcher.ended.is_set():
-            try:
-                master = self._membership.master()
-                if master is not watched:
-                    self._release_missing(watcher)
-                    master.watch()
-                    watched = master
-                for evicted, name in master.news(wait=True):
-                    self._pass_on(watcher, evicted, name)
-                self._tell(master)
-            except MasterGone:
-                if self._membership.current() is None:
-                    watcher.ended.wait(_WATCH_PAUSE_S)
-
-    def _pass_on(self, watcher: _Watcher, evicted: bool, name: str) -> None:
-        if evicted:
-            self._pieces.drop(name)
-            if name in watcher.held:
-                watcher.held.discard(name)
-                watcher.observer.release(ChunkId.parse(name))
-        elif len(name) == PRINTED_LENGTH and name not in watcher.held:
-            view = self._pieces.map_chunk(self._membership.folder.chunks, name)
-            if view is not None:
-                watcher.held.add(name)
-                watcher.observer.hold(ChunkId.parse(name), view)
-
-    def _release_missing(self, watcher: _Watcher) -> None:
-        """What has left while there was no master to say so."""
-        for name in watcher.held.difference(self._pieces.names()):
-            self._pass_on(watcher, True, name)
-
     def _renew(self) -> None:
         """In a forked child."""
         self._pieces.renew_locks()
         self._hearing = threading.Lock()
         self._wishes = _Wishes()  # the parent sees to them
-        self._watcher = None
         self._succession = None
         believed_s = self._full.believed_s
         self._full = FullMemory(self._folder_changed_ns)
         self._full.believed_s = believed_s
         self._hits = self._misses = self._fallbacks = 0
         self._membership.renew()
-
-
-_WATCH_PAUSE_S: Final = 0.2
 
 
 def _joined(parts: Sequence[memoryview]) -> memoryview:

@@ -36,7 +36,6 @@ from dieselfs.node_memory.messages import (
     Suspect,
     TaskTold,
     Unmapped,
-    Watch,
     Working,
     batches,
     error_of,
@@ -46,7 +45,6 @@ from dieselfs.node_memory.task_report import MEMBERS_AT_ONCE, joined
 from dieselfs.peercache.task_statistics import TaskStatistics
 
 CONNECT_TIMEOUT_S: Final = 2.0
-_LOOK_MS: Final = 500
 ANSWER_TIMEOUT_S: Final = 30.0
 """A master that has died is noticed at once; this is for one that hangs. One that waits for its store says that it works, three times as often."""
 STATISTICS_TIMEOUT_S: Final = 2.0
@@ -127,10 +125,6 @@ class RemoteMaster:
         """A peer of the task was asked in vain. When this returns the master asks it no more for a while."""
         self._ask(Suspect(peer))
 
-    def watch(self) -> None:
-        """Hear of every whole chunk that comes and goes from now on, first of those that are there."""
-        self.tell(Watch())
-
     def tell(self, notice: Message, *, wait: bool = True) -> bool:
         """Send a notice; False if that would have to wait and may not. Raises `MasterGone`, also if it waits too long."""
         try:
@@ -143,19 +137,13 @@ class RemoteMaster:
             raise self._lost(error) from None
         return True
 
-    def news(self, *, wait: bool = False) -> Sequence[tuple[bool, str]]:
-        """What there is to hear, (evicted, name), in order; empty if there is nothing. `wait` for something, however long.
+    def news(self) -> Sequence[tuple[bool, str]]:
+        """What there is to hear, (evicted, name), in order; empty if there is nothing.
 
         One thread at a time. Raises `MasterGone`.
         """
         items: list[tuple[bool, str]] = []
         try:
-            if wait:
-                waiting = select.poll()
-                waiting.register(self._news, select.POLLIN)
-                # Who closes the descriptor meanwhile does not wake us, and its number may be somebody else's by then.
-                while not waiting.poll(_LOOK_MS) and not self.is_gone:
-                    pass
             while True:
                 heard = packet_socket.receive(self._news, socket.MSG_DONTWAIT)
                 if isinstance(heard, News):

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from chunkstore.chunk_id import PRINTED_LENGTH
 from dieselfs.errors import MasterGone
 from dieselfs.node_memory import packet_socket
 from dieselfs.node_memory.master import Master
@@ -46,7 +45,6 @@ from dieselfs.node_memory.messages import (
     Suspect,
     TaskTold,
     Unmapped,
-    Watch,
     Working,
     failure,
 )
@@ -77,7 +75,6 @@ class _Member:
     port: MasterPort
     connection: socket.socket
     mapped: set[str] = field(default_factory=set)
-    watches: bool = False
     news: deque[tuple[bool, str]] = field(default_factory=deque)
     """Not sent yet. Any thread appends; the server's own takes away."""
     requests: set[socket.socket] = field(default_factory=set)
@@ -133,11 +130,10 @@ class Server:
                     return
 
     def arrived(self, name: str) -> None:
-        if len(name) == PRINTED_LENGTH:
-            self._tell(False, name, lambda member: member.watches)
+        """Nobody waits for it."""
 
     def evicted(self, name: str) -> None:
-        self._tell(True, name, lambda member: member.watches or name in member.mapped)
+        self._tell(True, name, lambda member: name in member.mapped)
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
         """Let go of all members, who elect another master; how many there were.
@@ -293,10 +289,6 @@ class Server:
                 member.port.discard(name)
             case Progress(used):
                 member.port.progress(used)
-            case Watch():
-                member.watches = True
-                names = tuple(os.listdir(self._folder.chunks))
-                member.news.extend((False, name) for name in names if len(name) == PRINTED_LENGTH)
             case _:
                 raise BadMessage(f"not a notice: {type(notice).__name__}")
 

@@ -43,9 +43,6 @@ class Source:
     def payload(self, chunk: ChunkRef) -> memoryview:
         raise NotImplementedError
 
-    def observe(self, observer: object) -> None:
-        raise NotImplementedError
-
     def discard(self, chunk: ChunkId) -> None:
         raise NotImplementedError
 

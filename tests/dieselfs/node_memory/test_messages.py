@@ -51,7 +51,6 @@ NAMES = (WHOLE.name, PART.name)
         messages.Unmapped((PART.name,) * MAX_NAMES),
         messages.Discard(WHOLE.name),
         messages.Progress(7),
-        messages.Watch(),
         messages.Fetch(WHOLE, ahead=False),
         messages.Fetch(PART, ahead=True),
         messages.Prefetch((WHOLE, PART) * (MAX_PIECES // 2)),

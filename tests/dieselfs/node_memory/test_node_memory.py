@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import Corrupt
 from dieselfs.errors import MasterGone, NoRoom
@@ -271,40 +270,6 @@ def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: Logged
     wait_for(comes, "room for the third")
     assert memory.peek(extent(chunk(2)), 0, 1) is None
     assert memory.peek(extent(chunk(1)), 0, 1) is not None
-
-
-class Watcher:
-    """Implements `ChunkObserver`."""
-
-    def __init__(self) -> None:
-        self.held: dict[ChunkId, memoryview] = {}
-        self.threads: set[int] = set()
-
-    def hold(self, chunk: ChunkId, payload: memoryview) -> None:
-        self.threads.add(threading.get_ident())
-        self.held[chunk] = payload
-
-    def release(self, chunk: ChunkId) -> None:
-        del self.held[chunk]
-
-
-def test_an_observer_is_told_of_whole_chunks_whoever_fetched_them(
-    folder: TaskFolder, memory: NodeMemory, source: LoggedSource
-) -> None:
-    watcher = Watcher()
-    assert is_right(memory, 1)
-    memory.observe(watcher)
-    with opened(folder, source) as other:
-        assert is_right(other, 2)
-        large = extent(chunk(3, 2 * MAX_WHOLE_BYTES))
-        assert other.read(large, 0, 1) == content(large.chunk)[:1]
-        wait_for(lambda: set(watcher.held) == {chunk(1).id, chunk(2).id}, "both chunks")
-        assert watcher.held[chunk(2).id] == content(chunk(2))
-        assert threading.get_ident() not in watcher.threads
-        other.discard(chunk(1).id)
-        wait_for(lambda: set(watcher.held) == {chunk(2).id}, "one chunk")
-    wait_for(lambda: memory.statistics().mapped_pieces == 1, "one that is mapped")
-    wait_for(lambda: held(memory) == CHUNK_BYTES + PIECE_BYTES, "what was let go of")
 
 
 def test_a_reader_s_slice_outlives_close(folder: TaskFolder, source: LoggedSource) -> None:
