@@ -1,4 +1,4 @@
-"""The two threads of a page filler, one that fills and one that drops, and the results that they
+"""The threads of a page filler, two that fill and one that drops, and the results that they
 hand back.
 
 Dropping makes room for filling, so neither waits behind the other. The threads start when there is
@@ -53,11 +53,11 @@ class ThreadedFiller(ABC):
 
     @abstractmethod
     def _fill(self, chunk: int, files: Inodes) -> bool:
-        """Fill, in the one thread; whether it is complete."""
+        """Fill, in one of the threads that fill; whether it is complete."""
 
     @abstractmethod
     def _drop(self, files: Inodes, staged_only: bool) -> None:
-        """Drop, in the other thread."""
+        """Drop, in the thread that drops."""
 
     def fill(self, chunk: int, files: Inodes) -> None:
         def task() -> None:
@@ -123,10 +123,12 @@ class ThreadedFiller(ABC):
         return self._is_closing and not any(thread.is_alive() for thread in self._threads)
 
     def _count_filled(self, files: Inodes, complete: bool) -> None:
-        self._fills += 1
-        self._incomplete += not complete
-        self._filled_files += len(files)
-        self._filled_bytes += int(self._snapshot.columns.length[files].sum())
+        size = int(self._snapshot.columns.length[files].sum())
+        with self._lock:  # there are two threads that fill
+            self._fills += 1
+            self._incomplete += not complete
+            self._filled_files += len(files)
+            self._filled_bytes += size
 
     def _put(self, name: str, task: _Task) -> None:
         with self._lock:

@@ -372,7 +372,7 @@ def stores(
 def test_each_file_is_stored_by_one_message(stores: StoreFiller, connection: Connection) -> None:
     stores.fill(1, files_of(1))
     stores.fill(2, inodes(85, 90))
-    assert filled(stores, 2) == [Filled(1, True), Filled(2, True)]
+    assert set(filled(stores, 2)) == {Filled(1, True), Filled(2, True)}, "in whatever order"
     assert connection.pages == {
         node_of(inode): bytes([inode]) * SIZE for inode in [*range(40, 80), 85, 90]
     }
