@@ -60,6 +60,7 @@ GRACE_S: Final = 2.5
 """For requests in flight when the mount is told to end."""
 _MADE_TIMEOUT_S: Final = 60.0
 _TOLD: Final = "told to end"
+_UNMOUNTED: Final = "unmounted"
 _REPLACED: Final = "another server has taken over"
 _STATE_EVERY_S: Final = 1.0
 _FUSE_DEVICE: Final = Path("/dev/fuse")
@@ -214,7 +215,7 @@ class _Server:
             self._reader,
             self._control,
             note_read=self._pages.note_read,
-            on_end=lambda: self._ends.put("unmounted"),
+            on_end=lambda: self._ends.put(_UNMOUNTED),
         )
         self._is_made.set()
         self._pages.start(front, self._is_order_known)
@@ -271,7 +272,8 @@ class _Server:
             self._plans.close(ending)
         self._pages.close(ending)
         front.stop_receiving()
-        self._reads.drain(ending.left_s(GRACE_S))
+        if reason != _UNMOUNTED:  # else nobody is left to be answered
+            self._reads.drain(ending.left_s(GRACE_S))
         if reason == _REPLACED:
             front.hand_over()
         self._reads.close()
