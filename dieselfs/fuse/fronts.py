@@ -300,7 +300,6 @@ class ErofsFront:
 
     def _image(self) -> Path:
         parts = self._parts
-        Snapshot.verify(parts.snapshot.path)
         owner = parts.options.owner
         folder = parts.snapshot.path.parent
         image_owner = ImageOwner(owner.uid, owner.gid, private=not parts.options.allow_other)

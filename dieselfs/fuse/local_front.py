@@ -103,7 +103,6 @@ def mount_local(
 
 
 def _image(snapshot: Snapshot, wanted: LocalMount, layout: BlobLayout) -> Path:
-    Snapshot.verify(snapshot.path)
     owner = ImageOwner(wanted.owner.uid, wanted.owner.gid, private=wanted.private)
     return kernel_image(snapshot, snapshot.path.parent, owner, layout=layout)
 

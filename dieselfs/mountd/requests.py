@@ -238,7 +238,8 @@ def _built(snapshot: int, folder: Path, owner: Owner) -> tuple[Path, int]:
         # A folder of its own, since `kernel_image` removes images of snapshots not in the folder.
         own = folder / opened.id
         own.mkdir(mode=0o700, exist_ok=True)
-        return kernel_image(opened, own, owner, layout=layout), layout.device_count
+        image = kernel_image(opened, own, owner, layout=layout, is_verified=True)
+        return image, layout.device_count
 
 
 def _detach_patiently(path: str, number: int) -> None:
