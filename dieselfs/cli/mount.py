@@ -226,7 +226,7 @@ def _shares(
     invocation: Invocation, request: MountRequest, snapshot: Path, mountpoint: Path
 ) -> bool:
     """Show a mount of the same snapshot with the same options here too, if there is one: one server, one copy of the pages."""
-    from dieselfs.fuse.erofs_front import share
+    from dieselfs.fuse.erofs_mounts import share
     from dieselfs.fuse.mount_table import MountState, mounts
 
     if os.geteuid() != 0:

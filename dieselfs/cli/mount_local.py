@@ -73,7 +73,7 @@ def refuse_upgrade(running: MountInfo) -> None:
 def _mount(
     invocation: Invocation, snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount
 ) -> None:
-    from dieselfs.fuse.erofs_front import share
+    from dieselfs.fuse.erofs_mounts import share
     from dieselfs.fuse.local_front import mount_local
 
     shown = _same(snapshot, blobs, wanted)

@@ -12,7 +12,7 @@ import trio
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_operations import serve_control
-from dieselfs.fuse.erofs_front import new_fuse_mount
+from dieselfs.fuse.erofs_mounts import new_fuse_mount
 
 log = logging.getLogger(__name__)
 

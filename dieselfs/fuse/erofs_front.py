@@ -1,202 +1,288 @@
-"""EROFS in front: the kernel answers names from an image, and reads bytes through a blob that this process serves.
+"""The fronts `erofs` and `erofs-loop`: EROFS over a blob that this process serves.
 
-    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount, hidden) ──▶ `blob_server`
-                   └─ .dieselfs: a FUSE mount of its own (`control_operations`)
-
-Nothing here outlives a failure: a mount that is nowhere ends with its descriptors.
+`erofs_mounts` makes and shows the mounts. `.dieselfs` is a FUSE mount of its own inside.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
-import stat
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
-from dieselfs.errors import MountError
-from dieselfs.fuse.blob_server import blob_name
-from dieselfs.fuse.control_names import CONTROL_FOLDER
-from dieselfs.fuse.loop_devices import attach_loop
-from dieselfs.fuse.mount_syscalls import Option, attach, attach_inside, clone, detach, new_mount
+import numpy as np
+
+from dieselfs.errors import DieselFSError
+from dieselfs.fuse import erofs_mounts
+from dieselfs.fuse.blob_ranges import BlobRanges
+from dieselfs.fuse.blob_server import BlobServer
+from dieselfs.fuse.control_thread import ControlThread
+from dieselfs.fuse.file_filler import FileFiller
+from dieselfs.fuse.file_reader import CachedSource
+from dieselfs.fuse.front_choice import Front, FrontChoice, use_direct_io
+from dieselfs.fuse.front_parts import FrontParts, kept_state
+from dieselfs.fuse.kernel_connection import Connection
 from dieselfs.fuse.mount_table import entries_of_device
-from dieselfs.fuse.readahead import (
-    NARROW_KIB,
-    erofs_settings,
-    set_readahead,
-    widen_erofs_readahead,
-)
+from dieselfs.fuse.page_filler import PageFiller
+from dieselfs.fuse.page_helper import PageHelper
+from dieselfs.fuse.range_filler import RangeFiller
+from dieselfs.fuse.readahead import read_ahead, readahead_bytes
+from dieselfs.fuse.supervisor import Role
+from dieselfs.mountd import client as mount_service
+from metadata.blob_layout import BlobLayout
+from metadata.kernel_image_file import kernel_image
+from metadata.kernel_image_inodes import Owner as ImageOwner
 
 log = logging.getLogger(__name__)
 
-_DEVICE: Final = "/dev/fuse"
+
+class _Last:
+    """Calls a function at the last of several events."""
+
+    def __init__(self, count: int, on_end: Callable[[], None]) -> None:
+        self._left, self._on_end = count, on_end
+        self._lock = threading.Lock()
+
+    def note(self) -> None:
+        with self._lock:
+            self._left -= 1
+            is_last = not self._left
+        if is_last:
+            self._on_end()
 
 
-@dataclass(frozen=True, slots=True)
-class FuseMount:
-    """A FUSE mount that is nowhere yet, and its connection. Both descriptors are the caller's."""
+class ErofsFront:
+    """EROFS over a blob; implements `MadeFront`."""
 
-    connection: int
-    mount: int
+    def __init__(self, parts: FrontParts, choice: FrontChoice) -> None:
+        """Raises `OSError` or `MountError` if it cannot be mounted; nothing is left of it then."""
+        self._parts, self.choice = parts, choice
+        self.layout = BlobLayout.of(parts.snapshot)
+        self._control: ControlThread | None = None
+        self._image_path = parts.handed.state.get("image", "") if parts.resumes else ""
+        """Empty if the image is the mount service's."""
+        self._ends = _Last(3, parts.on_end)
+        """EROFS has gone, the control directory too, and this front was made.
 
+        A reader that has a list of an older mount open keeps its control directory.
+        """
+        self._is_made = False
+        with ExitStack() as undo:
+            if parts.resumes:
+                self._resume(undo)
+            else:
+                self._make(undo)
+            undo.pop_all()
+        self._is_made = True
+        self._ends.note()
 
-def new_fuse_mount(
-    source: str, *, allow_other: bool = True, uid: int = 0, gid: int = 0
-) -> FuseMount:
-    """Needs root. `source` is what mount tables show, `uid` and `gid` are the server's. Raises `OSError`."""
-    others: list[Option] = [("allow_other", None)] if allow_other else []
-    connection = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        mount = new_mount(
-            "fuse",
-            [
-                ("source", source),
-                ("subtype", "dieselfs"),
-                ("fd", str(connection)),
-                ("rootmode", "40000"),
-                ("user_id", str(uid)),
-                ("group_id", str(gid)),
-                ("default_permissions", None),
-                *others,
-            ],
-        )
-    except BaseException:
-        os.close(connection)
-        raise
-    return FuseMount(connection, mount)
+    def _resume(self, undo: ExitStack) -> None:
+        handed = self._parts.handed
+        [fuse], self.blobs = handed.descriptors["fuse"], handed.descriptors["blobs"]
+        self.is_direct: bool = handed.state["direct"]
+        self._device: list[int] = handed.state["device"]
+        self._serve(fuse, is_resumed=True)
+        self._show_control()
+        self._note(fuse)
 
-
-def find_blobs(mount: int, count: int) -> list[int]:
-    """O_PATH descriptors of a served mount's blobs. They keep the mount when its own descriptor is closed, and open no file.
-
-    The server may be another user's, whose link would lead the kernel, which opens the blob as
-    root, to any file. So no link is followed, and a blob must be a regular file of this mount:
-    `MountError`.
-    """
-    device = os.fstat(mount).st_dev
-    with ExitStack() as opened:
-        blobs = []
-        for name in map(blob_name, range(count)):
-            blob = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=mount)
-            opened.callback(os.close, blob)
-            found = os.fstat(blob)
-            if not stat.S_ISREG(found.st_mode) or found.st_dev != device:
-                raise MountError(f"{name} is not a regular file of its server")
-            blobs.append(blob)
-        opened.pop_all()
-    return blobs
-
-
-def open_blob(blob: int) -> int:
-    """A descriptor for reading, from an O_PATH one. Close it soon: a process that exits with its own blob open may hang."""
-    return os.open(f"/proc/self/fd/{blob}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
-    """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache.
-
-    EROFS reads its blobs by files. To read ahead of them would lead into chunks that are not in
-    memory, and a reader would wait for those; only advices read more at once.
-    """
-    blob_mount = os.fstat(blobs[0]).st_dev
-    set_readahead(blob_mount, NARROW_KIB)
-    devices = [("device", f"/proc/self/fd/{blob}") for blob in blobs]
-    options: list[Option] = [("source", str(image)), *devices]
-    before = erofs_settings()
-    mount = new_mount("erofs", [*options, ("directio", None)] if direct_io else options)
-    widen_erofs_readahead(before)
-    set_readahead(blob_mount)
-    return mount
-
-
-def mount_image_over_loop(image: Path, blobs: Sequence[int]) -> int:
-    """EROFS over loop devices (Linux 5.16), nowhere yet. The devices end with the mount."""
-    with ExitStack() as opened:
-
-        def loop(fd: int, direct_io: bool) -> str:
-            opened.callback(os.close, fd)
-            path, device = attach_loop(fd, direct_io=direct_io)
-            opened.callback(os.close, device)
-            return path
-
-        source = loop(os.open(image, os.O_RDONLY | os.O_CLOEXEC), False)
-        devices = [("device", loop(open_blob(blob), True)) for blob in blobs]
-        return new_mount("erofs", [("source", source), *devices, ("ro", None)])
-
-
-def show(mount: int, control: int | None, places: Sequence[Path], replace: bool) -> None:
-    """Show a mount, with its control directory, at one or more places. `replace`: instead of the mounts that are there.
-
-    The new one goes beneath the old one, which is then detached (Linux 6.5): a path leads to the
-    one or the other at any moment. Older kernels get the new one on top, and the old one stays
-    below it.
-    """
-    first, *others = places
-    inside = control is not None and _attached_inside(control, mount)
-    _show_at(mount, first, replace)
-    if control is not None and not inside:
-        attach(control, first / CONTROL_FOLDER)
-    for place in others:
-        share(first, place, replace)
-
-
-def share(shown: Path, place: Path, replace: bool = False) -> None:
-    """Show a mount, with its control directory, at another place too: the same inodes and pages."""
-    copy = clone(shown, recursive=True)
-    try:
-        _show_at(copy, place, replace)
-    finally:
-        os.close(copy)
-
-
-def _show_at(mount: int, place: Path, replace: bool) -> None:
-    if replace and _is_beneath(mount, place):
-        detach(place)  # the older one, which is on top
-    else:
-        attach(mount, place)
-
-
-def show_control(control: int, places: Sequence[Path]) -> None:
-    """Replace the control directory wherever a mount is shown: the server of the older one has gone."""
-    for place in places:
-        with suppress(OSError):
-            detach(place / CONTROL_FOLDER)
-    if not places:
-        return  # only files that are open have kept the mount
-    first, *others = [place / CONTROL_FOLDER for place in places]
-    attach(control, first)
-    for place in others:
-        share(first, place)
-
-
-def hide(device: tuple[int, int]) -> None:
-    """Detach a file system from wherever it is mounted; who has files of it open keeps them."""
-    for entry in reversed(entries_of_device(device)):
+    def _make(self, undo: ExitStack) -> None:
+        parts = self._parts
+        self.is_direct = self._chooses_direct()
+        if self.choice.via_service:
+            self._make_by_service(undo)
+            return
+        image = self._image()
+        self._image_path = os.fspath(image)
+        made = erofs_mounts.new_fuse_mount(parts.source)
+        undo.callback(os.close, made.connection)
         try:
-            detach(entry.mountpoint)
-        except OSError as error:
-            log.warning("%s is not unmounted: %s", entry.mountpoint, error.strerror)
+            self._serve(made.connection, is_resumed=False)
+            undo.callback(self.connection.stop)
+            self.blobs = erofs_mounts.find_blobs(made.mount, self.layout.device_count)
+        finally:
+            os.close(made.mount)
+        for blob in self.blobs:
+            undo.callback(os.close, blob)
+        with self._server.opening_front():
+            mount = self._mount_image(image)
+        try:
+            device = os.fstat(mount).st_dev
+            self._device = [os.major(device), os.minor(device)]
+            self._control = self._new_control()
+            undo.callback(self._control.close)
+            erofs_mounts.show(mount, self._control.mount, *self._places())
+        finally:
+            os.close(mount)
+        self._control.shown()
+        self._note(made.connection)
 
+    def _make_by_service(self, undo: ExitStack) -> None:
+        parts = self._parts
+        # The kernel opens the blobs before the service answers.
+        opening = ExitStack()
 
-def _attached_inside(control: int, mount: int) -> bool:
-    try:
-        attach_inside(control, mount, CONTROL_FOLDER)
-    except OSError as error:  # before Linux 6.15 only a mount that is shown can be mounted in
-        log.debug("the control directory is mounted later: %s", error)
-        return False
-    return True
+        def serve(fuse: int) -> None:
+            undo.callback(os.close, fuse)
+            self._serve(fuse, is_resumed=False, opening=opening)
+            undo.callback(self.connection.stop)
 
+        with opening:
+            self.blobs = mount_service.mount(
+                parts.snapshot.path,
+                parts.mountpoint,
+                not parts.options.allow_other,
+                self.is_direct,
+                serve,
+                replaces=parts.replaces,
+            )
+        for fd in self.blobs:
+            undo.callback(os.close, fd)
+        device = os.stat(parts.mountpoint).st_dev
+        self._device = [os.major(device), os.minor(device)]
+        self._show_control()
+        self._note(self.connection.fd)
 
-def _is_beneath(mount: int, mountpoint: Path) -> bool:
-    try:
-        attach(mount, mountpoint, beneath=True)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):
-            raise
-        log.info("the new mount covers the old one, which stays: %s", error.strerror)
-        return False
-    return True
+    def _places(self) -> tuple[list[Path], bool]:
+        """The places to show it at, and whether it replaces an older mount there.
+
+        An older mount is replaced wherever it is shown.
+        """
+        parts = self._parts
+        old = parts.handed.state.get("device") if parts.replaces else None
+        shown = [entry.mountpoint for entry in entries_of_device((old[0], old[1]))] if old else []
+        return (shown or [parts.mountpoint]), parts.replaces
+
+    def _image(self) -> Path:
+        parts = self._parts
+        owner = parts.options.owner
+        folder = parts.snapshot.path.parent
+        image_owner = ImageOwner(owner.uid, owner.gid, private=not parts.options.allow_other)
+        return kernel_image(parts.snapshot, folder, image_owner, layout=self.layout)
+
+    def _mount_image(self, image: Path) -> int:
+        if self.choice.front is Front.LOOP:
+            return erofs_mounts.mount_image_over_loop(image, self.blobs)
+        return erofs_mounts.mount_image(image, self.blobs, direct_io=self.is_direct)
+
+    def _chooses_direct(self) -> bool:
+        lengths = self._parts.snapshot.columns.length
+        median = float(np.median(lengths)) if len(lengths) else 0.0
+        wanted = self._parts.options.blob_cache
+        is_direct = use_direct_io(median, wanted)
+        if is_direct and self.choice.front is not Front.FILE:
+            log.info("over loop devices there is one copy always: --blob-cache says nothing")
+        return is_direct and self.choice.front is Front.FILE
+
+    def _serve(self, fuse: int, *, is_resumed: bool, opening: ExitStack | None = None) -> None:
+        """`opening`: EROFS may open the blob from the first answer on, until this is closed."""
+        parts = self._parts
+        self.connection = Connection(fuse, is_tree=False, in_flight=parts.in_flight)
+        self._server = BlobServer(
+            self.connection,
+            BlobRanges(parts.snapshot, self.layout),
+            parts.reader,
+            note_read=parts.note_read,
+            on_end=self._note_front_end,
+            is_resumed=is_resumed,
+        )
+        if opening is not None:
+            opening.enter_context(self._server.opening_front())
+        if parts.handed.role is Role.RESUME:
+            self.connection.take_over()
+        self.connection.start(self._server, self._note_lost)
+
+    def _note_front_end(self) -> None:
+        self._parts.handed.front_has_gone()
+        self._ends.note()
+
+    def _note_lost(self) -> None:
+        if self._is_made:  # else it ends since it could not be made
+            self._parts.on_end()
+
+    def _new_control(self, fuse: int | None = None) -> ControlThread:
+        """A mount of its own, or that of `fuse`."""
+        parts = self._parts
+        return ControlThread(
+            parts.control, parts.options.owner, parts.source, fuse=fuse, on_end=self._ends.note
+        )
+
+    def _show_control(self) -> None:
+        """Replace an older control directory by a new one: its server is gone or will go."""
+        parts = self._parts
+        try:
+            if self.choice.via_service:
+                fuse = mount_service.attach_control(parts.mountpoint)
+                self._control = self._new_control(fuse)
+            else:
+                self._control = self._new_control()
+                shown = entries_of_device((self._device[0], self._device[1]))
+                places = [entry.mountpoint for entry in shown]
+                erofs_mounts.show_control(self._control.mount, places)
+            self._control.shown()
+        except (OSError, DieselFSError) as error:
+            log.warning("no control directory at %s: %s", parts.mountpoint, error)
+            if self._control is None:
+                self._ends.note()
+            else:
+                self._control.close()
+
+    def _note(self, fuse: int) -> None:
+        self.descriptors = {
+            "fuse": [fuse],
+            "blobs": self.blobs,
+            "in_flight": [self._parts.in_flight.fd],
+        }
+        self.state = kept_state(
+            self.choice, direct=self.is_direct, device=self._device, image=self._image_path
+        )
+        blob = os.stat(f"/proc/self/fd/{self.blobs[0]}")
+        self.readahead_bytes = readahead_bytes(blob.st_dev)
+
+    def make_filler(
+        self, source: CachedSource, helper: PageHelper, own_threads: set[int]
+    ) -> PageFiller:
+        snapshot = self._parts.snapshot
+        if self.is_direct or self.choice.front is Front.LOOP:
+            return FileFiller(snapshot, helper, own_threads)
+        return RangeFiller(
+            snapshot, self.layout, self.open_blob, self.readahead_bytes, helper, own_threads
+        )
+
+    def open_blob(self, device: int) -> int:
+        """A descriptor of a blob, for a moment."""
+        return erofs_mounts.open_blob(self.blobs[device])
+
+    def read_names_ahead(self) -> None:
+        if self._image_path:
+            name = "names-ahead"
+            threading.Thread(
+                target=read_ahead, args=[self._image_path], name=name, daemon=True
+            ).start()
+
+    def counts(self) -> dict[str, int]:
+        return self.connection.counts
+
+    def release_hidden(self) -> None:
+        if not entries_of_device((self._device[0], self._device[1])):
+            self.connection.fail_waiting()
+
+    def hide(self) -> None:
+        if self.choice.via_service:
+            mount_service.unmount(self._parts.mountpoint, lazy=True)
+        else:
+            erofs_mounts.hide((self._device[0], self._device[1]))
+
+    def note_gone(self) -> None:
+        self._server.note_end()
+
+    def stop_receiving(self) -> None:
+        self.connection.stop()
+
+    def hand_over(self) -> None:
+        self.connection.hand_over()
+
+    def close(self) -> None:
+        if self._control is not None:
+            self._control.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from dieselfs.errors import MountError
-from dieselfs.fuse import erofs_front
+from dieselfs.fuse import erofs_mounts
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import encoded, snapshot_facts, timestamp
 from dieselfs.fuse.control_names import DATASET_NAME
@@ -87,16 +87,16 @@ def mount_local(
             for fd in devices:
                 opened.callback(os.close, fd)
             if front is Front.LOOP:
-                mount = erofs_front.mount_image_over_loop(image, devices)
+                mount = erofs_mounts.mount_image_over_loop(image, devices)
             else:
                 # Past the blob's page cache whatever the files' size: a request of their own costs a disk's access and no more,
                 # and nobody drops the pages of the blob, which would be in memory twice.
                 direct_io = wanted.blob_cache != "buffered"
-                mount = erofs_front.mount_image(image, devices, direct_io=direct_io)
+                mount = erofs_mounts.mount_image(image, devices, direct_io=direct_io)
             opened.callback(os.close, mount)
             control = _control_directory(snapshot, blobs, wanted, front)
             opened.callback(os.close, control)
-            erofs_front.show(mount, control, [wanted.mountpoint], wanted.replace)
+            erofs_mounts.show(mount, control, [wanted.mountpoint], wanted.replace)
     except (OSError, SnapshotRefused, KernelImageTooLarge, KernelImageUnwritable) as error:
         raise MountError(f"{blobs[0]} cannot be mounted: {error}") from error
     return front

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from dieselfs.errors import DieselFSError, MountError, MountpointBusy
-from dieselfs.fuse.erofs_front import FuseMount, find_blobs, mount_image, new_fuse_mount
+from dieselfs.fuse.erofs_mounts import FuseMount, find_blobs, mount_image, new_fuse_mount
 from dieselfs.fuse.front_choice import kernel_version, mounts_files
 from dieselfs.fuse.mount_syscalls import attach, detach_mount
 from dieselfs.fuse.mountpoint import DIRECTORY, detach_unused

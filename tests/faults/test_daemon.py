@@ -201,7 +201,7 @@ def helpers_of(task: str) -> list[int]:
     "a dataset published anew, its files changed, under readers that go on reading",
     promise="each read has one version's bytes; the refreshed mount shows the new one; what is open stays as it was",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.erofs_front:_show_at=none",
+    check="dieselfs.fuse.erofs_mounts:_show_at=none",
 )
 def test_republished(measured: Measured, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")

@@ -24,7 +24,7 @@ from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.ending import Ending
 from dieselfs.errors import DieselFSError
-from dieselfs.fuse import erofs_front, front_choice
+from dieselfs.fuse import erofs_mounts, front_choice
 from dieselfs.fuse.mount import MountOptions, Observed, check_mountable, run_mount
 from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
 from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
@@ -166,20 +166,20 @@ def break_fronts(what: str) -> None:
         version = (5, 19, 0) if what == "old-kernel" else (5, 4, 0)
         front_choice.kernel_version = lambda release: version
     elif what == "no-files":
-        erofs_front.mount_image = refuse(errno.ENOTBLK)
+        erofs_mounts.mount_image = refuse(errno.ENOTBLK)
     elif what == "refused":
-        erofs_front.mount_image = erofs_front.mount_image_over_loop = refuse(errno.EPERM)
+        erofs_mounts.mount_image = erofs_mounts.mount_image_over_loop = refuse(errno.EPERM)
     elif what == "disk-full":
         kernel_image_file.write_kernel_image = refuse(errno.ENOSPC)
     elif what == "not-shown":
-        shown = erofs_front.show
+        shown = erofs_mounts.show
 
         def show(mount: int, control: int | None, *rest: Any) -> None:
             if control is not None:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
             shown(mount, control, *rest)
 
-        erofs_front.show = show
+        erofs_mounts.show = show
 
 
 def serve(chosen: argparse.Namespace, handed: Handed) -> int:
