@@ -23,7 +23,6 @@ from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.placement import Placement, reachable
-from dieselfs.peercache.redis_directory import RedisDirectory
 from dieselfs.peercache.runtime import Address, Runtime
 from dieselfs.peercache.settings import StaticPeers
 from dieselfs.peercache.static_directory import StaticDirectory
@@ -143,6 +142,8 @@ def ring_directory(settings: RingSettings) -> Directory:
     """As a client looks into it. `ConfigError`."""
     if isinstance(settings.directory, StaticPeers):
         return StaticDirectory(settings.directory.addresses)
+    from dieselfs.peercache.redis_directory import RedisDirectory
+
     try:
         return RedisDirectory(
             settings.directory.url, str(RingTopic(settings.name)), only_looks=True

@@ -19,7 +19,6 @@ from dieselfs.cli.mount_local import mounted_locally, refresh_locally, refuse_up
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_parts import (
     check_room,
-    mount_options,
     opened,
     peer_settings,
     ring_settings,
@@ -173,14 +172,13 @@ def mount(
 def _start(invocation: Invocation, request: MountRequest) -> None:
     """Check all that can be wrong, then start a daemon and wait until it answers."""
     from dieselfs.fuse.background import default_log_file, start_in_background
-    from dieselfs.fuse.mount import check_mountable
-    from dieselfs.fuse.mountpoint import resolve
+    from dieselfs.fuse.mountpoint import check_mountable, resolve
 
     running = _running(request) if request.refresh else None
     if running is not None:
         _refresh(invocation, request, running)
         return
-    check_mountable(mount_options(invocation, request))
+    check_mountable(request.mountpoint, request.nonempty)
     peer_settings(invocation, request)
     ring_settings(invocation, request)
     ssd = ssd_settings(invocation, request)
@@ -196,7 +194,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
-    if _shares(invocation, request, path, mountpoint):
+    if _shares(invocation, request, path, name, mountpoint):
         return
     log_file = default_log_file(mountpoint)
     pid = start_in_background(
@@ -223,21 +221,21 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
 
 
 def _shares(
-    invocation: Invocation, request: MountRequest, snapshot: Path, mountpoint: Path
+    invocation: Invocation, request: MountRequest, snapshot: Path, name: str, mountpoint: Path
 ) -> bool:
     """Show a mount of the same snapshot with the same options here too, if there is one: one server, one copy of the pages."""
     from dieselfs.fuse.erofs_mounts import share
-    from dieselfs.fuse.mount_table import MountState, mounts
+    from dieselfs.fuse.mount_table import MountState, ask, mount_entries
 
     if os.geteuid() != 0:
         return False
     key = sharing_key(invocation, request, snapshot)
-    for info in mounts(_ANSWER_TIMEOUT_S):
+    alike = [entry for entry in mount_entries() if entry.is_dieselfs and entry.shown == name]
+    for info in ask(alike, _ANSWER_TIMEOUT_S):
         details = info.details
         is_same = details.get("sharing_key") == key and info.is_erofs
         if info.state is MountState.SERVING and is_same:
             share(info.mountpoint, mountpoint)
-            name = f"{info.dataset}@{info.snapshot}"
             if invocation.output.json:
                 invocation.output.record(
                     {

@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 def serve(invocation: Invocation, request: MountRequest, choose: Callable[[], Path]) -> None:
     """Mount, and return when the mount has ended. Ends the process with an exit code if that was not in order."""
-    from dieselfs.fuse.mount import check_mountable
+    from dieselfs.fuse.mountpoint import check_mountable
     from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Supervisor
 
     _log_to_stderr()
     if UPGRADE_VARIABLE not in os.environ:
-        check_mountable(mount_options(invocation, request))
+        check_mountable(request.mountpoint, request.nonempty)
     if not _names_file(request):
         command = daemon_command(invocation, request, choose())
         os.execv(command[0], command)

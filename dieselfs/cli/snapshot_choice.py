@@ -61,10 +61,16 @@ def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectS
 
 
 def adopt(path: Path, dataset: str, folder: Path) -> Path:
-    """Verify a snapshot file from anywhere and copy it into the local folder: nothing else may map it, write to it or cut it short."""
+    """Copy a snapshot file from anywhere into the local folder, verified, unless it is there already.
+
+    Nothing else may map it, write to it or cut it short.
+    """
     from metadata.snapshot_folder import file_name, publish
 
     try:
+        known = _adopted(path, dataset, folder)
+        if known is not None:
+            return known
         with publish(folder) as (copy, finish), open(path, "rb") as original:
             while piece := original.read(_COPY_BYTES):
                 copy.write(piece)
@@ -77,6 +83,19 @@ def adopt(path: Path, dataset: str, folder: Path) -> Path:
             return finish(name)
     except OSError as error:
         raise LocalFileError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _adopted(path: Path, dataset: str, folder: Path) -> Path | None:
+    """The local copy of a snapshot file; None if there is none, or none with the same content."""
+    from metadata.snapshot_folder import file_name
+
+    with Snapshot.open(path) as original:
+        check_dataset(original, dataset, path)
+        copy = folder / file_name(dataset, original.id)
+        if not copy.is_file():
+            return None
+        with Snapshot.open(copy) as adopted:
+            return copy if adopted.header == original.header else None
 
 
 def check_dataset(snapshot: Snapshot, dataset: str, path: Path) -> None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dieselfs.ending import Ending
-from dieselfs.errors import MountError
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import (
     dataset_document,
@@ -39,7 +38,7 @@ from dieselfs.fuse.file_reader import CachedSource, FileReader
 from dieselfs.fuse.front_choice import WantedCache, WantedFront
 from dieselfs.fuse.fronts import MadeFront, make_front
 from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
-from dieselfs.fuse.mountpoint import prepare, resolve
+from dieselfs.fuse.mountpoint import check_mountable, resolve
 from dieselfs.fuse.page_cache import PageCache
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.preload import Preload
@@ -63,7 +62,6 @@ _TOLD: Final = "told to end"
 _UNMOUNTED: Final = "unmounted"
 _REPLACED: Final = "another server has taken over"
 _STATE_EVERY_S: Final = 1.0
-_FUSE_DEVICE: Final = Path("/dev/fuse")
 
 
 class MountMemory(CachedSource, TaskMemory, Protocol):
@@ -117,16 +115,6 @@ class Observed:
     ring: Callable[[], object] = lambda: None
 
 
-def check_mountable(options: MountOptions) -> None:
-    """Raise `MountError` for what can be seen beforehand; clear away a mount whose daemon has died."""
-    if not _FUSE_DEVICE.exists():
-        raise MountError(
-            f"{_FUSE_DEVICE} is missing",
-            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
-        )
-    prepare(resolve(options.mountpoint), options.nonempty)
-
-
 def run_mount(
     snapshot: Snapshot,
     source: MountMemory,
@@ -142,7 +130,7 @@ def run_mount(
     for the order that will be read.
     """
     if handed.role is Role.FIRST:
-        check_mountable(options)
+        check_mountable(options.mountpoint, options.nonempty)
     if options.shuffle is not None:
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:

@@ -24,6 +24,7 @@ from dieselfs.mountd import client as mount_service
 
 log = logging.getLogger(__name__)
 
+_FUSE_DEVICE: Final = Path("/dev/fuse")
 _ANSWER_TIMEOUT_S: Final = 2.0
 _SHOWN_USERS: Final = 5
 DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,11 +41,17 @@ def resolve(mountpoint: Path) -> Path:
     return near
 
 
-def prepare(mountpoint: Path, nonempty: bool = False) -> None:
-    """Raise `MountError` unless the resolved `mountpoint` can be mounted on now.
+def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
+    """Raise `MountError` unless `mountpoint` can be mounted on now.
 
     A mount whose daemon has died is cleared away first.
     """
+    if not _FUSE_DEVICE.exists():
+        raise MountError(
+            f"{_FUSE_DEVICE} is missing",
+            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+        )
+    mountpoint = resolve(mountpoint)
     entry = entry_at(mountpoint)
     if entry is not None and entry.is_dieselfs:
         _clear_if_dead(entry)

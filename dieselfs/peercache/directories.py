@@ -11,7 +11,6 @@ from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_addresses import is_loopback, is_wildcard
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.rank_zero import LeaseRoll, OwnRoll, RollOfRankZero, rank_id
-from dieselfs.peercache.redis_directory import RedisDirectory
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.settings import PeerSettings, RankZero, RedisLeases, StaticPeers
 from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticDirectory
@@ -30,6 +29,8 @@ def open_directory(
     """`roll`: that of `roll_to_keep`, which the server has too. Asks nobody yet. `ConfigError`."""
     match settings.directory:
         case RedisLeases(url=url):
+            from dieselfs.peercache.redis_directory import RedisDirectory
+
             try:
                 return RedisDirectory(url, settings.task)
             except IndexUnavailable as error:

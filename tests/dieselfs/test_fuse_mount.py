@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse import mount
-from dieselfs.fuse.mount import MountOptions, check_mountable
+from dieselfs.fuse import mountpoint
+from dieselfs.fuse.mountpoint import check_mountable
 
 
 def test_a_machine_without_fuse_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(mount, "_FUSE_DEVICE", tmp_path / "fuse")
+    monkeypatch.setattr(mountpoint, "_FUSE_DEVICE", tmp_path / "fuse")
     with pytest.raises(MountError, match="fuse is missing") as raised:
-        check_mountable(MountOptions(tmp_path))
+        check_mountable(tmp_path)
     assert "modprobe" in str(raised.value.hint)
 
 

@@ -25,7 +25,8 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.ending import Ending
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse import erofs_mounts, front_choice
-from dieselfs.fuse.mount import MountOptions, Observed, check_mountable, run_mount
+from dieselfs.fuse.mount import MountOptions, Observed, run_mount
+from dieselfs.fuse.mountpoint import check_mountable
 from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
 from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -229,7 +230,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     if UPGRADE_VARIABLE not in os.environ:
         try:
-            check_mountable(options_of(chosen, TaskFolder.at(chosen.task)))
+            check_mountable(chosen.mountpoint, chosen.nonempty)
         except DieselFSError as error:
             print(f"dlcmd: {error}", file=sys.stderr)
             return 1

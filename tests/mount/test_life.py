@@ -16,9 +16,8 @@ import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
 from dieselfs.fuse.background import start_in_background
-from dieselfs.fuse.mount import MountOptions, check_mountable
 from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mountpoint import check_mountable, unmount
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,
@@ -152,7 +151,7 @@ def test_a_dead_mount_is_cleared_away_also_while_its_files_are_open(
     try:
         with opened(first.path / "large"):
             first.kill()
-            check_mountable(MountOptions(first.path))
+            check_mountable(first.path)
             assert entry_at(first.path) is None
     finally:
         end(first)
@@ -203,7 +202,7 @@ def test_a_mountpoint_that_is_not_empty_is_refused_unless_allowed(
 def test_a_mounted_mountpoint_is_refused(small: PackedDataset, small_mount: Mount) -> None:
     assert "is already mounted at" in str(refusal(small, small_mount.path))
     with pytest.raises(MountpointBusy):
-        check_mountable(MountOptions(small_mount.path))
+        check_mountable(small_mount.path)
 
 
 def test_a_mountpoint_whose_server_is_stopped_is_refused_in_time(small_mount: Mount) -> None:
@@ -211,7 +210,7 @@ def test_a_mountpoint_whose_server_is_stopped_is_refused_in_time(small_mount: Mo
     os.kill(server, signal.SIGSTOP)
     try:
         with pytest.raises(MountpointBusy, match="does not answer"):
-            check_mountable(MountOptions(small_mount.path))
+            check_mountable(small_mount.path)
     finally:
         os.kill(server, signal.SIGCONT)
 

@@ -392,7 +392,12 @@ def test_a_snapshot_file_from_elsewhere_is_copied_and_must_be_sound(
     assert dlcmd("mount", "cows", mountpoint, "--snapshot", elsewhere).code == 7
     assert list(snapshots.iterdir()) == []
     assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
-    assert [file.read_bytes() for file in snapshots.glob("*.snapshot")] == [content]
+    [copy] = snapshots.glob("*.snapshot")
+    assert copy.read_bytes() == content
+    written = copy.stat()
+    assert dlcmd("umount", mountpoint).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
+    assert copy.stat().st_ino == written.st_ino, "copied and verified once"
     assert dlcmd("umount", mountpoint).code == 0
 
 
