@@ -27,11 +27,12 @@ class BlobRanges:
 
     def __init__(self, snapshot: Snapshot, layout: BlobLayout) -> None:
         self._snapshot, self.layout = snapshot, layout
-        filled = np.flatnonzero(snapshot.columns.length)
+        filled = np.flatnonzero(snapshot.columns.length != 0)
         begins_run = _begins_run(snapshot, layout, filled)
-        self._run_file = filled[begins_run].data
+        first_files = filled[begins_run]
+        self._run_file = first_files.data
         """The first file of each run."""
-        self._run_block = layout.first_block[filled[begins_run]].data
+        self._run_block = layout.first_block[first_files].data
         self._run_bytes = _run_bytes(snapshot, filled, begins_run).data
         self._file = filled.data
         self._file_block = layout.first_block[filled].data
@@ -92,21 +93,20 @@ class BlobRanges:
 def _begins_run(
     snapshot: Snapshot, layout: BlobLayout, filled: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
+    """Only files that end with their block can have a neighbour in their run: the others cost nothing."""
     columns = snapshot.columns
-    length = columns.length[filled].astype(np.int64)
-    offset = columns.offset[filled].astype(np.int64)
-    chunk = columns.chunk[filled]
-    block = layout.first_block[filled]
     begins = np.ones(len(filled), np.bool_)
-    if len(filled) > 1:
-        is_whole = columns.chunk_payload_bytes[chunk[1:]] <= MAX_WHOLE_BYTES
-        begins[1:] = ~(
-            (chunk[1:] == chunk[:-1])
-            & (length[:-1] % BLOCK_BYTES == 0)
-            & (offset[1:] == offset[:-1] + length[:-1])
-            & (block[1:] == block[:-1] + length[:-1] // BLOCK_BYTES)
-            & is_whole
-        )
+    is_aligned = columns.length[filled[:-1]] % BLOCK_BYTES == 0
+    at = np.flatnonzero(is_aligned)
+    before, after = filled[at], filled[at + 1]
+    length = columns.length[before].astype(np.int64)
+    chunk = columns.chunk[after]
+    begins[at + 1] = ~(
+        (chunk == columns.chunk[before])
+        & (columns.offset[after] == columns.offset[before] + columns.length[before])
+        & (layout.first_block[after] == layout.first_block[before] + length // BLOCK_BYTES)
+        & (columns.chunk_payload_bytes[chunk] <= MAX_WHOLE_BYTES)
+    )
     return begins
 
 
