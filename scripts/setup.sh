@@ -43,10 +43,8 @@ missing_to_build_pylibmc() {
     have_header zlib.h || echo zlib1g-dev
 }
 
-missing_to_build() {  # pyfuse3 and the C extension are compiled on the spot
+missing_to_build() {  # the C extension is compiled on the spot
     have cc || printf '%s\n' gcc libc6-dev
-    have pkg-config || echo pkg-config
-    have pkg-config && pkg-config --exists fuse3 || echo libfuse3-dev
     have "$PYTHON" || { printf '%s\n' python3 python3-dev python3-venv; return; }
     "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
     "$PYTHON" -c '

@@ -20,8 +20,6 @@ STACK = ["chunkstore", "metadata", "dieselfs", "tools"]  # each may import those
 
 # Who may import what comes from outside: the one place that translates its errors into ours.
 OWNERS = {
-    "trio": ["dieselfs/"],  # the packages below are blocking, for forked workers and the CLI
-    "pyfuse3": ["dieselfs/fuse/"],  # everything else works where there is no FUSE
     "redis": ["metadata/kv/"],  # an embedded set-up must not need it
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_", "chunkstore/ssd/"],  # the embedded index alone

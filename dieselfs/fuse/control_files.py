@@ -2,18 +2,17 @@
 
     .dieselfs/dataset.json       what is mounted
     .dieselfs/stats.json         counters, fresh at every look-up
-    .dieselfs/refresh.json       how often the mount was told to take a newer snapshot, and the outcome
+    .dieselfs/refresh.json       how often a newer snapshot was asked for, and the outcome
     .dieselfs/shuffle/README     how to name a list
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
-    .dieselfs/plan/<id>          whether a plan in the task's folder is followed, from the look-up on
+    .dieselfs/plan/<id>          whether a plan is followed, from its first look-up on
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
-reads as empty), and a document gets a fresh node then, so that the kernel never shows one content under
-the size of another (design §6 e). A shuffled list is a function of its snapshot and parameters; it keeps
+reads as empty), and a document gets a fresh node then, so that the kernel never shows one content
+under the size of another. A shuffled list is a function of its snapshot and parameters; it keeps
 its node, and with it the kernel's pages, while the kernel knows it.
 
-Nothing here speaks to the kernel: `control_operations` does through pyfuse3, `control_requests` through our
-own connection.
+Nothing here speaks to the kernel: `control_requests` does.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class Plans(Protocol):
 class ControlDirectory:
     """The files of the control directory that the kernel knows at present.
 
-    Thread-safe. `lookup` and `read` may block: they write documents, build lists and take plans. Refusals
-    are `RequestRefused`, an `OSError`.
+    Thread-safe. `lookup` and `read` may block: they write documents, build lists and take plans.
+    Refusals are `RequestRefused`, an `OSError`.
     """
 
     def __init__(
@@ -80,8 +79,10 @@ class ControlDirectory:
         snapshot: Snapshot,
         plans: Plans | None = None,
     ) -> None:
-        """`documents` gives the content of each file of `.dieselfs/` at the time of the call; shuffled orders
-        are those of `snapshot`."""
+        """`documents` gives the content of each file of `.dieselfs/` at the time of the call.
+
+        Shuffled orders are those of `snapshot`.
+        """
         self._lists = lists
         self._plans = plans
         self._snapshot = snapshot
@@ -149,7 +150,10 @@ class ControlDirectory:
         return NodeAttributes(node, mode, DIRECTORY_BYTES, self._started_ns, links=2 + folders)
 
     def names(self, directory: int) -> list[bytes]:
-        """What a listing shows, folders last. A list's name is for the reader to choose, so none is listed."""
+        """Return the names of a listing, folders last.
+
+        Readers choose the names of shuffled lists, so none is listed.
+        """
         if directory not in self._documents:
             raise RequestRefused(errno.ENOTDIR)
         names = sorted(self._documents[directory])

@@ -1,7 +1,7 @@
-"""The control directory's requests over our own connection: the `fuse` front has it inside the tree.
+"""The requests about control files: inside the tree of the `fuse` front, or in a mount of its own.
 
-Every call may block, so a server hands these requests to a pool of threads. The kernel keeps the pages of a node from open to
-open where OPEN is refused; that is right here, since a document gets a fresh node at each look-up.
+The kernel keeps the pages of a node from open to open; that is right here, since a document gets a
+fresh node at each look-up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.directory_entries import DIRECTORY_TYPE, FILE_TYPE
 from dieselfs.fuse.errnos import logged_errno
-from dieselfs.fuse.kernel_connection import Part, Request
+from dieselfs.fuse.kernel_connection import PENDING, Answer, Part, Request
 from dieselfs.fuse.kernel_protocol import (
     BATCH_FORGET_IN,
     DIRECTORY_ENTRY,
@@ -24,17 +24,37 @@ from dieselfs.fuse.kernel_protocol import (
     READ_IN,
     Opcode,
 )
-from dieselfs.fuse.nodes import DATASET_NODES, FIRST_CONTROL_FILE_NODE
+from dieselfs.fuse.nodes import CONTROL_NODE, DATASET_NODES, FIRST_CONTROL_FILE_NODE
+from dieselfs.fuse.pending_reads import PendingReads
 
+CONTROL_THREADS: Final = 4
+"""The size of the pool for requests that block: one slow plan or list does not stop the others."""
+_MAY_BLOCK: Final = frozenset([Opcode.LOOKUP, Opcode.READ])
 _NO_ATTRIBUTES: Final = bytes(128)
-"""READDIRPLUS: node 0 says that this entry comes without attributes, so that no look-up is counted."""
+"""READDIRPLUS: node 0 marks an entry without attributes, so that no look-up is counted."""
+
+Reply = Callable[[int, Sequence[Part] | int], object]
+"""A function that answers a request, named by its number, later: see `Connection.reply`."""
 
 
 class ControlRequests:
     """Answers requests about control nodes. Thread-safe."""
 
-    def __init__(self, control: ControlDirectory, owner: Owner) -> None:
-        self._control, self._owner = control, owner
+    def __init__(
+        self,
+        control: ControlDirectory,
+        owner: Owner,
+        threads: PendingReads,
+        reply: Reply,
+        *,
+        directory: int = CONTROL_NODE,
+    ) -> None:
+        """`threads` run what may block, and answer it by `reply`.
+
+        `directory` is the number by which the kernel knows the control directory itself.
+        """
+        self._control, self._owner, self._directory = control, owner, directory
+        self._threads, self._reply = threads, reply
         self._answers: dict[int, Callable[[Request], Sequence[Part]]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -47,8 +67,15 @@ class ControlRequests:
         """Whether `answer` knows this kind of request."""
         return opcode in self._answers
 
-    def answer(self, request: Request) -> Sequence[Part] | int:
-        """May block. Never raises."""
+    def answer(self, request: Request) -> Answer:
+        """Answer at once, or later if the request may block. Never raises."""
+        if request.opcode not in _MAY_BLOCK:
+            return self._answer(request)
+        kept = request._replace(body=memoryview(bytes(request.body)))
+        self._threads.submit(lambda: self._reply(kept.unique, self._answer(kept)))
+        return PENDING
+
+    def _answer(self, request: Request) -> Sequence[Part] | int:
         try:
             return self._answers[request.opcode](request)
         except Exception as error:
@@ -56,7 +83,7 @@ class ControlRequests:
             return logged_errno(kind, f"control node {request.node}", error)
 
     def forget(self, request: Request) -> None:
-        """FORGET and BATCH_FORGET of any nodes; only those of the control directory matter."""
+        """FORGET and BATCH_FORGET of any nodes; only those of control files matter."""
         if request.opcode == Opcode.FORGET:
             self._control.forget(request.node, *FORGET_IN.unpack_from(request.body))
             return
@@ -64,21 +91,26 @@ class ControlRequests:
         for node, lookups in pairs[pairs[:, 0] < DATASET_NODES].tolist():
             self._control.forget(node, lookups)
 
+    def _inside(self, node: int) -> int:
+        """Our number of the kernel's node."""
+        return CONTROL_NODE if node == self._directory else node
+
     def _lookup(self, request: Request) -> Sequence[Part]:
         name = bytes(request.body[:-1])
-        return [self._control.lookup(request.node, name).entry(self._owner)]
+        return [self._control.lookup(self._inside(request.node), name).entry(self._owner)]
 
     def _getattr(self, request: Request) -> Sequence[Part]:
-        return [self._control.attributes(request.node).reply(self._owner)]
+        found = self._control.attributes(self._inside(request.node))
+        return [found._replace(node=request.node).reply(self._owner)]
 
     def _read(self, request: Request) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
-        return [self._control.read(request.node, start, size)]
+        return [self._control.read(self._inside(request.node), start, size)]
 
     def _list(self, request: Request, head: bytes) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         listing = b""
-        for entry in self._entries(request.node, start):
+        for entry in self._entries(self._inside(request.node), start):
             if len(listing) + len(head) + len(entry) > size:
                 break
             listing += head + entry

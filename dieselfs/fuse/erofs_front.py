@@ -18,7 +18,7 @@ from dieselfs.errors import DieselFSError
 from dieselfs.fuse import erofs_mounts
 from dieselfs.fuse.blob_ranges import BlobRanges
 from dieselfs.fuse.blob_server import BlobServer
-from dieselfs.fuse.control_thread import ControlThread
+from dieselfs.fuse.control_mount import ControlMount
 from dieselfs.fuse.file_filler import FileFiller
 from dieselfs.fuse.file_reader import CachedSource
 from dieselfs.fuse.front_choice import Front, FrontChoice, use_direct_io
@@ -60,7 +60,7 @@ class ErofsFront:
         """Raises `OSError` or `MountError` if it cannot be mounted; nothing is left of it then."""
         self._parts, self.choice = parts, choice
         self.layout = BlobLayout.of(parts.snapshot)
-        self._control: ControlThread | None = None
+        self._control: ControlMount | None = None
         self._image_path = parts.handed.state.get("image", "") if parts.resumes else ""
         """Empty if the image is the mount service's."""
         self._ends = _Last(3, parts.on_end)
@@ -201,10 +201,10 @@ class ErofsFront:
         if self._is_made:  # else it ends since it could not be made
             self._parts.on_end()
 
-    def _new_control(self, fuse: int | None = None) -> ControlThread:
+    def _new_control(self, fuse: int | None = None) -> ControlMount:
         """A mount of its own, or that of `fuse`."""
         parts = self._parts
-        return ControlThread(
+        return ControlMount(
             parts.control, parts.options.owner, parts.source, fuse=fuse, on_end=self._ends.note
         )
 

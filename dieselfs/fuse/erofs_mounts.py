@@ -3,7 +3,7 @@
 The kernel answers names from an image, and reads bytes through a blob that this process serves.
 
     image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount, hidden): `blob_server`
-                   └─ .dieselfs: a FUSE mount of its own: `control_thread`
+                   └─ .dieselfs: a FUSE mount of its own: `control_mount`
 
 Nothing here outlives a failure: a mount that is nowhere ends with its descriptors.
 """

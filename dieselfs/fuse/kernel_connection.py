@@ -1,4 +1,6 @@
-"""A connection to the kernel through /dev/fuse: threads that receive requests and send what a handler answers.
+"""A connection to the kernel through /dev/fuse.
+
+Its threads receive requests and send the answers of a handler.
 
 A connection outlives the process that serves it as long as somebody holds its descriptor. So a
 process may take one over: the kernel is asked to send again what the one before has received and
@@ -47,7 +49,7 @@ class Request(NamedTuple):
     unique: int
     node: int
     pid: int
-    """The thread that makes it, in this process's pid namespace; 0 for what the kernel does by itself."""
+    """The thread that makes it, in this process's pid namespace; 0: the kernel by itself."""
     body: memoryview
     """Valid until the handler returns."""
 
@@ -74,7 +76,10 @@ class Connection:
     """One connection. Thread-safe. `fd` is the caller's, to close after `stop`."""
 
     def __init__(self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None) -> None:
-        """`is_tree`: see `answer_init`. `in_flight`: what the server before this one left, or an empty table."""
+        """`is_tree`: see `answer_init`.
+
+        `in_flight`: the requests that the server before this one left, or an empty table.
+        """
         self.fd = fd
         self._in_flight = in_flight
         self.agreed: Init | None = None
@@ -84,11 +89,13 @@ class Connection:
         self._is_tree = is_tree
         self._ended = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Closed, and -1, when all threads have ended."""
+        self._stop_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._on_lost: Callable[[], None] = lambda: None
 
     def start(self, handler: Handler, on_lost: Callable[[], None] = lambda: None) -> None:
-        """Serve. `on_lost` is called once, in one of the threads, when the kernel has let go of the connection."""
+        """Serve. `on_lost` is called once, in one of the threads, when the kernel has ended it."""
         os.set_blocking(self.fd, False)
         self._on_lost = on_lost
         for number in range(THREADS):
@@ -106,7 +113,10 @@ class Connection:
         self._resend()
 
     def hand_over(self) -> None:
-        """Leave what is not answered to another server, which receives already. Call it after `stop`."""
+        """Leave unanswered requests to another server, which receives already.
+
+        Call it after `stop`.
+        """
         self._resend()
 
     def _resend(self) -> None:
@@ -126,13 +136,22 @@ class Connection:
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Receive no more requests; False if a thread is still at work after so long."""
         self._ended.set()
-        os.eventfd_write(self._wake, 1)
-        for thread in self._threads:
-            thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in self._threads)
+        with self._stop_lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+            for thread in self._threads:
+                thread.join(timeout_s)
+            has_ended = not any(thread.is_alive() for thread in self._threads)
+            if has_ended and self._wake >= 0:
+                os.close(self._wake)
+                self._wake = -1
+        return has_ended
 
     def reply(self, unique: int, answer: Sequence[Part] | int) -> bool:
-        """Answer a request: parts of the reply, or an errno. False if the kernel does not want it any more."""
+        """Answer a request: parts of the reply, or an errno.
+
+        False if the kernel does not want it any more.
+        """
         if isinstance(answer, int):
             message: list[Part] = [OUT_HEADER.pack(OUT_HEADER.size, -answer, unique)]
         else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Final
 
 from dieselfs.errors import MountError
 from dieselfs.fuse import erofs_mounts, fusermount
+from dieselfs.fuse.control_requests import CONTROL_THREADS
 from dieselfs.fuse.file_reader import CachedSource
 from dieselfs.fuse.front_choice import FrontChoice
 from dieselfs.fuse.front_parts import FrontParts, kept_state
@@ -25,15 +25,13 @@ from dieselfs.fuse.tree_server import TreeServer
 
 log = logging.getLogger(__name__)
 
-_CONTROL_THREADS: Final = 4
-
 
 class TreeFront:
     """A FUSE tree; implements `MadeFront`."""
 
     def __init__(self, parts: FrontParts, choice: FrontChoice) -> None:
         self._parts, self.choice = parts, choice
-        self._pending = PendingReads(_CONTROL_THREADS, "control")
+        self._pending = PendingReads(CONTROL_THREADS, "control")
         if parts.resumes:
             [fuse] = parts.handed.descriptors["fuse"]
             self._serve(fuse)

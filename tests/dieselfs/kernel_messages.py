@@ -2,10 +2,11 @@
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 
-from dieselfs.fuse.kernel_connection import Part, Request
-from dieselfs.fuse.kernel_protocol import Opcode
+from dieselfs.fuse.kernel_connection import Handler, Part, Pending, Request
+from dieselfs.fuse.kernel_protocol import Init, Opcode
 
 _READ_IN = struct.Struct("=QQIIQII")
 
@@ -35,6 +36,26 @@ class Entry:
     type: int
     node: int | None = None
     attributes: Attributes | None = None
+
+
+@dataclass
+class FakeConnection:
+    """As much of a connection as its handlers need."""
+
+    agreed: Init | None = None
+    replies: "SimpleQueue[tuple[int, Sequence[Part] | int]]" = field(default_factory=SimpleQueue)
+
+    def reply(self, unique: int, answer: Sequence[Part] | int) -> bool:
+        self.replies.put((unique, answer))
+        return True
+
+    def ask(self, server: Handler, request: Request) -> bytes | int:
+        """The server's answer, also if it comes later."""
+        answer = server.answer(request)
+        if isinstance(answer, Pending):
+            unique, answer = self.replies.get(timeout=10)
+            assert unique == request.unique
+        return answer if isinstance(answer, int) else joined(answer)
 
 
 def request(opcode: Opcode, node: int, body: bytes = b"", unique: int = 7) -> Request:

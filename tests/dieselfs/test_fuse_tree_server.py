@@ -3,9 +3,8 @@
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,18 +14,18 @@ from chunkstore.errors import Unavailable
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import PENDING, Part, Request
-from dieselfs.fuse.kernel_protocol import CHANGES, FOREVER_S, ROOT_NODE, Init, Opcode, answer_init
+from dieselfs.fuse.kernel_connection import Request
+from dieselfs.fuse.kernel_protocol import CHANGES, FOREVER_S, ROOT_NODE, Opcode, answer_init
 from dieselfs.fuse.nodes import CONTROL_NODE, DATASET_NODES, SHUFFLE_NODE, node_of
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.shuffle_lists import ShuffleLists
 from dieselfs.fuse.tree_server import TreeServer
 from metadata.snapshot import ROOT, Snapshot
 from tests.dieselfs.kernel_messages import (
+    FakeConnection,
     decoded_attributes,
     decoded_entry_out,
     decoded_listing,
-    joined,
     lookup_request,
     read_request,
     request,
@@ -35,16 +34,6 @@ from tests.metadata.snapshot_trees import PETS, File, Tree, build
 
 OWNER = Owner(12, 34)
 NO_NAMES = struct.pack("=II", 0, 0)
-
-
-@dataclass
-class FakeConnection:
-    agreed: Init | None = None
-    replies: "SimpleQueue[tuple[int, Sequence[Part] | int]]" = field(default_factory=SimpleQueue)
-
-    def reply(self, unique: int, answer: Sequence[Part] | int) -> bool:
-        self.replies.put((unique, answer))
-        return True
 
 
 class Source:
@@ -73,12 +62,7 @@ class Fixture:
     reads: list[int]
 
     def ask(self, request: Request) -> bytes | int:
-        """The answer, also if it comes later."""
-        answer: Any = self.server.answer(request)
-        if answer is PENDING:
-            unique, answer = self.connection.replies.get(timeout=10)
-            assert unique == request.unique
-        return answer if isinstance(answer, int) else joined(answer)
+        return self.connection.ask(self.server, request)
 
     def bytes_of(self, request: Request) -> bytes:
         answer = self.ask(request)

@@ -1,23 +1,23 @@
-"""The control directory as a mount of its own, through libfuse over a descriptor that is mounted already."""
+"""The control directory as a mount of its own: over a descriptor that is mounted already, or a new one."""
 
 import errno
 import json
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
-from dieselfs.fuse.control_operations import serve_control
-from dieselfs.fuse.mount_syscalls import detach
+from dieselfs.fuse.control_mount import ControlMount
+from dieselfs.fuse.mount_syscalls import attach, detach
 from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
 from tests.dieselfs.test_fuse_shuffle_lists import FILES, Counting
 from tests.mount.test_tree_server import mount_by_system_calls
@@ -28,15 +28,35 @@ pytestmark = pytest.mark.skipif(
 
 
 class Plans:
+    """Each plan waits until the gate opens."""
+
     def __init__(self) -> None:
         self.gate = threading.Event()
+        self.is_asked = threading.Event()
 
     def take(self, name: bytes) -> bytes:
+        self.is_asked.set()
         self.gate.wait(30)
         return b"taken " + name
 
     def note_list(self, order: ShuffledOrder) -> None:
         pass
+
+
+class Ends:
+    """Counts the calls of `on_end`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._called = threading.Event()
+
+    def note(self) -> None:
+        self.count += 1
+        self._called.set()
+
+    def wait(self) -> None:
+        assert self._called.wait(10)
+        assert self.count == 1
 
 
 def make_control(plans: Plans) -> ControlDirectory:
@@ -46,20 +66,39 @@ def make_control(plans: Plans) -> ControlDirectory:
     return ControlDirectory(documents, ShuffleLists(), snapshot, plans)
 
 
-@asynccontextmanager
-async def served(path: Path, plans: Plans) -> AsyncIterator[None]:
+def mounted(path: Path, plans: Plans, ends: Ends) -> ControlMount:
+    """A mount that somebody else has made."""
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     mount_by_system_calls(fd, path)
+    owner, control = Owner(12, 34), make_control(plans)
+    return ControlMount(control, owner, "dieselfs:test", fuse=fd, on_end=ends.note)
+
+
+@contextmanager
+def served(path: Path, plans: Plans) -> Iterator[ControlMount]:
+    """A mount that ends when it is detached."""
+    ends = Ends()
+    mount = mounted(path, plans, ends)
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve_control, fd, make_control(plans), Owner(12, 34))
-            try:
-                yield
-            finally:
-                detach(path)
-                os.close(fd)
+        yield mount
     finally:
         plans.gate.set()
+        detach(path)
+        ends.wait()
+
+
+@contextmanager
+def closed(path: Path, plans: Plans) -> Iterator[ControlMount]:
+    """A mount that is closed before it is detached."""
+    ends = Ends()
+    mount = mounted(path, plans, ends)
+    try:
+        yield mount
+    finally:
+        mount.close()
+        plans.gate.set()
+        detach(path)
+    ends.wait()
 
 
 def look_at_everything(root: Path) -> None:
@@ -80,6 +119,7 @@ def look_at_everything(root: Path) -> None:
     assert os.stat(root / "shuffle" / "seed=1").st_size == FILES * 5
     assert b"seed=1" in (root / "shuffle" / "README").read_bytes()
     assert os.listxattr(root / "stats.json") == []
+    assert os.statvfs(root).f_namemax == 255
 
 
 def errno_of(function: Any, *arguments: Any) -> int | None:
@@ -97,48 +137,110 @@ def be_refused(root: Path) -> None:
     assert errno_of(os.getxattr, root, "user.other") == errno.ENODATA
 
 
-async def test_all_of_it_is_served(tmp_path: Path) -> None:
-    async with served(tmp_path, Plans()):
-        await trio.to_thread.run_sync(look_at_everything, tmp_path)
-        await trio.to_thread.run_sync(be_refused, tmp_path)
+def test_all_of_it_is_served(tmp_path: Path) -> None:
+    with served(tmp_path, Plans()):
+        look_at_everything(tmp_path)
+        be_refused(tmp_path)
 
 
-async def test_a_plan_that_takes_long_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_a_mount_that_was_nowhere_is_shown_and_served(tmp_path: Path) -> None:
+    ends = Ends()
+    mount = ControlMount(make_control(Plans()), Owner(12, 34), "dieselfs:test", on_end=ends.note)
+    attach(mount.mount, tmp_path)
+    mount.shown()
+    assert mount.mount == -1
+    look_at_everything(tmp_path)
+    detach(tmp_path)
+    ends.wait()
+    mount.close()
+    assert ends.count == 1
+
+
+def test_a_plan_that_takes_long_does_not_stop_the_rest(tmp_path: Path) -> None:
     plans = Plans()
-    answers: list[bytes] = []
     path = tmp_path / "plan" / "12ab"
+    with served(tmp_path, plans), ThreadPoolExecutor(1) as announcing:
+        answer = announcing.submit(path.read_bytes)
+        for _ in range(20):
+            (tmp_path / "stats.json").read_bytes()
+        assert not answer.done()
+        plans.gate.set()
+        assert answer.result(30) == b"taken 12ab"
 
-    async def announce() -> None:
-        answers.append(await trio.to_thread.run_sync(path.read_bytes))
 
-    async with served(tmp_path, plans):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(announce)
-            for _ in range(20):
-                await trio.to_thread.run_sync((tmp_path / "stats.json").read_bytes)
-            assert answers == []
-            plans.gate.set()
-    assert answers == [b"taken 12ab"]
+def test_plans_that_fill_all_threads_leave_attributes_and_listings(tmp_path: Path) -> None:
+    plans = Plans()
+    with served(tmp_path, plans), ThreadPoolExecutor(5) as announcing:
+        os.stat(tmp_path / "plan")
+        paths = [tmp_path / "plan" / f"{number}" for number in range(5)]
+        answers = [announcing.submit(path.read_bytes) for path in paths]
+        assert plans.is_asked.wait(10)
+        assert os.stat(tmp_path).st_nlink == 4
+        assert os.listdir(tmp_path / "plan") == ["README"]
+        plans.gate.set()
+        assert [answer.result(30) for answer in answers] == [b"taken %d" % n for n in range(5)]
 
 
 def descriptors() -> list[str]:
     return sorted(os.listdir("/proc/self/fd"))
 
 
-async def test_serving_ends_when_it_is_unmounted_or_cancelled(tmp_path: Path) -> None:
-    before = await trio.to_thread.run_sync(descriptors)
-    for _ in range(3):  # one session after the other in a process
-        with trio.fail_after(30):
-            async with served(tmp_path, Plans()):
-                await trio.to_thread.run_sync(os.listdir, tmp_path)
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-            mount_by_system_calls(fd, tmp_path)
-            nursery.start_soon(serve_control, fd, make_control(Plans()), Owner(12, 34))
-            await trio.to_thread.run_sync(os.listdir, tmp_path)
-            nursery.cancel_scope.cancel()
-    os.close(fd)
-    assert descriptors() == before
-    assert errno_of(os.listdir, tmp_path) == errno.ENOTCONN
-    detach(tmp_path)
+def leads_to_fuse(descriptor: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == "/dev/fuse"
+    except FileNotFoundError:  # the one that listed them
+        return False
+
+
+@contextmanager
+def descriptor_of(path: Path, number: int) -> Iterator[None]:
+    """A new file that is open for writing under this number."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+    if opened != number:
+        os.dup2(opened, number)
+        os.close(opened)
+    try:
+        yield
+    finally:
+        os.close(number)
+
+
+def test_serving_ends_when_it_is_unmounted_or_closed(tmp_path: Path) -> None:
+    before = descriptors()
+    for _ in range(3):
+        with served(tmp_path, Plans()):
+            os.listdir(tmp_path)
+    with closed(tmp_path, Plans()) as mount:
+        os.listdir(tmp_path)
+        mount.close()
+        assert descriptors() == before
+        assert errno_of(os.listdir, tmp_path) == errno.ENOTCONN
+
+
+def test_a_file_that_is_open_keeps_a_detached_mount(tmp_path: Path) -> None:
+    ends = Ends()
+    mount = mounted(tmp_path, Plans(), ends)
+    with open(tmp_path / "shuffle" / "seed=1", "rb") as reading:
+        detach(tmp_path)
+        assert reading.read().count(b"\n") == FILES
+        assert ends.count == 0
+    ends.wait()
+    mount.close()
+
+
+def test_a_request_that_waits_ends_when_it_is_closed(tmp_path: Path) -> None:
+    plans = Plans()
+    other = tmp_path.parent / f"{tmp_path.name}-other"
+    with closed(tmp_path, plans) as mount:
+        [fuse] = [int(fd) for fd in descriptors() if leads_to_fuse(fd)]
+        with ThreadPoolExecutor(1) as announcing:
+            waiting = announcing.submit(errno_of, os.stat, tmp_path / "plan" / "12ab")
+            assert plans.is_asked.wait(10)
+            mount.close()
+            assert waiting.result(10) in (errno.ENOTCONN, errno.ECONNABORTED)
+        late = [thread for thread in threading.enumerate() if thread.name == "control"]
+        with descriptor_of(other, fuse):
+            plans.gate.set()
+            for thread in late:
+                thread.join(10)
+    assert other.read_bytes() == b"", "no late answer is written to another file"
