@@ -36,10 +36,12 @@ _HELD_BACK: Final = 4
 """At most this part of the budget (a quarter) is held back for readers that are apart, and no more
 than the order can spare.
 """
-_BEHIND_BYTES: Final = 4 * PROBE_BYTES
+_STRETCHES_BEHIND: Final = 4
 """A single reader has read so much that is not dropped yet: two stretches to the low progress, two
 more between it and the drop.
 """
+_BEHIND_BYTES: Final = _STRETCHES_BEHIND * PROBE_BYTES
+"""The longest that so many are."""
 _DROPPED_AT_ONCE: Final = 512 << 10
 """Bytes: enough for one request to the filler, little beside a chunk."""
 _DROPPED_PART: Final = 16
@@ -87,6 +89,8 @@ class PlannedPages:
         self._drops = 0
         """Drops under way."""
         self._at = ReaderProgress()
+        self._behind_bytes = 0
+        """What a single reader has read of this order and is not dropped yet, at most."""
         self._held_back = self._reserved = 0
         self._keeps = True
         self.is_closed = False
@@ -108,6 +112,7 @@ class PlannedPages:
         self._position_of[order] = np.arange(len(order), dtype=np.uint32)
         columns = self._snapshot.columns
         self._probes.begin(order, columns.length[order], columns.chunk[order])
+        self._behind_bytes = _BEHIND_BYTES if keeps else self._most_bytes_behind()
         for chunk in in_drop:
             self._probes.pause(chunk)
         self._dropped = self._dropped_bytes = self._filled_bytes = 0
@@ -190,9 +195,17 @@ class PlannedPages:
         own, at = self._bytes, self._at
         read, dropped = own.upto(at.foremost), own.upto(self._dropped)
         apart = at.apart * own.total // len(own.before)
-        to_come = min(self._reserved, _BEHIND_BYTES + 2 * min(self._held_back, apart))
+        to_come = min(self._reserved, self._behind_bytes + 2 * min(self._held_back, apart))
         to_come = min(to_come, own.total - dropped) - (read - dropped)
         return own.left_out + read - (0 if self._keeps else dropped) + max(0, to_come)
+
+    def _most_bytes_behind(self) -> int:
+        """Small files make short stretches: a probe comes after 64 of them. One stretch is for the time that a drop takes."""
+        at = self._bytes.before[np.concatenate([[0], self._probes.positions + 1])]
+        stretches = _STRETCHES_BEHIND + 1
+        if len(at) <= stretches:
+            return self._bytes.total
+        return min(_BEHIND_BYTES, int((at[stretches:] - at[:-stretches]).max()))
 
     def _all_fit(self, uses: ChunkUses) -> bool:
         needed = int(uses.payload_bytes.sum())
