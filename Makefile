@@ -3,6 +3,8 @@
 PYTHON_IN_VENV = .venv/bin/python
 # Many tests wait for servers and mounts, so three at a time pay even on two cores.
 PYTEST_ARGS ?= -n 3
+# Without compiled modules each of a test's processes would compile the packages again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup torch check format test test-ceph soak fuzz simulate simulate-proof faults faults-proof demo bench clean

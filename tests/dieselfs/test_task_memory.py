@@ -18,6 +18,7 @@ from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import PeerSettings, StaticPeers
 from tests.dieselfs.test_client_memory import Packed
+from tests.mount.mounting import is_alive
 from tests.services.redis_processes import free_port
 
 SECRET = "a secret that is long enough"
@@ -39,7 +40,7 @@ def memories() -> Iterator[list[Path]]:
         for task in folder.glob("*/*"):
             if (leader := ask(task).leader_pid) is not None:
                 os.kill(leader, signal.SIGTERM)  # rather than wait for it to linger
-        wait_for(lambda folder=folder: not list(folder.glob("*/*/socket")), "end of a master")
+                wait_for(lambda leader=leader: not is_alive(leader), "end of a master")
         shutil.rmtree(folder)
 
 

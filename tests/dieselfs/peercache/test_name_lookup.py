@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,8 +35,13 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     before = threading.active_count()
     yield asked
     end.set()
+    wait_for(lambda: threading.active_count() <= before)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """A thread has been started, and may begin later."""
     until = time.monotonic() + SOON_S
-    while threading.active_count() > before:
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -68,6 +73,7 @@ def test_who_connects_does_not_wait_for_a_resolver_that_hangs(hanging: list[str]
 def test_a_forked_child_looks_up_by_itself(hanging: list[str]) -> None:
     with pytest.raises(TimeoutError):
         addresses_of("hangs.example", 0.01)
+    wait_for(lambda: len(hanging) == 1)
     child = os.fork()
     if not child:
         status = 1
@@ -75,7 +81,8 @@ def test_a_forked_child_looks_up_by_itself(hanging: list[str]) -> None:
             addresses_of("localhost", SOON_S)
             with pytest.raises(TimeoutError):
                 addresses_of("hangs.example", 0.01)
-            status = 0 if len(hanging) == 2 else 2
+            wait_for(lambda: len(hanging) == 2)
+            status = 0
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
