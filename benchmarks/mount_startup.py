@@ -43,6 +43,8 @@ def _first_read(named: NamedDataset, kind: MountKind) -> float:
 
 def _without_image(named: NamedDataset) -> float:
     assert named.snapshot is not None
-    for image in named.snapshot.parent.glob("*.erofs"):
+    images = list(named.data.folder.rglob("*.erofs"))
+    assert images, "the mount before has built one"
+    for image in images:
         image.unlink()
     return _first_read(named, EROFS)
