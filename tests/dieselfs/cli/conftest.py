@@ -13,6 +13,7 @@ import pytest
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run_dlcmd
 from dieselfs.client import Client
+from dieselfs.fuse.background import default_log_file
 
 FILES = {
     "readme.txt": b"hello\n",
@@ -91,6 +92,7 @@ def mountpoint(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     subprocess.run(["umount", "-l", folder], check=False, stderr=subprocess.DEVNULL)
+    default_log_file(folder).unlink(missing_ok=True)  # another run may have the same folder
 
 
 @pytest.fixture
