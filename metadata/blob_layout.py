@@ -1,10 +1,13 @@
-"""The place of every file in the blobs: sparse virtual files that hold a dataset's content at block boundaries.
+"""The place of every file in the blobs: sparse virtual files that hold a dataset's content at block
+boundaries.
 
-A kernel image (kernel_image.py) names no chunks and holds no content: it says at which block of which extra device a file
-starts. The devices are the blobs. Files lie in them in inode order, which is chunk order, so the files of a chunk are one range of a
-blob. A block address has 32 bits: after 16 TiB the next file starts another device, and no file straddles two.
+A kernel image (kernel_image.py) names no chunks and holds no content: it says at which block of
+which extra device a file starts. The devices are the blobs. Files lie in them in inode order, which
+is chunk order, so the files of a chunk are one range of a blob. A block address has 32 bits: after
+16 TiB the next file starts another device, and no file straddles two.
 
-Positions count blocks in one space in which device d begins at d × `device_blocks`; division yields the device.
+Positions count blocks in one space in which device d begins at d × `device_blocks`; division yields
+the device.
 """
 
 from __future__ import annotations
@@ -25,12 +28,18 @@ DEVICE_BLOCKS: Final = (1 << 32) - 1
 
 
 class BlobLayout:
-    """Where files lie in blobs, and which file lies at an offset. Immutable: any thread may use it."""
+    """Where files lie in blobs, and which file lies at an offset.
+
+    Immutable: any thread may use it.
+    """
 
     def __init__(
         self, lengths: npt.NDArray[np.unsignedinteger], device_blocks: int = DEVICE_BLOCKS
     ) -> None:
-        """Lay out files of `lengths` bytes, by inode; about 12 ns a file. `KernelImageTooLarge` if they do not fit."""
+        """Lay out files of `lengths` bytes, by inode; about 12 ns a file.
+
+        `KernelImageTooLarge` if they do not fit.
+        """
         lengths = lengths.astype(np.uint64, copy=False)
         partial = (lengths & np.uint64(BLOCK_BYTES - 1)) != 0
         blocks = (lengths >> np.uint64(BLOCK_BITS)) + partial
@@ -48,11 +57,16 @@ class BlobLayout:
 
     @classmethod
     def of(cls, snapshot: Snapshot, device_blocks: int = DEVICE_BLOCKS) -> Self:
-        """The layout of a snapshot's files. `KernelImageTooLarge` if a file or the dataset exceeds the devices."""
+        """The layout of a snapshot's files.
+
+        `KernelImageTooLarge` if a file or the dataset exceeds the devices.
+        """
         return cls(snapshot.columns.length, device_blocks)
 
     def _split(self) -> tuple[list[int], list[int]]:
-        """Move files that would straddle a device's end to the next one: (first file and F, end in blocks) of the devices."""
+        """Move files that would straddle a device's end to the next one: (first file and F, end in
+        blocks) of the devices.
+        """
         first = self.first_block
         packed_ends = first[1:].copy() if first[-1] > self.device_blocks else first[1:]
         starts, ends = [0], []
@@ -107,9 +121,12 @@ class BlobLayout:
         return self._position[inode]
 
     def file_at(self, device: int, byte_offset: int) -> int:
-        """The inode of the file whose blocks contain the offset; `IndexError` outside of all files. 1.5 µs.
+        """The inode of the file whose blocks contain the offset; `IndexError` outside of all files.
 
-        The offset may lie past the file's length, in its last block: what the kernel reads there is zeros.
+        1.5 µs.
+
+        The offset may lie past the file's length, in its last block: what the kernel reads there is
+        zeros.
         """
         block = byte_offset >> BLOCK_BITS
         if not 0 <= device < len(self._device_end) or not 0 <= block < self._device_end[device]:
@@ -118,7 +135,9 @@ class BlobLayout:
         return bisect_right(self._position, device * self.device_blocks + block) - 1
 
     def range_of_files(self, first_inode: int, end_inode: int) -> list[tuple[int, int, int]]:
-        """(device, start, end) in bytes of the blobs that files [first, end) fill: one range a device, none without content."""
+        """(device, start, end) in bytes of the blobs that files [first, end) fill: one range a
+        device, none without content.
+        """
         ranges = []
         bounds = self._device_first_file
         first, end = max(0, first_inode), min(end_inode, self.file_count)

@@ -1,7 +1,8 @@
-"""Constants and record layouts of EROFS, the kernel's read-only file system, as far as metadata images use it.
+"""Constants and record layouts of EROFS, the kernel's read-only file system, as far as metadata
+images use it.
 
-The source is Linux `fs/erofs/erofs_fs.h`; docs/kernel-image.md describes every field used. All numbers are little-endian. The
-writer and the reader share this module and nothing else.
+The source is Linux `fs/erofs/erofs_fs.h`; docs/kernel-image.md describes every field used. All
+numbers are little-endian. The writer and the reader share this module and nothing else.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ INCOMPAT_CHUNKED_FILE: Final = 0x4
 INCOMPAT_DEVICE_TABLE: Final = 0x8
 
 SUPERBLOCK: Final = struct.Struct("<IIIBBHQQIIII16s16sIHHHBBIQ24x")
-"""Magic, checksum, compatible features, block bits, extension slots, root nid, inode count, build time in s and ns, blocks,
-first metadata block, first xattr block, UUID, volume name, incompatible features, compression, extra devices, first slot of the
-device table, directory block bits, xattr prefixes: count and start, packed nid."""
+"""Magic, checksum, compatible features, block bits, extension slots, root nid, inode count, build
+time in s and ns, blocks, first metadata block, first xattr block, UUID, volume name, incompatible
+features, compression, extra devices, first slot of the device table, directory block bits, xattr
+prefixes: count and start, packed nid.
+"""
 CHECKSUM_AT: Final = 4
 """Byte offset of the checksum in the superblock."""
 DEVICE: Final = struct.Struct("<64sII56x")
@@ -38,7 +41,10 @@ FLAT_INLINE: Final = 2
 """The last block's bytes lie behind the inode and cross no block."""
 CHUNK_BASED: Final = 4
 EXTENDED: Final = 1
-"""Bit of an inode's format: the 64-byte form. The layout of its data (above) starts at the next bit."""
+"""Bit of an inode's format: the 64-byte form.
+
+The layout of its data (above) starts at the next bit.
+"""
 LAYOUT_SHIFT: Final = 1
 CHUNK_BITS_MASK: Final = 0x1F
 """Of a chunk format: log2 of a chunk's blocks."""

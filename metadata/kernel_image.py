@@ -1,10 +1,13 @@
-"""The kernel image: a snapshot's names, attributes and blob addresses as a file system that Linux reads by itself (EROFS).
+"""The kernel image: a snapshot's names, attributes and blob addresses as a file system that Linux
+reads by itself (EROFS).
 
-The image holds no content. Every file says at which block of which extra device it starts (blob_layout.py); whoever mounts
-the image provides those devices. So the kernel answers every question about names and attributes without a request to a
-daemon, and asks for content only. The format, byte by byte, is in docs/kernel-image.md.
+The image holds no content. Every file says at which block of which extra device it starts
+(blob_layout.py); whoever mounts the image provides those devices. So the kernel answers every
+question about names and attributes without a request to a daemon, and asks for content only. The
+format, byte by byte, is in docs/kernel-image.md.
 
-The bytes are a function of the snapshot, the owner and `WRITER_VERSION`: no clock, no random number.
+The bytes are a function of the snapshot, the owner and `WRITER_VERSION`: no clock, no random
+number.
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ from metadata.kernel_image_inodes import (
 from metadata.snapshot import Snapshot
 
 WRITER_VERSION: Final = 1
-"""Changes with the bytes that the writer makes of the same snapshot; golden bytes: tests/golden/kernel-image-v1.erofs."""
+"""Changes with the bytes that the writer makes of the same snapshot; golden bytes:
+tests/golden/kernel-image-v1.erofs.
+"""
 CONTROL_NAME: Final = b".dieselfs"
 """The control directory's name in the root: an empty directory to mount something on."""
 _DEVICES_AT: Final = 1152
@@ -65,10 +70,12 @@ def write_kernel_image(
     layout: BlobLayout | None = None,
     control_name: bytes = CONTROL_NAME,
 ) -> int:
-    """Write the image of a verified snapshot from front to back; the number of bytes written. About 0.5 µs a file.
+    """Write the image of a verified snapshot from front to back; the number of bytes written.
 
-    `layout`: `BlobLayout.of(snapshot)` if the caller has it already. Raises `KernelImageTooLarge`, `OSError` from `out`, and
-    `ValueError` for a control name that is no name.
+    About 0.5 µs a file.
+
+    `layout`: `BlobLayout.of(snapshot)` if the caller has it already. Raises `KernelImageTooLarge`,
+    `OSError` from `out`, and `ValueError` for a control name that is no name.
     """
     _check_name(control_name)
     size = 0
@@ -168,7 +175,9 @@ def _first_blocks(
 
 
 def _crc32c(data: bytes | bytearray) -> int:
-    """The checksum of the superblock's block: Castagnoli's polynomial, begun with all ones and not inverted at the end. 3 KiB: 1 ms."""
+    """The checksum of the superblock's block: Castagnoli's polynomial, begun with all ones and not
+    inverted at the end. 3 KiB: 1 ms.
+    """
     value = 0xFFFFFFFF
     for byte in data:
         value ^= byte

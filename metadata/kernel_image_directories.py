@@ -1,9 +1,12 @@
-"""The directories of a kernel image: every directory's entries in the order of their names' bytes, packed into blocks.
+"""The directories of a kernel image: every directory's entries in the order of their names' bytes,
+packed into blocks.
 
-A snapshot lists a directory's sub-directories and files apart, each sorted; EROFS wants one sorted list with `.` and `..` in it. All
-lists are merged at once with numpy, in columns of one row an entry, so that a million directories of one file cost as much as one
-directory of a million files. Only a directory that holds both files and directories takes a step in Python for each
-sub-directory. Directories are numbered as in the snapshot; one more, the last, is the empty control directory.
+A snapshot lists a directory's sub-directories and files apart, each sorted; EROFS wants one sorted
+list with `.` and `..` in it. All lists are merged at once with numpy, in columns of one row an
+entry, so that a million directories of one file cost as much as one directory of a million files.
+Only a directory that holds both files and directories takes a step in Python for each
+sub-directory. Directories are numbered as in the snapshot; one more, the last, is the empty control
+directory.
 """
 
 from __future__ import annotations
@@ -23,12 +26,16 @@ from metadata.snapshot_format import Columns
 
 _DOT: Final = ord(".")
 _BLOCKS_AT_ONCE: Final = 512
-"""Blocks that are made in one step: 2 MiB, so that the index arrays of their bytes (20 MiB) stay small."""
+"""Blocks that are made in one step: 2 MiB, so that the index arrays of their bytes (20 MiB) stay
+small.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The names of all directories without `.` and `..`: directory by directory, each ascending by bytes."""
+    """The names of all directories without `.` and `..`: directory by directory, each ascending by
+    bytes.
+    """
 
     first: Ints
     """Row of each directory's first child, then the number of rows."""
@@ -41,7 +48,9 @@ class Children:
 
 
 class NameBytes:
-    """The bytes of all names by one index: the snapshot file, and after it the names that it lacks (`..`, the control name)."""
+    """The bytes of all names by one index: the snapshot file, and after it the names that it lacks
+    (`..`, the control name).
+    """
 
     def __init__(self, columns: Columns, control_name: bytes) -> None:
         self._file = columns.file
@@ -60,7 +69,9 @@ class NameBytes:
 
 @dataclass(slots=True)
 class _Listing:
-    """Sub-directories and files of all directories, apart; the control directory has replaced its namesake in the root."""
+    """Sub-directories and files of all directories, apart; the control directory has replaced its
+    namesake in the root.
+    """
 
     directories: Ints
     directory_count: Ints
@@ -69,7 +80,9 @@ class _Listing:
 
 
 def merge_children(columns: Columns, control_name: bytes) -> Children:
-    """List all directories of a snapshot, the control directory in the root included; about 30 ns a file."""
+    """List all directories of a snapshot, the control directory in the root included; about 30 ns a
+    file.
+    """
     names = _DirectoryNames(columns, control_name)
     listing = _with_control(columns, names, control_name)
     children_count = listing.directory_count + listing.file_count
@@ -135,7 +148,8 @@ def _with_control(columns: Columns, names: _DirectoryNames, control_name: bytes)
 
 
 def _file_names(columns: Columns, ranks: Ints, control_name: bytes) -> list[bytes]:
-    """The names of a directory's files at `ranks`: a range, or one that lacks the hidden namesake of the control directory.
+    """The names of a directory's files at `ranks`: a range, or one that lacks the hidden namesake
+    of the control directory.
 
     They lie one after the other in the heap, each ended by NUL.
     """
@@ -175,7 +189,9 @@ class Packing:
     first: Ints
     """Row of each directory's first entry, then the number of entries."""
     starts: Ints
-    """Bytes of entries and names before each entry, over all directories, without the slack of blocks; one row more."""
+    """Bytes of entries and names before each entry, over all directories, without the slack of
+    blocks; one row more.
+    """
     block_first: Ints
     """The first entry of each block, then the number of entries."""
     first_block: Ints
@@ -195,7 +211,9 @@ class Entries:
 
 
 class Dots:
-    """The rows of `.` and `..` among the entries: names may sort before either, such as `-x`, `!` and `.-`."""
+    """The rows of `.` and `..` among the entries: names may sort before either, such as `-x`, `!`
+    and `.-`.
+    """
 
     def __init__(self, names: NameBytes, children: Children) -> None:
         lead, second = names.take(children.name_at), names.take(children.name_at + 1)
@@ -218,7 +236,9 @@ class Dots:
 
 
 def pack_entries(children: Children, dots: Dots) -> Packing:
-    """Fill blocks with as many entries as fit, all directories at once: a step for the k-th block of each."""
+    """Fill blocks with as many entries as fit, all directories at once: a step for the k-th block
+    of each.
+    """
     starts = starts_of(dots.spread(children.name_bytes, 1, 2) + DIRENT.itemsize)
     active = np.arange(len(dots.first) - 1)
     begin, end = dots.first[:-1], dots.first[1:]

@@ -1,8 +1,10 @@
-"""Kernel images beside their snapshots: built once, found again by name, checked by hash, removed after their snapshot.
+"""Kernel images beside their snapshots: built once, found again by name, checked by hash, removed
+after their snapshot.
 
-A name says everything that an image depends on: the snapshot, the owner, the writer's version, and the hash of the file itself.
-A file whose content does not have that hash is built again. So a crash, a full disk or a damaged block costs a build, never a
-wrong name in a mount. The hash finds accidents, not intent: the folder must be its owner's alone, as for snapshots.
+A name says everything that an image depends on: the snapshot, the owner, the writer's version, and
+the hash of the file itself. A file whose content does not have that hash is built again. So a
+crash, a full disk or a damaged block costs a build, never a wrong name in a mount. The hash finds
+accidents, not intent: the folder must be its owner's alone, as for snapshots.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def kernel_image(
 
 
 def remove_with_images(snapshot: Path) -> None:
-    """Delete a local snapshot file and the images beside it that were built from it. A mount goes on with what it has open."""
+    """Delete a local snapshot file and the images beside it that were built from it.
+
+    A mount goes on with what it has open.
+    """
     snapshot.unlink(missing_ok=True)
     stem = snapshot.name.removesuffix(SUFFIX)
     for path in snapshot.parent.glob(f"{stem}-u*{IMAGE_SUFFIX}"):
@@ -149,9 +154,11 @@ def _build(
 
 
 def _remove_orphans(folder: Path, dataset: str, current: str) -> None:
-    """Remove images of the dataset whose snapshots have gone; a mount goes on with an image that has no name any more.
+    """Remove images of the dataset whose snapshots have gone; a mount goes on with an image that
+    has no name any more.
 
-    `current` is the id of a snapshot that may lie elsewhere. Failure is not an error: the next build tries again.
+    `current` is the id of a snapshot that may lie elsewhere. Failure is not an error: the next
+    build tries again.
     """
     with suppress(OSError):
         for path in list(folder.iterdir()):

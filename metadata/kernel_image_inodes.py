@@ -1,9 +1,10 @@
 """The inodes of a kernel image: their numbers (nids), and their records from a snapshot's columns.
 
-Directories come first, by number as in the snapshot, with the control directory after them. A directory whose entries fit behind
-its inode, in the same block, has them there; otherwise a million small directories would take 4 GiB. Files follow, 96 bytes each, by
-rank, which is the order of listings: a file's nid is a linear function of its rank. The kernel shows nids as inode
-numbers; 0 and 1 stay unused, since 0 means "no file" to some programs.
+Directories come first, by number as in the snapshot, with the control directory after them. A
+directory whose entries fit behind its inode, in the same block, has them there; otherwise a million
+small directories would take 4 GiB. Files follow, 96 bytes each, by rank, which is the order of
+listings: a file's nid is a linear function of its rank. The kernel shows nids as inode numbers; 0
+and 1 stay unused, since 0 means "no file" to some programs.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class InodeNumbers:
     """The nids of an image, which say where its inodes lie."""
 
     def __init__(self, directory_sizes: Ints, files: int) -> None:
-        """`directory_sizes`: bytes of entries of all directories, the control directory included. 0.2 µs a directory."""
+        """`directory_sizes`: bytes of entries of all directories, the control directory included.
+
+        0.2 µs a directory.
+        """
         self.files = files
         self.inline = directory_sizes <= BLOCK_BYTES - INODE.itemsize
         """Whether a directory's entries lie behind its inode."""
@@ -104,7 +108,10 @@ class InodeNumbers:
 
 
 def _place_records(slots: Ints) -> tuple[Ints, int]:
-    """The first slot of each record, none of which crosses a block, and the slot after the last. One step a block."""
+    """The first slot of each record, none of which crosses a block, and the slot after the last.
+
+    One step a block.
+    """
     before = starts_of(slots)
     placed = np.empty(len(slots), np.int64)
     slot, record = _FIRST_NID, 0
@@ -127,7 +134,8 @@ def directory_records(
 ) -> Iterator[memoryview]:
     """The bytes of the table up to the first file, in order, some at once.
 
-    `blocks_of_directories`: the entry blocks, 4096 bytes each, of inline directories with the given numbers.
+    `blocks_of_directories`: the entry blocks, 4096 bytes each, of inline directories with the given
+    numbers.
     """
     ends = np.append(numbers.directory_nids[1:], numbers.files_at // SLOT_BYTES)
     start = 0
@@ -166,7 +174,10 @@ def directory_inodes(
     sizes: Ints,
     nlink: Ints,
 ) -> npt.NDArray[np.void]:
-    """The inodes of all directories by number. `first_block`: in the image, of those that are not inline."""
+    """The inodes of all directories by number.
+
+    `first_block`: in the image, of those that are not inline.
+    """
     table = np.zeros(len(sizes), INODE)
     _fill(table, owner, 0)
     layout = np.where(numbers.inline, FLAT_INLINE, FLAT_PLAIN)

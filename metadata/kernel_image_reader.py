@@ -1,7 +1,9 @@
-"""A reader of kernel images that is independent of the writer: it walks the tree as the kernel does and checks each rule.
+"""A reader of kernel images that is independent of the writer: it walks the tree as the kernel does
+and checks each rule.
 
-It is for tests and for checking a file that is doubted; a mount never uses it. Any byte string either yields entries or raises
-`KernelImageRefused`: every offset is bounds-checked, every inode is visited once, so damage neither crashes nor loops.
+It is for tests and for checking a file that is doubted; a mount never uses it. Any byte string
+either yields entries or raises `KernelImageRefused`: every offset is bounds-checked, every inode is
+visited once, so damage neither crashes nor loops.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ImageEntry:
     gid: int
     nlink: int
     device: int
-    """Index of the blob that holds a file: 0 for device id 1. -1 without content and for a directory."""
+    """Index of the blob that holds a file: 0 for device id 1. -1 without content and for a
+    directory.
+    """
     blob_offset: int
     """Byte of the blob at which the file starts; -1 where `device` is."""
     nid: int
@@ -69,7 +73,10 @@ class _Dirent:
 
 
 class KernelImageReader:
-    """An image in memory. Opening checks the superblock and the device table, `entries` all else."""
+    """An image in memory.
+
+    Opening checks the superblock and the device table, `entries` all else.
+    """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
         """Raises `KernelImageRefused` with the reason."""
@@ -100,7 +107,8 @@ class KernelImageReader:
             return cls(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
     def entries(self) -> Iterator[ImageEntry]:
-        """Everything from the root down, a directory before its children, names ascending; 20 µs each.
+        """Everything from the root down, a directory before its children, names ascending; 20 µs
+        each.
 
         Raises `KernelImageRefused` at the first rule that is broken.
         """
@@ -170,7 +178,9 @@ class KernelImageReader:
         )  # fmt: skip
 
     def _place(self, inode: _Inode) -> tuple[int, int]:
-        """The device and byte at which a file starts; its chunks must follow each other within the device."""
+        """The device and byte at which a file starts; its chunks must follow each other within the
+        device.
+        """
         chunk_bytes = _BLOCK << (inode.start & erofs.CHUNK_BITS_MASK)
         self._require(
             inode.layout == erofs.CHUNK_BASED
@@ -234,7 +244,9 @@ class KernelImageReader:
         return self._bytes(directory.start * _BLOCK, whole) + self._bytes(directory.end, tail)
 
     def _block(self, nid: int, block: bytes) -> list[_Dirent]:
-        """The entries of one block: records, then names, each up to the next one's start, the last up to a NUL."""
+        """The entries of one block: records, then names, each up to the next one's start, the last
+        up to a NUL.
+        """
         size = erofs.DIRENT.itemsize
         self._require(len(block) > size, f"directory {nid} has a block without entries")
         names_at = int(np.frombuffer(block[:size], erofs.DIRENT)["name_at"][0])
@@ -258,7 +270,9 @@ class KernelImageReader:
         return found
 
     def _check_type(self, dirent: _Dirent, child: _Inode) -> None:
-        """The type of an entry is its inode's; a FIFO stands for the control directory, which is empty."""
+        """The type of an entry is its inode's; a FIFO stands for the control directory, which is
+        empty.
+        """
         if dirent.type == erofs.TYPE_FIFO:
             good = stat.S_ISDIR(child.mode) and child.nlink == 2
         elif dirent.type == erofs.TYPE_DIRECTORY:

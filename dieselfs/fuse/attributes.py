@@ -13,7 +13,10 @@ BLOCK_BYTES: Final = 4096
 DIRECTORY_BYTES: Final = 4096
 MAX_NAME_BYTES: Final = 255
 UNSUPPORTED_NAMESPACES: Final = (b"system.", b"security.")
-"""Of extended attributes. After ENOTSUP `ls -l` asks no more; ENODATA made it ask for each of 64,000 files."""
+"""Of extended attributes.
+
+After ENOTSUP `ls -l` asks no more; ENODATA made it ask for each of 64,000 files.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,8 @@ def start_in_background(
     """Run `command`, which mounts at `mountpoint` in the foreground; the daemon's process id.
 
     It gets a session of its own and writes to `log_file`. Raises `MountError` with what the daemon
-    said last if it ends, or with a time-out if it does not answer within `timeout_s`; then it is ended.
+    said last if it ends, or with a time-out if it does not answer within `timeout_s`; then it is
+    ended.
     """
     with _listening() as (receiver, address), _opened_log(log_file) as log_output:
         said_before = log_output.tell()

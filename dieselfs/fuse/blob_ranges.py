@@ -1,4 +1,5 @@
-"""The bytes of the blob in terms of the dataset's files: pure arithmetic on a snapshot's columns and the blob's layout.
+"""The bytes of the blob in terms of the dataset's files: pure arithmetic on a snapshot's columns
+and the blob's layout.
 
 A *run* is a stretch of the blob that is one stretch of a chunk's payload too: files that fill their
 blocks and follow each other in the chunk, or a single file. Cached chunks are answered run by run:
@@ -23,7 +24,10 @@ _MAX_PADDING = bytes(1 << 20)
 
 
 class BlobRanges:
-    """Which bytes lie where in the blob of one snapshot. Immutable: any thread may use it. 20 ns a file to build."""
+    """Which bytes lie where in the blob of one snapshot.
+
+    Immutable: any thread may use it. 20 ns a file to build.
+    """
 
     def __init__(self, snapshot: Snapshot, layout: BlobLayout) -> None:
         self._snapshot, self.layout = snapshot, layout
@@ -93,7 +97,9 @@ class BlobRanges:
 def _begins_run(
     snapshot: Snapshot, layout: BlobLayout, filled: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Only files that end with their block can have a neighbour in their run: the others cost nothing."""
+    """Only files that end with their block can have a neighbour in their run: the others cost
+    nothing.
+    """
     columns = snapshot.columns
     begins = np.ones(len(filled), np.bool_)
     is_aligned = columns.length[filled[:-1]] % BLOCK_BYTES == 0

@@ -1,4 +1,5 @@
-"""The FUSE side of a mount with EROFS in front: a directory with one sparse file a device, the *blob*, whose READs are the mount's misses.
+"""The FUSE side of a mount with EROFS in front: a directory with one sparse file a device, the
+*blob*, whose READs are the mount's misses.
 
 Names, attributes and cached pages never come here. EROFS fills a short answer with zeros, so an
 answer has all the bytes that were asked for, or is an error.
@@ -56,7 +57,8 @@ class BlobServer:
         on_end: Callable[[], None] = lambda: None,
         is_resumed: bool = False,
     ) -> None:
-        """`note_read` is told of each READ that was answered: its first file and the thread that made it; `on_end`, once, that EROFS is gone.
+        """`note_read` is told of each READ that was answered: its first file and the thread that
+        made it; `on_end`, once, that EROFS is gone.
 
         `is_resumed`: another process has served this connection before, and EROFS is mounted.
         """
@@ -128,7 +130,9 @@ class BlobServer:
         return self._reader.answer(wanted, reply, f"blob{device}@{start}")
 
     def note_end(self) -> None:
-        """EROFS is gone; a RELEASE says so, which another server of this connection may have received."""
+        """EROFS is gone; a RELEASE says so, which another server of this connection may have
+        received.
+        """
         with self._end_lock:
             ends, self._is_mounted = self._is_mounted, False
         if ends:

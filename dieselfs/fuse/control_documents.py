@@ -67,7 +67,8 @@ def dataset_document(
 ) -> bytes:
     """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when.
 
-    `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is that of the process that serves now.
+    `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is
+    that of the process that serves now.
     """
     return encoded(
         {
@@ -101,8 +102,9 @@ def statistics_document(
 ) -> bytes:
     """`stats.json`: counters since this server of the mount began.
 
-    `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of the store behind it, of the task's
-    peer cache, of the SSD tier and of the cache nodes, if there are these.
+    `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of
+    the store behind it, of the task's peer cache, of the SSD tier and of the cache nodes, if there
+    are these.
     """
     return encoded(
         {

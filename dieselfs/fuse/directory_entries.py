@@ -1,4 +1,5 @@
-"""Entries of a snapshot's directory in the kernel's format, READDIRPLUS or READDIR, encoded together with numpy.
+"""Entries of a snapshot's directory in the kernel's format, READDIRPLUS or READDIR, encoded
+together with numpy.
 
 An entry is a head (attributes and the length of the name) and the name, padded to 8 bytes. Heads
 are columns of one structured array; entries whose names have the same padded length are laid out
@@ -38,7 +39,9 @@ _HEAD: Final = np.dtype(
         *(("entry_ino", "u8"), ("off", "u8"), ("namelen", "u4"), ("type", "u4")),
     ]
 )
-"""`struct fuse_direntplus` without the name: `fuse_entry_out` (40 and 88 bytes) and `fuse_dirent` (24)."""
+"""`struct fuse_direntplus` without the name: `fuse_entry_out` (40 and 88 bytes) and `fuse_dirent`
+(24).
+"""
 _HEAD_WORDS: Final = _HEAD.itemsize // _WORD
 _PLAIN_WORDS: Final = 3
 """READDIR has the last 24 bytes of a head alone."""
@@ -142,7 +145,9 @@ def _fill_files(snapshot: Snapshot, number: int, first: int, heads: Heads) -> Na
 def _require_files_agree(
     snapshot: Snapshot, number: int, inodes: Numbers, start: Numbers, stop: Numbers
 ) -> None:
-    """Names of a directory's files lie one after the other, each ended by NUL (see `Snapshot.children`)."""
+    """Names of a directory's files lie one after the other, each ended by NUL (see
+    `Snapshot.children`).
+    """
     columns = snapshot.columns
     region = columns.names[int(start[0]) : int(stop[-1])]
     if (
@@ -210,7 +215,10 @@ def _lay_out(
 
 
 def _padded(file: npt.NDArray[np.uint8], names: Names, which: Numbers, words: int) -> Words:
-    """Names of one padded length, a row each. A read beyond a name's end stays in the file's tail."""
+    """Names of one padded length, a row each.
+
+    A read beyond a name's end stays in the file's tail.
+    """
     rows = sliding_window_view(file, words * _WORD)[names.at[which]]
     last = rows[:, -_WORD:]
     last[np.arange(_WORD) >= names.length[which][:, None] - (words - 1) * _WORD] = 0

@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class RequestRefused(OSError):
-    """The answer to a request is this errno: expected, so not logged. Any other `OSError` is a bug or a fault."""
+    """The answer to a request is this errno: expected, so not logged.
+
+    Any other `OSError` is a bug or a fault.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number, os.strerror(number))
@@ -33,7 +36,10 @@ _TABLE: Final = (
 
 
 def logged_errno(kind: str, subject: object, error: Exception) -> int:
-    """The errno that answers a failed request. The log gets one line; a bug of ours is EIO with a traceback."""
+    """The errno that answers a failed request.
+
+    The log gets one line; a bug of ours is EIO with a traceback.
+    """
     if isinstance(error, RequestRefused):
         return error.number
     number = next((number for types, number in _TABLE if isinstance(error, types)), None)

@@ -55,7 +55,9 @@ class FileRange(NamedTuple):
 
 
 Wanted: TypeAlias = FileRange | bytes | memoryview
-"""A range to read, or bytes that are known already, such as the zeros between two files of the blob."""
+"""A range to read, or bytes that are known already, such as the zeros between two files of the
+blob.
+"""
 Reply: TypeAlias = Callable[[Sequence[Part] | int], object]
 """Sends a late answer: parts, or an errno."""
 
@@ -78,7 +80,10 @@ class ReaderStatistics:
 
 
 class FileReader:
-    """Thread-safe. `pending` stays the caller's, and serves this reader alone: its waits are this reader's."""
+    """Thread-safe.
+
+    `pending` stays the caller's, and serves this reader alone: its waits are this reader's.
+    """
 
     def __init__(self, source: CachedSource, pending: PendingReads) -> None:
         self._source, self._pending = source, pending
@@ -93,7 +98,8 @@ class FileReader:
         return ReaderStatistics(*counts, self._past_end, self._refused)
 
     def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
-        """Answer one READ: all its parts if they are in memory, else `PENDING`, and `reply` is called later.
+        """Answer one READ: all its parts if they are in memory, else `PENDING`, and `reply` is
+        called later.
 
         Never blocks and never raises: an error becomes an errno, and a line about `subject` in the
         log.
@@ -107,7 +113,10 @@ class FileReader:
     def answer_file(
         self, file: FileExtent, start: int, size: int, reply: Reply, subject: object = "-"
     ) -> Answer:
-        """Answer a READ of one file: bytes [start, start + size), as far as the file reaches. See `answer`."""
+        """Answer a READ of one file: bytes [start, start + size), as far as the file reaches.
+
+        See `answer`.
+        """
         length = min(size, file.length - start)
         if length <= 0:
             with self._lock:
@@ -146,7 +155,10 @@ class FileReader:
             self._refused += 1
 
     def peek_all(self, wanted: Sequence[Wanted]) -> list[Part] | None:
-        """All parts of an answer if they are in memory, else None, and nothing is counted. Never blocks. Raises `ChunkStoreError`."""
+        """All parts of an answer if they are in memory, else None, and nothing is counted.
+
+        Never blocks. Raises `ChunkStoreError`.
+        """
         parts: list[Part] = []
         total = 0
         for item in wanted:

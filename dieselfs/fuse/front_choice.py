@@ -27,9 +27,14 @@ WantedCache: TypeAlias = Literal["auto", "buffered", "direct"]
 _FILE_SINCE: Final = "Linux 6.18.21"
 """See `mounts_files`. Images that are plain files can be mounted since 6.12."""
 LOOP_SINCE: Final = (5, 8, 0)
-"""Loop devices are configured in one step. EROFS takes extra devices since 5.16, and in the 5.14 of RHEL 9: older ones refuse the image."""
+"""Loop devices are configured in one step.
+
+EROFS takes extra devices since 5.16, and in the 5.14 of RHEL 9: older ones refuse the image.
+"""
 DIRECT_FROM_BYTES: Final = MAX_FILLED_FILE_BYTES
-"""Smaller files are filled ahead, and a second copy costs less than a request of their own: 1.4 times the rate at 110 KiB."""
+"""Smaller files are filled ahead, and a second copy costs less than a request of their own: 1.4
+times the rate at 110 KiB.
+"""
 _SYS_ADMIN_BIT = 21
 _MODPROBE_TIMEOUT_S = 10.0
 _ALL_IDS = ["0", "0", "4294967295"]
@@ -206,7 +211,10 @@ def _has_sys_admin() -> bool:
 
 
 def _is_initial_user_namespace() -> bool:
-    """Whether ids are the machine's. Another namespace may map all ids too: mount(2) then refuses."""
+    """Whether ids are the machine's.
+
+    Another namespace may map all ids too: mount(2) then refuses.
+    """
     try:
         return Path("/proc/self/uid_map").read_text().split() == _ALL_IDS
     except OSError:

@@ -1,4 +1,5 @@
-"""An ordinary user's mount: fusermount3, which is setuid root, opens /dev/fuse, mounts, and hands the descriptor back.
+"""An ordinary user's mount: fusermount3, which is setuid root, opens /dev/fuse, mounts, and hands
+the descriptor back.
 
 It sends the descriptor over the socket that `_FUSE_COMMFD` names (SCM_RIGHTS) and ends. It mounts
 with `nosuid,nodev` for anybody but root.
@@ -28,7 +29,8 @@ _HINTS: Final = {
 
 
 def mount(mountpoint: Path, options: Iterable[str]) -> int:
-    """Mount at `mountpoint` and return a new descriptor of /dev/fuse, the caller's to serve and close.
+    """Mount at `mountpoint` and return a new descriptor of /dev/fuse, the caller's to serve and
+    close.
 
     `options` are those of fusermount3, such as `fsname=…`, `subtype=…`, `ro`,
     `default_permissions`. Raises `MountError` with fusermount3's own words.
@@ -47,7 +49,10 @@ def mount(mountpoint: Path, options: Iterable[str]) -> int:
 
 
 def unmount(mountpoint: Path, lazy: bool) -> None:
-    """Unmount what this user has mounted. Raises `OSError` EBUSY if it is in use, else `MountError`."""
+    """Unmount what this user has mounted.
+
+    Raises `OSError` EBUSY if it is in use, else `MountError`.
+    """
     complaint = _run(["-u", *(["-z"] if lazy else []), "--", os.fspath(mountpoint)])
     if "busy" in complaint.lower():
         raise OSError(errno.EBUSY, complaint)
@@ -61,7 +66,9 @@ def _escaped(option: str) -> str:
 
 
 def _run(arguments: Sequence[str], passed: int | None = None) -> str:
-    """Return what the program complains of, "" if it succeeds; a mount may have been made all the same."""
+    """Return what the program complains of, "" if it succeeds; a mount may have been made all the
+    same.
+    """
     passing = {} if passed is None else {_PASSING: str(passed)}
     try:
         done = subprocess.run(

@@ -1,7 +1,8 @@
 """The requests that a server has received and not answered, in memory that outlives it.
 
-Before Linux 6.9 the kernel cannot send them again to the next server. That one answers them with EIO, so that no reader waits for good.
-Each request takes a slot of 8 bytes, about 0.3 µs; a request that finds none is not noted.
+Before Linux 6.9 the kernel cannot send them again to the next server. That one answers them with
+EIO, so that no reader waits for good. Each request takes a slot of 8 bytes, about 0.3 µs; a request
+that finds none is not noted.
 """
 
 from __future__ import annotations

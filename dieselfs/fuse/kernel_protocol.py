@@ -1,4 +1,5 @@
-"""The messages of /dev/fuse, as far as a read-only mount needs them: pure functions between bytes and numbers.
+"""The messages of /dev/fuse, as far as a read-only mount needs them: pure functions between bytes
+and numbers.
 
 The structures are those of the kernel's `include/uapi/linux/fuse.h`, version 7.31 and later (Linux
 5.4). Numbers have the machine's byte order and natural alignment.
@@ -19,7 +20,9 @@ MAX_READ_BYTES: Final = 1 << 20
 REQUEST_BYTES: Final = 1 << 17
 """A buffer for any request that a read-only mount gets; the kernel refuses less than 8 KiB."""
 FOREVER_S: Final = 10 * 365 * 86400
-"""How long the kernel may trust what cannot change: longer than any mount lives, countable in jiffies."""
+"""How long the kernel may trust what cannot change: longer than any mount lives, countable in
+jiffies.
+"""
 
 
 class Opcode(IntEnum):
@@ -99,7 +102,10 @@ CHANGES: Final = frozenset(
         *(Opcode.CREATE, Opcode.FALLOCATE, Opcode.RENAME2, Opcode.COPY_FILE_RANGE, Opcode.TMPFILE),
     ]
 )
-"""Requests that a read-only mount refuses. The kernel refuses most of them itself on a mount that is `ro`."""
+"""Requests that a read-only mount refuses.
+
+The kernel refuses most of them itself on a mount that is `ro`.
+"""
 
 NO_REPLY: Final = frozenset([Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT])
 
@@ -114,7 +120,9 @@ OPEN_OUT: Final = struct.Struct("=QII")
 RELEASE_IN: Final = struct.Struct("=QIIQ")
 """handle, flags, release_flags, lock_owner"""
 ATTRIBUTES: Final = struct.Struct("=6Q10I")
-"""node, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, blksize, flags"""
+"""node, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, blksize,
+flags
+"""
 FORGET_IN: Final = struct.Struct("=Q")
 """lookups"""
 BATCH_FORGET_IN: Final = struct.Struct("=II")
@@ -151,7 +159,9 @@ _INIT_EXT = 1 << 30
 _HAS_RESEND = 1 << 39
 
 _MAX_BACKGROUND: Final = 64
-"""READs ahead under way at a time: enough to fill the page cache from memory, and a store's latency is hidden by chunks."""
+"""READs ahead under way at a time: enough to fill the page cache from memory, and a store's latency
+is hidden by chunks.
+"""
 _FLAGS_ALWAYS: Final = _ASYNC_READ | _ASYNC_DIO | _MAX_PAGES | _PARALLEL_DIROPS | _INIT_EXT
 _FLAGS_OF_TREES: Final = _DO_READDIRPLUS | _NO_OPEN_SUPPORT | _NO_OPENDIR_SUPPORT
 
@@ -170,7 +180,9 @@ class Init:
 
 
 def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
-    """What is agreed, and the reply that says so. `is_tree`: the mount shows many files, not one blob.
+    """What is agreed, and the reply that says so.
+
+    `is_tree`: the mount shows many files, not one blob.
 
     The kernel refuses names longer than this protocol's minor version defines, so no more than 45
     is claimed.

@@ -1,5 +1,6 @@
-"""Plans of readers that take their order from a list of the control directory, or that `--shuffle` announced: written here, since
-such readers don't know that there are plans. Each is followed by that of the next epoch.
+"""Plans of readers that take their order from a list of the control directory, or that `--shuffle`
+announced: written here, since such readers don't know that there are plans. Each is followed by
+that of the next epoch.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ class ListedPlans:
         self._lock = threading.Lock()
 
     def begin(self, order: ShuffledOrder) -> None:
-        """A reader begins this epoch. Nothing happens if that is known. Raises `PlanTooLarge`, `OSError` if the tmpfs is full.
+        """A reader begins this epoch.
 
-        Readers of lists don't say when they have ended: who reads another seed's list, or one for another number of ranks, is a new job, and the
-        plans of the one before end. About 0.5 s for 1.28 million files.
+        Nothing happens if that is known. Raises `PlanTooLarge`, `OSError` if the tmpfs is full.
+
+        Readers of lists don't say when they have ended: who reads another seed's list, or one for
+        another number of ranks, is a new job, and the plans of the one before end. About 0.5 s for
+        1.28 million files.
         """
         with self._lock:
             key = _at_epoch(order, 0)
@@ -67,7 +71,10 @@ class ListedPlans:
             self._follow_next(reader)
 
     def over(self, plans: Sequence[PlanFile]) -> None:
-        """Readers have gone on from these without saying so. Returns at once; what comes next is planned by a thread."""
+        """Readers have gone on from these without saying so.
+
+        Returns at once; what comes next is planned by a thread.
+        """
         over = {plan.id for plan in plans}
         if any(reader.current.id in over for reader in list(self._readers.values())):
             threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()

@@ -1,4 +1,5 @@
-"""A mount without a daemon: the kernel's EROFS over a blob that lies on the SSD (`dieselfs.ssd_blob`).
+"""A mount without a daemon: the kernel's EROFS over a blob that lies on the SSD
+(`dieselfs.ssd_blob`).
 
     image file ──▶ EROFS at the mountpoint ──▶ blob, a local file
                    └─ .dieselfs: a small tmpfs with `dataset.json`
@@ -58,7 +59,9 @@ class LocalMount:
 
 
 def local_front(wanted: WantedFront) -> Front | None:
-    """How this process can mount EROFS over local files by itself; None if it cannot, or if FUSE is wanted."""
+    """How this process can mount EROFS over local files by itself; None if it cannot, or if FUSE is
+    wanted.
+    """
     try:
         choice = choose(wanted, probe())
     except MountError:
@@ -73,7 +76,9 @@ def mount_local(
     *,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> Front:
-    """Mount a snapshot over its blob; how. Needs root. Raises `MountError`, and nothing is mounted then.
+    """Mount a snapshot over its blob; how.
+
+    Needs root. Raises `MountError`, and nothing is mounted then.
 
     The image is built, or checked, as for any mount. The blob is not read: `check_blob` does that.
     """
@@ -89,8 +94,9 @@ def mount_local(
             if front is Front.LOOP:
                 mount = erofs_mounts.mount_image_over_loop(image, devices)
             else:
-                # Past the blob's page cache whatever the files' size: a request of their own costs a disk's access and no more,
-                # and nobody drops the pages of the blob, which would be in memory twice.
+                # Past the blob's page cache whatever the files' size: a request of their own costs
+                # a disk's access and no more, and nobody drops the pages of the blob, which would
+                # be in memory twice.
                 direct_io = wanted.blob_cache != "buffered"
                 mount = erofs_mounts.mount_image(image, devices, direct_io=direct_io)
             opened.callback(os.close, mount)
@@ -110,7 +116,10 @@ def _image(snapshot: Snapshot, wanted: LocalMount, layout: BlobLayout) -> Path:
 def _control_directory(
     snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount, front: Front
 ) -> int:
-    """A file system in memory that holds `dataset.json`, nowhere yet. It ends with the mount that it is shown in."""
+    """A file system in memory that holds `dataset.json`, nowhere yet.
+
+    It ends with the mount that it is shown in.
+    """
     options = [
         ("source", "dieselfs-control"),
         ("size", str(_CONTROL_BYTES)),

@@ -1,4 +1,6 @@
-"""One server of a mount, from its beginning to its end. A supervisor starts it, and another one when it dies (`supervisor`).
+"""One server of a mount, from its beginning to its end.
+
+A supervisor starts it, and another one when it dies (`supervisor`).
 
 It serves one snapshot, through the front that was chosen (`front_choice`): EROFS with a blob behind
 it (`erofs_front`), or a FUSE tree (`tree_server`). Its main thread waits for what ends it: the
@@ -76,7 +78,8 @@ class MountOptions:
     store_url: str = ""
     """Shown, without its secrets, in `.dieselfs/dataset.json`."""
     allow_other: bool = False
-    """Let other users in; an ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf."""
+    """Let other users in; an ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf.
+    """
     uid: int | None = None
     """Owner of everything in the mount; the mounting user by default."""
     gid: int | None = None
@@ -87,13 +90,18 @@ class MountOptions:
     preload_bytes: int = 0
     """How much to fetch into memory at the beginning; `source` must have room for it."""
     task_folder: Path | None = None
-    """Of the node memory that `source` is: where readers write their plans. None: none is followed."""
+    """Of the node memory that `source` is: where readers write their plans.
+
+    None: none is followed.
+    """
     memory_bytes: int = 0
     """For node memory and what plans bring into the page cache, together."""
     shuffle: ShuffleParameters | None = None
     """The order that will be read: it is followed from the beginning."""
     store_ahead_bytes: int | None = None
-    """The most that the page cache may hold of files that nobody has read; None: a share of the free memory, 0: nothing."""
+    """The most that the page cache may hold of files that nobody has read; None: a share of the
+    free memory, 0: nothing.
+    """
     sharing_key: str = ""
     """Equal for mounts that may share one server: shown in `.dieselfs/dataset.json`."""
 
@@ -107,7 +115,9 @@ class MountOptions:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The statistics of what a mount reads through, for `stats.json`; each gives a dataclass or None."""
+    """The statistics of what a mount reads through, for `stats.json`; each gives a dataclass or
+    None.
+    """
 
     store: Callable[[], object] = lambda: None
     peers: Callable[[], object] = lambda: None
@@ -123,7 +133,9 @@ def run_mount(
     observed: Observed,
     ending: Ending,
 ) -> None:
-    """Serve until the mount ends, or another server takes over. Call it from the main thread, which gets the signals.
+    """Serve until the mount ends, or another server takes over.
+
+    Call it from the main thread, which gets the signals.
 
     `snapshot` and `source` stay the caller's, to close afterwards; `ending` says how long that may
     take. Raises `MountError` if the mount cannot be made, `PlanTooLarge` if its memory is too small
@@ -218,7 +230,10 @@ class _Server:
         self._end(front, preload, reason)
 
     def _reason_to_end(self, kept: dict[str, Any]) -> str:
-        """Wait for it. Meanwhile the supervisor is told what the next server must know, when that has changed."""
+        """Wait for it.
+
+        Meanwhile the supervisor is told what the next server must know, when that has changed.
+        """
         while True:
             try:
                 return self._ends.get(timeout=_STATE_EVERY_S)
@@ -282,7 +297,9 @@ class _Server:
         log.warning("the supervisor has ended: the mount ends with this process")
 
     def _leave_paths(self) -> None:
-        """Paths lead to a newer snapshot: nothing is read ahead any more for those who still have files of this one open."""
+        """Paths lead to a newer snapshot: nothing is read ahead any more for those who still have
+        files of this one open.
+        """
         if self._plans is not None:
             self._plans.end_all()
         self._pages.stop()

@@ -107,7 +107,10 @@ class MountPlans:
         return {"announced": self._announced, "orders": orders}
 
     def resume(self, followed: Mapping[str, list[str]]) -> None:
-        """Follow what the server before this one has followed, as far as it goes on. Where readers are shows soon."""
+        """Follow what the server before this one has followed, as far as it goes on.
+
+        Where readers are shows soon.
+        """
         for order in followed.get("orders", []):
             self.begin(ShuffledOrder(self._snapshot, parse_parameters(order)))
         for plan_id in followed.get("announced", []):

@@ -1,7 +1,9 @@
-"""The kernel's mount interface by file descriptors (fsopen, fsmount, move_mount: Linux 5.2), which the C library of Debian 12 lacks.
+"""The kernel's mount interface by file descriptors (fsopen, fsmount, move_mount: Linux 5.2), which
+the C library of Debian 12 lacks.
 
-mount(8) before 2.41 makes a loop device of any image file, and a path can be exchanged under a privileged caller; descriptors
-have neither problem. Every function raises `OSError` with the kernel's own words where it has any.
+mount(8) before 2.41 makes a loop device of any image file, and a path can be exchanged under a
+privileged caller; descriptors have neither problem. Every function raises `OSError` with the
+kernel's own words where it has any.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def new_mount(kind: str, options: Iterable[Option], attributes: int = SAFE) -> int:
-    """A descriptor of a new mount that is nowhere yet; closing it ends the mount unless it was attached or a file of it is open."""
+    """A descriptor of a new mount that is nowhere yet; closing it ends the mount unless it was
+    attached or a file of it is open.
+    """
     context = _call(_FSOPEN, kind.encode(), _CLOEXEC)
     try:
         for key, value in options:
@@ -75,7 +79,9 @@ def _said(context: int) -> str:
 
 
 def attach(mount: int, where: str | os.PathLike[str] | int, *, beneath: bool = False) -> None:
-    """Show a mount at a path, or at the directory of a descriptor. `beneath`: below what is mounted there (Linux 6.5).
+    """Show a mount at a path, or at the directory of a descriptor.
+
+    `beneath`: below what is mounted there (Linux 6.5).
 
     The descriptor stays the caller's.
     """
@@ -87,7 +93,9 @@ def attach(mount: int, where: str | os.PathLike[str] | int, *, beneath: bool = F
 
 
 def attach_inside(mount: int, outer: int, name: str) -> None:
-    """Show a mount at a directory of another one by its descriptor; of a mount that is nowhere yet since Linux 6.15."""
+    """Show a mount at a directory of another one by its descriptor; of a mount that is nowhere yet
+    since Linux 6.15.
+    """
     _call(_MOVE_MOUNT, mount, b"", outer, os.fsencode(name), _FROM_EMPTY_PATH)
 
 
@@ -100,7 +108,9 @@ def clone(where: str | os.PathLike[str] | int, *, recursive: bool = False) -> in
 
 
 def detach(where: str | os.PathLike[str], *, lazy: bool = True) -> None:
-    """Take away the topmost mount at a path; `lazy`: at once, for those who have files open it goes on."""
+    """Take away the topmost mount at a path; `lazy`: at once, for those who have files open it goes
+    on.
+    """
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
     if _libc.umount2(os.fsencode(where), flags):
         code = ctypes.get_errno()

@@ -1,4 +1,6 @@
-"""What is mounted: the kernel's own table, and each mount's word about itself. There are no state files.
+"""What is mounted: the kernel's own table, and each mount's word about itself.
+
+There are no state files.
 
 A mount whose daemon is gone or stopped must not hang whoever lists mounts, so each is asked through
 a process of its own that is killed when the time is over.
@@ -28,7 +30,9 @@ _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _AGAIN_S: Final = 0.1
 _KILLED_S: Final = 0.5
 _TAKING_S: Final = 0.1
-"""To take an answer that has come meanwhile, though another mount has used up the time by its silence."""
+"""To take an answer that has come meanwhile, though another mount has used up the time by its
+silence.
+"""
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
 _FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
 _LOOP: Final = "/dev/loop"
@@ -48,7 +52,8 @@ class MountState(StrEnum):
     PRIVATE = "private"
     """Another user's, mounted without `allow_other`."""
     LOCAL = "local"
-    """The kernel serves it from a local file (`local_front`): it has no daemon, and no statistics."""
+    """The kernel serves it from a local file (`local_front`): it has no daemon, and no statistics.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,9 @@ class MountEntry:
 
     @property
     def is_dieselfs(self) -> bool:
-        """Whether it shows a dataset; a control directory, which is a mount of its own before EROFS, does not."""
+        """Whether it shows a dataset; a control directory, which is a mount of its own before
+        EROFS, does not.
+        """
         return (self.file_system_type == FUSE_TYPE and not self.is_control) or (
             self.file_system_type == EROFS_TYPE and self.image is not None
         )
@@ -110,7 +117,9 @@ class MountInfo:
 
 
 def mount_entries() -> list[MountEntry]:
-    """Everything mounted that this process can see; of mounts stacked on one point, the last is on top."""
+    """Everything mounted that this process can see; of mounts stacked on one point, the last is on
+    top.
+    """
     return [_parse(line) for line in _MOUNT_TABLE.read_bytes().splitlines()]
 
 
@@ -151,7 +160,10 @@ def entries_of_device(device: tuple[int, int]) -> list[MountEntry]:
 
 
 def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
-    """All DieselFS mounts, in the order in which they were made. Takes at most about `timeout_s`."""
+    """All DieselFS mounts, in the order in which they were made.
+
+    Takes at most about `timeout_s`.
+    """
     answers = ask([entry for entry in mount_entries() if entry.is_dieselfs], timeout_s)
     still_there = {entry.mountpoint for entry in mount_entries() if entry.is_dieselfs}
     return [info for info in answers if info.mountpoint in still_there]

@@ -99,8 +99,8 @@ def _clear_if_dead(entry: MountEntry) -> None:
 def unmount(mountpoint: Path, lazy: bool = False) -> None:
     """Unmount the DieselFS mount at `mountpoint`; it is gone when this returns.
 
-    `lazy` detaches it at once, and those who have files open keep them until the daemon ends. Raises
-    `MountpointBusy` (naming who uses it) or `MountError`.
+    `lazy` detaches it at once, and those who have files open keep them until the daemon ends.
+    Raises `MountpointBusy` (naming who uses it) or `MountError`.
     """
     mountpoint = resolve(mountpoint)
     entry = entry_at(mountpoint)
@@ -137,10 +137,11 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
 
 
 def detach_unused(path: str | os.PathLike[str], number: int) -> None:
-    """Take away the mount with EROFS in front that has this number at `path`; `OSError` EBUSY if it is in use.
+    """Take away the mount with EROFS in front that has this number at `path`; `OSError` EBUSY if it
+    is in use.
 
-    Its control directory, a mount of its own, does not count as use, and comes back if the mount stays. No link is followed
-    to find it, and no server is asked.
+    Its control directory, a mount of its own, does not count as use, and comes back if the mount
+    stays. No link is followed to find it, and no server is asked.
     """
     with ExitStack() as opened:
         control = None
@@ -160,7 +161,9 @@ def detach_unused(path: str | os.PathLike[str], number: int) -> None:
 
 @contextmanager
 def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
-    """The control directory's place in the mount that has this number, or the root of what is mounted there."""
+    """The control directory's place in the mount that has this number, or the root of what is
+    mounted there.
+    """
     with ExitStack() as opened:
         root = os.open(path, DIRECTORY)
         opened.callback(os.close, root)

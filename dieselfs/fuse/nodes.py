@@ -4,9 +4,10 @@
     2 … 2^40 - 1             the control directory and its files
     2^40 + snapshot inode    a file or directory of the dataset
 
-One process serves one snapshot, so the arithmetic needs no state. Documents of the control directory get a new
-number at each look-up. A server that takes a connection over must not reuse the numbers of the one before, since the
-kernel may still hold pages under them: numbering starts at a place that the clock gives.
+One process serves one snapshot, so the arithmetic needs no state. Documents of the control
+directory get a new number at each look-up. A server that takes a connection over must not reuse the
+numbers of the one before, since the kernel may still hold pages under them: numbering starts at a
+place that the clock gives.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SHUFFLE_NODE: Final = 3
 PLAN_NODE: Final = 4
 FIRST_CONTROL_FILE_NODE: Final = 5
 DATASET_NODES: Final = 1 << 40
-"""Node of the snapshot's inode 0; every smaller one but the root's belongs to the control directory."""
+"""Node of the snapshot's inode 0; every smaller one but the root's belongs to the control
+directory.
+"""
 
 _TICK_SHIFT: Final = 16
 _START_MASK: Final = (1 << 39) - 1
@@ -45,7 +48,7 @@ def inode_of(node: int) -> int:
 def first_control_file(now_ns: int) -> int:
     """Where a server that starts now begins to number control files.
 
-    A later server begins above all numbers of an earlier one of the last 400 days, unless that one has given out
-    more than 15,000 a second on average. 2^39 numbers are left in any case.
+    A later server begins above all numbers of an earlier one of the last 400 days, unless that one
+    has given out more than 15,000 a second on average. 2^39 numbers are left in any case.
     """
     return FIRST_CONTROL_FILE_NODE + ((now_ns >> _TICK_SHIFT) & _START_MASK)

@@ -1,4 +1,6 @@
-"""What a mount does for the page cache: its fillers, along known orders (`mount_plans`) and for misses without one (`miss_prefill`)."""
+"""What a mount does for the page cache: its fillers, along known orders (`mount_plans`) and for
+misses without one (`miss_prefill`).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class PageCache:
         return self._front.make_filler(self._source, self._helper, self.own_threads)
 
     def note_read(self, inode: int, thread: int) -> None:
-        """A READ has been answered whose first file is this one: from memory, or from a chunk that may be there now."""
+        """A READ has been answered whose first file is this one: from memory, or from a chunk that
+        may be there now.
+        """
         if self._prefill is None or thread in self.own_threads:
             return
         extent = self._snapshot.extent(inode)

@@ -1,4 +1,5 @@
-"""The threads in which requests wait that cannot be answered at once: for a store, a peer, a list that is built.
+"""The threads in which requests wait that cannot be answered at once: for a store, a peer, a list
+that is built.
 
 The threads of a connection never wait, so that cached bytes and names are answered while a store is
 out. A thread is started when work is submitted and none is idle. All are daemon threads: work that
@@ -37,7 +38,10 @@ class PendingStatistics:
 
 
 class PendingReads:
-    """At most `threads` pieces of work at a time; further ones wait their turn, in order. Thread-safe."""
+    """At most `threads` pieces of work at a time; further ones wait their turn, in order.
+
+    Thread-safe.
+    """
 
     def __init__(self, threads: int = 32, name: str = "pending") -> None:
         self._limit, self._name = threads, name
@@ -49,7 +53,10 @@ class PendingReads:
         self._closed = False
 
     def submit(self, work: Work) -> None:
-        """Run `work` soon. It answers its request itself; an exception is a bug, logged and dropped."""
+        """Run `work` soon.
+
+        It answers its request itself; an exception is a bug, logged and dropped.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -72,7 +79,10 @@ class PendingReads:
             return self._changed.wait_for(lambda: self._ended >= self._submitted, timeout_s)
 
     def close(self) -> None:
-        """Take no more work, drop what no thread has begun, and end idle threads. Returns at once."""
+        """Take no more work, drop what no thread has begun, and end idle threads.
+
+        Returns at once.
+        """
         with self._changed:
             self._closed = True
             self._ended += len(self._waiting)

@@ -63,7 +63,9 @@ class PlannedPages:
         tick: Callable[[int], None],
         read_names_ahead: Callable[[], None] = lambda: None,
     ) -> None:
-        """`read_names_ahead` is called where an order fits as a whole. `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is told
+        """`read_names_ahead` is called where an order fits as a whole.
+
+        `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is told
         what the page cache leaves of it. `tick` is told the low progress at each look.
         """
         self._filler, self._events, self._snapshot = filler, events, snapshot
@@ -200,7 +202,10 @@ class PlannedPages:
         return own.left_out + read - (0 if self._keeps else dropped) + max(0, to_come)
 
     def _most_bytes_behind(self) -> int:
-        """Small files make short stretches: a probe comes after 64 of them. One stretch is for the time that a drop takes."""
+        """Small files make short stretches: a probe comes after 64 of them.
+
+        One stretch is for the time that a drop takes.
+        """
         at = self._bytes.before[np.concatenate([[0], self._probes.positions + 1])]
         stretches = _STRETCHES_BEHIND + 1
         if len(at) <= stretches:
@@ -288,7 +293,9 @@ class PlannedPages:
         )
 
     def _drop(self, end: int, size: int) -> None:
-        """Drop what the readers have left behind; staged ranges chunk by chunk where memory is ample."""
+        """Drop what the readers have left behind; staged ranges chunk by chunk where memory is
+        ample.
+        """
         if self._keeps:
             self._dropped, self._dropped_bytes = end, self._dropped_bytes + size
             self._unstage(end)

@@ -1,4 +1,5 @@
-"""How far the kernel reads ahead in a FUSE mount: large files are read in large requests, and an advice reads as much at once.
+"""How far the kernel reads ahead in a FUSE mount: large files are read in large requests, and an
+advice reads as much at once.
 
 The kernel's own 128 KiB make eight requests of each MiB. 1 MiB is the largest request there is.
 """
@@ -19,7 +20,9 @@ _DEVICES: Final = Path("/sys/class/bdi")
 
 
 def set_readahead(device: int, kib: int = READAHEAD_KIB) -> None:
-    """Set it for a file system by its `st_dev`; needs root, and is left as it is without. Files that are open keep theirs.
+    """Set it for a file system by its `st_dev`; needs root, and is left as it is without.
+
+    Files that are open keep theirs.
 
     Call it after the mount has answered: its first answer sets what holds until then.
     """
@@ -35,7 +38,10 @@ def erofs_settings() -> set[Path]:
 
 
 def widen_erofs_readahead(before: set[Path]) -> None:
-    """Set it for EROFS that was mounted since `erofs_settings` gave `before`. Another's mount that was made meanwhile gets it too."""
+    """Set it for EROFS that was mounted since `erofs_settings` gave `before`.
+
+    Another's mount that was made meanwhile gets it too.
+    """
     for setting in erofs_settings() - before:
         try:
             setting.write_text(str(READAHEAD_KIB))
@@ -52,7 +58,10 @@ def readahead_bytes(device: int) -> int:
 
 
 def read_ahead(path: str) -> None:
-    """Have a file read into the page cache. Without it the kernel reads an image's metadata page by page."""
+    """Have a file read into the page cache.
+
+    Without it the kernel reads an image's metadata page by page.
+    """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

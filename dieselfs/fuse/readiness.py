@@ -1,4 +1,5 @@
-"""How a mount tells whoever started it that it answers: systemd's notification protocol, sd_notify(3).
+"""How a mount tells whoever started it that it answers: systemd's notification protocol,
+sd_notify(3).
 
 The same datagram serves a systemd unit of `Type=notify` and our own background start.
 """

@@ -1,4 +1,5 @@
-"""Ask the supervisor of a running mount for a newer snapshot, or for the installed version, and wait for the outcome.
+"""Ask the supervisor of a running mount for a newer snapshot, or for the installed version, and
+wait for the outcome.
 
 The supervisor is told by a signal; the mount answers in its control directory. `refresh.json` says
 when it has tried, and `dataset.json` what it shows and which process serves it.
@@ -26,7 +27,8 @@ _UPGRADE_TIMEOUT_S: Final = 60.0
 
 
 def request_refresh(mount: MountInfo, generation: int) -> str:
-    """Make a mount that serves show a snapshot of at least this generation, which its daemon must be able to find.
+    """Make a mount that serves show a snapshot of at least this generation, which its daemon must
+    be able to find.
 
     Returns the id of what it shows then. Raises `MountError` if the daemon refuses, ends, or takes
     too long.
@@ -54,7 +56,10 @@ def request_refresh(mount: MountInfo, generation: int) -> str:
 
 
 def request_upgrade(mount: MountInfo) -> int:
-    """Make the installed version serve a mount; the id of the process that does. Raises `MountError`."""
+    """Make the installed version serve a mount; the id of the process that does.
+
+    Raises `MountError`.
+    """
     deadline = monotonic() + _UPGRADE_TIMEOUT_S
     with _opened_daemon(mount) as daemon:
         before = _document(mount, DATASET_NAME)["server_pid"]
@@ -71,8 +76,9 @@ def request_upgrade(mount: MountInfo) -> int:
 
 @contextmanager
 def _opened_daemon(mount: MountInfo) -> Iterator[int]:
-    """A descriptor of the supervisor's process, after a look whether it is one: the number is only what the mount says,
-    and a process that knows no SIGUSR1 dies of it."""
+    """A descriptor of the supervisor's process, after a look whether it is one: the number is only
+    what the mount says, and a process that knows no SIGUSR1 dies of it.
+    """
     if mount.pid == mount.details.get("server_pid"):
         raise MountError(
             f"the supervisor of {mount.mountpoint} was killed: the mount stays as it is",

@@ -1,7 +1,7 @@
 """Shuffled orders as text, one path a line, for the control directory.
 
-A list is a pure function of its snapshot and its parameters. So concurrent callers share one build, the
-text is kept while there is room, and a later call builds it again.
+A list is a pure function of its snapshot and its parameters. So concurrent callers share one build,
+the text is kept while there is room, and a later call builds it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dieselfs.shuffle import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
 KEPT_BYTES: Final = 256 << 20
-"""Six lists of 1.28 M files: the lists that are being read at a time must fit, or each read builds."""
+"""Six lists of 1.28 M files: the lists that are being read at a time must fit, or each read builds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,10 @@ class ShuffleLists:
         self._building = threading.Lock()  # one at a time: a build takes a core and its own memory
 
     def text(self, order: ShuffledOrder) -> bytes:
-        """The list. A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline."""
+        """The list.
+
+        A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline.
+        """
         text = self._kept(order)
         if text is None:
             with self._building:

@@ -1,4 +1,5 @@
-"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse, and the processes that serve come and go.
+"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse, and the processes
+that serve come and go.
 
 A connection to the kernel ends when its last descriptor is closed. So a server that is killed, runs
 out of memory or is replaced by a newer version loses nothing: the next one is forked with the same
@@ -92,12 +93,16 @@ class Handed:
     descriptors: dict[str, list[int]]
     """By the names under which a server before this one gave them to be kept."""
     state: dict[str, Any]
-    """What the server before this one said of the mount; for REFRESH, the server of the mount as it is."""
+    """What the server before this one said of the mount; for REFRESH, the server of the mount as it
+    is.
+    """
     refreshes: dict[str, Any]
     """`refresh.json`."""
 
     def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
-        """Have the supervisor keep these for the server after this one; replaces what it kept under the same names."""
+        """Have the supervisor keep these for the server after this one; replaces what it kept under
+        the same names.
+        """
         counts = {name: len(kept) for name, kept in descriptors.items()}
         flat = [fd for kept in descriptors.values() for fd in kept]
         self.channel.send({"keep": counts, "state": dict(state)}, flat)
@@ -111,7 +116,9 @@ class Handed:
         self.channel.send({"refused": reason})
 
     def front_has_gone(self) -> None:
-        """Tell the other servers of this connection, if there are any, what the kernel has told only this one."""
+        """Tell the other servers of this connection, if there are any, what the kernel has told
+        only this one.
+        """
         with suppress(OSError):  # without a supervisor
             self.channel.send({"gone": True})
 
@@ -472,7 +479,9 @@ class Supervisor:
             self._become_installed_version()
 
     def _become_installed_version(self) -> None:
-        """The same process, so that its children stay its own, with another program: that of `_adopt`."""
+        """The same process, so that its children stay its own, with another program: that of
+        `_adopt`.
+        """
         mounts = []
         for mount in self._mounts:
             fds = [fd for kept in mount.kept.values() for fd in kept]

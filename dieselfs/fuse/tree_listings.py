@@ -1,8 +1,8 @@
 """Listings of a snapshot's directories as the kernel reads them, a part at a time.
 
-A directory's children have fixed positions, sub-directories first and then files, each sorted by name; an entry's `off` is the
-position of the next one. Blocks of `BLOCK_ENTRIES` positions are encoded together and cached, so a request is a slice of a block
-and may begin anywhere.
+A directory's children have fixed positions, sub-directories first and then files, each sorted by
+name; an entry's `off` is the position of the next one. Blocks of `BLOCK_ENTRIES` positions are
+encoded together and cached, so a request is a slice of a block and may begin anywhere.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class TreeListings:
         self._lock = threading.Lock()
 
     def read(self, directory: int, position: int, size: int, *, plus: bool) -> memoryview:
-        """Entries of the directory of that inode from `position` on, at most `size` bytes; empty at the end.
+        """Entries of the directory of that inode from `position` on, at most `size` bytes; empty at
+        the end.
 
-        `plus`: with attributes (READDIRPLUS). Raises `SnapshotRefused` for a damaged directory, `IndexError` for a file.
+        `plus`: with attributes (READDIRPLUS). Raises `SnapshotRefused` for a damaged directory,
+        `IndexError` for a file.
         """
         count = self._snapshot.child_count(directory)
         while position < count:

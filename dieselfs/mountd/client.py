@@ -42,7 +42,8 @@ def mount(
     *,
     replaces: bool = False,
 ) -> list[int]:
-    """Mount a snapshot at an empty directory of this user; O_PATH descriptors of its blobs, the caller's.
+    """Mount a snapshot at an empty directory of this user; O_PATH descriptors of its blobs, the
+    caller's.
 
     `serve` is called once, before this returns, with a /dev/fuse descriptor that is the caller's
     from then on; it starts a server of the blobs and returns at once. `private`: nobody but this

@@ -1,4 +1,5 @@
-"""Checks of descriptors that other users send: a directory to mount on, a mount to change, a snapshot.
+"""Checks of descriptors that other users send: a directory to mount on, a mount to change, a
+snapshot.
 
 A path can lead elsewhere by the time it is used; a descriptor cannot. So everything here asks the
 kernel about descriptors, and what is decided about one is done with the same one.
@@ -39,7 +40,9 @@ _SEALED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 def unasked_facts(descriptor: int) -> tuple[int, bool]:
-    """The minor device number of a file's file system, and whether the file is its mount's root; no server is asked."""
+    """The minor device number of a file's file system, and whether the file is its mount's root; no
+    server is asked.
+    """
     buffer = ctypes.create_string_buffer(_STATX.size)
     if _libc.statx(descriptor, b"", _AT_EMPTY_PATH | _AT_DONT_SYNC, 0, buffer):
         code = ctypes.get_errno()

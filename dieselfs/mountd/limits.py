@@ -50,13 +50,18 @@ class Settings:
 
     @property
     def connections(self) -> int:
-        """FUSE connections of one user, of any kind. Detached mounts with files open have them, too."""
+        """FUSE connections of one user, of any kind.
+
+        Detached mounts with files open have them, too.
+        """
         return max(256, 4 * self.mounts)
 
 
 @contextmanager
 def users_folder(images: Path, uid: int) -> Iterator[Path]:
-    """The user's folder of images, locked: other requests of the user wait until their time is over."""
+    """The user's folder of images, locked: other requests of the user wait until their time is
+    over.
+    """
     folder = images / str(uid)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -126,7 +131,9 @@ class FuseConnections:
         os.close(self._mount)
 
     def check(self, uid: int, most: int) -> None:
-        """Raise `MountError` if the user has as many connections as he may have, those of other programs too."""
+        """Raise `MountError` if the user has as many connections as he may have, those of other
+        programs too.
+        """
         if sum(_owner(entry) == uid for entry in self._path.iterdir()) >= most:
             raise MountError(
                 f"you have {most} FUSE connections, the most that the service allows",

@@ -1,4 +1,5 @@
-"""The packets between `dlcmd mountd` and its clients: a JSON object each, and descriptors beside it.
+"""The packets between `dlcmd mountd` and its clients: a JSON object each, and descriptors beside
+it.
 
 docs/mountd.md lists the requests and answers.
 """

@@ -41,7 +41,8 @@ _BACKLOG: Final = 64
 _FIRST_ACTIVATED: Final = 3
 """SD_LISTEN_FDS_START."""
 _STEP: Final = struct.Struct("=Id")
-"""What a request's process tells: a device number, and until when (`monotonic`) the step may take."""
+"""What a request's process tells: a device number, and until when (`monotonic`) the step may take.
+"""
 _LOOK_S: Final = 1.0
 """A call of `stop` is seen at most so late."""
 _CLOSE_S: Final = 5.0
@@ -203,7 +204,10 @@ def activated_socket() -> socket.socket | None:
 
 
 def listening_socket(path: Path, group: str | None = None) -> socket.socket:
-    """A new socket at `path`, for members of `group` only. One that nobody listens at is replaced. Raises `LocalFileError`."""
+    """A new socket at `path`, for members of `group` only.
+
+    One that nobody listens at is replaced. Raises `LocalFileError`.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
