@@ -68,11 +68,12 @@ class PageCache:
         """A READ has been answered whose first file is this one: from memory, or from a chunk that
         may be there now.
         """
-        if self._prefill is None or thread in self.own_threads:
+        prefill = self._prefill  # another thread may stop it meanwhile
+        if prefill is None or thread in self.own_threads:
             return
         extent = self._snapshot.extent(inode)
         if self._source.peek(extent, 0, min(1, extent.length)) is not None:
-            self._prefill.note_miss(self._snapshot.chunk_number(inode), thread)
+            prefill.note_miss(self._snapshot.chunk_number(inode), thread)
 
     def stop(self) -> None:
         """Fill no more for misses: paths lead to another mount from now on."""
@@ -81,11 +82,13 @@ class PageCache:
             prefill.close(_END_TIMEOUT_S)
 
     def statistics(self) -> MissPrefillStatistics:
-        return MissPrefillStatistics() if self._prefill is None else self._prefill.statistics()
+        prefill = self._prefill
+        return MissPrefillStatistics() if prefill is None else prefill.statistics()
 
     def filled(self) -> FillStatistics:
         """What was filled for misses."""
-        return FillStatistics() if self._prefill is None else self._prefill.filled()
+        prefill = self._prefill
+        return FillStatistics() if prefill is None else prefill.filled()
 
     def close(self, ending: Ending) -> None:
         if self._prefill is not None:
