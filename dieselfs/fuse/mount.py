@@ -172,7 +172,7 @@ class _Server:
         self._mounted_ns: int = handed.state["mounted_ns"] if resumes else time.time_ns()
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reads = PendingReads()
-        self._reader = FileReader(source, self._reads)
+        self._reader = FileReader(source, self._reads, self._is_plan_followed)
         self._pages = PageCache(snapshot, source, self._mountpoint, options.store_ahead_bytes)
         self._plans = self._make_plans()
         self._control = ControlDirectory(
@@ -312,6 +312,9 @@ class _Server:
 
     def _is_order_known(self) -> bool:
         return self._plans is not None and self._plans.is_filling
+
+    def _is_plan_followed(self) -> bool:
+        return self._plans is not None and self._plans.is_following
 
     def _state(self) -> dict[str, Any]:
         """What the next server must know of the mount."""

@@ -144,6 +144,11 @@ class MountPlans:
         pages = self._pages
         return pages is not None and not pages.is_closed
 
+    @property
+    def is_following(self) -> bool:
+        """Whether the chunks of a known order are fetched ahead."""
+        return self._following.is_following
+
     def statistics(self) -> FollowerStatistics:
         return self._following.statistics()
 

@@ -198,6 +198,15 @@ class NodeMemory:
         self._hits += not missed
         return _joined(parts)
 
+    def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """Return what `read` would; what is not in memory comes from the source, and no chunk is loaded."""
+        view = self.peek(file, start, length)
+        if view is None:
+            self._misses += 1
+            self._fallbacks += 1
+            view = self._source.read(file, start, length)
+        return view
+
     def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
         """See `ManyFilesSource`. Missing chunks are fetched together, and what can't be kept is read past node memory together."""
         columns = FileExtents.of(files)

@@ -70,6 +70,12 @@ class PlanFollowing:
             else:
                 self._tell_what_follows(self._follower)
 
+    @property
+    def is_following(self) -> bool:
+        """Whether a plan is followed just now. Takes no lock."""
+        follower = self._follower
+        return follower is not None and follower.is_running
+
     def statistics(self) -> FollowerStatistics:
         follower = self._follower
         if follower is None:

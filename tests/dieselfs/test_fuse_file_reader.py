@@ -27,6 +27,7 @@ class Source:
         self.in_memory = in_memory
         self.cut = cut
         self.asked: list[tuple[int, int]] = []
+        self.aside: list[tuple[int, int]] = []
         self.threads: set[int] = set()
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
@@ -35,6 +36,10 @@ class Source:
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         self.threads.add(threading.get_ident())
         return self._bytes(start, length)
+
+    def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
+        self.aside.append((start, length))
+        return self.read(file, start, length)
 
     def _bytes(self, start: int, length: int) -> memoryview:
         self.asked.append((start, length))
@@ -168,3 +173,23 @@ def test_a_bug_is_eio_with_a_traceback(
     assert FileReader(Broken(False), pending).answer_file(FILE, 0, 1, replies.put) is PENDING
     assert late(replies) == errno.EIO
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
+def test_only_the_chunk_that_is_asked_for_is_loaded(pending: PendingReads) -> None:
+    replies = SimpleQueue[Any]()
+    source = Source(False)
+    third = FileExtent(ChunkRef(ChunkId(bytes(15) + b"2"), 64, len(CONTENT)), 0, len(CONTENT), 0)
+    wanted = [FileRange(FILE, 1000, 24), FileRange(FILE, 0, 8), FileRange(third, 0, 16)]
+    assert FileReader(source, pending).answer(wanted, replies.put) is PENDING
+    assert late(replies) == CONTENT[1000:] + CONTENT[:8] + CONTENT[:16]
+    assert source.aside == [(0, 16)], "what the kernel read ahead beyond the chunk's end"
+
+
+def test_while_a_plan_is_followed_the_second_miss_loads_a_chunk(pending: PendingReads) -> None:
+    replies = SimpleQueue[Any]()
+    source = Source(False)
+    reader = FileReader(source, pending, lambda: True)
+    for start in (0, 8, 16):
+        assert reader.answer([FileRange(FILE, start, 8)], replies.put) is PENDING
+        assert late(replies) == CONTENT[start : start + 8]
+    assert source.aside == [(0, 8)]

@@ -72,6 +72,18 @@ class FaultySource:
         return None if fault else self._source.peek(file, start, length)
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        return self._read(self._source.read, file, start, length)
+
+    def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
+        return self._read(self._source.read_aside, file, start, length)
+
+    def _read(
+        self,
+        read: Callable[[FileExtent, int, int], memoryview],
+        file: FileExtent,
+        start: int,
+        length: int,
+    ) -> memoryview:
         fault = self._faults.read_text()
         if fault in ERRORS:
             raise ERRORS[fault](f"{fault}, because the test says so")
@@ -81,7 +93,7 @@ class FaultySource:
             threading.Event().wait()
         if fault == "short":
             return memoryview(bytes(length // 2))
-        return self._source.read(file, start, length)
+        return read(file, start, length)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)

@@ -5,6 +5,7 @@ kernel's readahead crosses into them, and all of it heals without a mount.
 """
 
 import errno
+import faulthandler
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -151,6 +152,7 @@ def test_a_mapped_file_of_a_bad_chunk_is_an_error_and_its_neighbours_are_mapped(
                 assert view[:] == content(number)
     victim = os.fork()  # an error of a mapping is a signal
     if not victim:
+        faulthandler.disable()
         with open(mount.path / min(hit), "rb") as file:
             view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             os._exit(0 if view[0] else 1)

@@ -32,10 +32,9 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         raise socket.gaierror(socket.EAI_AGAIN, "no answer")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    before = threading.active_count()
     yield asked
-    end.set()
-    wait_for(lambda: threading.active_count() <= before)
+    end.set()  # the next test's look-ups must not join these
+    wait_for(lambda: all(thread.name != "name-lookup" for thread in threading.enumerate()))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
