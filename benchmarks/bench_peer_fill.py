@@ -28,7 +28,7 @@ FILL_S = 120.0
 BAR_RATE, BAR_READ = 0.85, 1.02
 
 
-def held_bytes(nodes: Sequence[Node], task: str = TASK) -> int:
+def cached_bytes(nodes: Sequence[Node], task: str = TASK) -> int:
     """In the chunk files of their memories."""
     total = 0
     for node in nodes:
@@ -62,11 +62,13 @@ def fill(network: Network, dataset: PeerDataset, task_name: str) -> tuple[float,
         with task.clients(dataset.bytes) as readers:
             began = time.monotonic()
             deadline = began + FILL_S
-            while (held := held_bytes(network.nodes, task_name)) < dataset.bytes:
-                if not held:  # the nodes are still looking for each other
+            while (cached := cached_bytes(network.nodes, task_name)) < dataset.bytes:
+                if not cached:  # the nodes are still looking for each other
                     began = time.monotonic()
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"after {FILL_S} s {held} of {dataset.bytes} bytes are held")
+                    raise RuntimeError(
+                        f"after {FILL_S} s {cached} of {dataset.bytes} bytes are held"
+                    )
                 time.sleep(0.005)
             filled = time.monotonic()
             before = [len(reader.hear()) for reader in readers]

@@ -30,7 +30,7 @@ from benchmarks.harness import report, run_rounds, spread
 from benchmarks.memcached_server import memcached_client, memcached_servers
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.messages import Data, ReadChunk, ReadFile, ReadRanges
@@ -58,7 +58,7 @@ REFS = [
 
 
 class Buffers:
-    """Implements `HeldChunks`."""
+    """Implements `CachedChunks`."""
 
     def __init__(self) -> None:
         whole = memoryview(os.urandom(CHUNK_BYTES) * CHUNKS)
@@ -74,13 +74,13 @@ class Buffers:
     def head(self, chunk: ChunkId) -> memoryview | None:
         return self._head if chunk.value in self._payloads else None
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        return self._payloads.get(piece.chunk.id.value)
+    def block(self, block: CacheBlock) -> memoryview | None:
+        return self._payloads.get(block.chunk.id.value)
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         return False
 
-    def bring(self, piece: Piece) -> None:
+    def load(self, block: CacheBlock) -> None:
         raise AssertionError("all is held")
 
     def status(self) -> NodeStatus:

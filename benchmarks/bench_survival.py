@@ -39,7 +39,7 @@ STALL_BAR = Bar(most=1.0)
 """Seconds that one file took, open to close."""
 READERS = 8
 FOLDERS = 100
-_HELD_READS = 50
+_CACHED_READS = 50
 """An open file is kept for so many reads."""
 _RECOVERY_S = 30.0
 _PAUSE_S = 0.25
@@ -96,7 +96,7 @@ def reading(data: Dataset, root: Path) -> Iterator[Readers]:
 def _read(number: int, data: Dataset, root: Path, seen: Any, ended: Any) -> None:
     content = random.Random(1).randbytes(data.size_bytes + data.files)  # as harness.make_tree
     chosen = random.Random(number)
-    held: tuple[int, int] | None = None
+    cached: tuple[int, int] | None = None
     shown = 0
     while not ended.is_set():
         file = chosen.randrange(data.files)
@@ -104,13 +104,13 @@ def _read(number: int, data: Dataset, root: Path, seen: Any, ended: Any) -> None
         begin = time.monotonic()
         try:
             turn = int(seen[READS])
-            if held is not None and turn % _HELD_READS == 0:
-                os.close(held[0])
-                held = None
-            if held is None:
-                held = os.open(path, os.O_RDONLY | os.O_CLOEXEC), file
+            if cached is not None and turn % _CACHED_READS == 0:
+                os.close(cached[0])
+                cached = None
+            if cached is None:
+                cached = os.open(path, os.O_RDONLY | os.O_CLOEXEC), file
             if turn % 8 == 0:
-                file, got = held[1], os.pread(held[0], data.size_bytes + 1, 0)
+                file, got = cached[1], os.pread(cached[0], data.size_bytes + 1, 0)
             elif turn % 16 == 1:
                 got = _mapped(path)
             else:

@@ -345,7 +345,7 @@ def fill_node_memory(data: Dataset, root: Path) -> float:
 
 def _cached_bytes(root: Path) -> int:
     node = statistics(root)["cache"]["node"]
-    return int(node["held_bytes"]) if node else 0
+    return int(node["cached_bytes"]) if node else 0
 
 
 def settle(root: Path) -> None:

@@ -56,10 +56,10 @@ class WarmUpProgress:
     """begins, runs, done, no room, stopped; or `waits: ` and for what."""
     chunks: int = 0
     bytes: int = 0
-    held_chunks: int = 0
-    held_bytes: int = 0
+    cached_chunks: int = 0
+    cached_bytes: int = 0
     """On the SSD, whoever has brought them; a piece that is there counts."""
-    brought_bytes: int = 0
+    loaded_bytes: int = 0
     """By this process, since it began."""
     failed: int = 0
     """Chunks that the store has no more, or damaged."""
@@ -89,7 +89,7 @@ class BackgroundWarmUp:
         settings: SsdSettings,
         ring: RingSettings | None = None,
     ) -> None:
-        """Nothing happens before the first `bring`."""
+        """Nothing happens before the first `load`."""
         self._store, self._dataset, self._settings, self._ring = store, dataset, settings, ring
         self._pid = os.getpid()
         self._stopping = threading.Event()
@@ -99,7 +99,7 @@ class BackgroundWarmUp:
         self._progress = WarmUpProgress()
         self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
 
-    def bring(self, snapshot: Snapshot) -> None:
+    def load(self, snapshot: Snapshot) -> None:
         """Its chunks, instead of those of an older snapshot. Returns at once; the snapshot may be closed."""
         if os.getpid() != self._pid:
             return
@@ -129,7 +129,7 @@ class BackgroundWarmUp:
     def _run(self) -> None:
         while (wanted := self._next()) is not None:
             try:
-                self._bring_all(wanted)
+                self._load_all(wanted)
             except Exception as error:  # readers do without
                 log.exception("the dataset %s is not brought to the SSD", self._dataset.name)
                 self._say(f"stopped: {error}")
@@ -145,10 +145,10 @@ class BackgroundWarmUp:
     def _is_over(self) -> bool:
         return self._stopping.is_set() or self._wanted is not None
 
-    def _bring_all(self, wanted: _Wanted) -> None:
+    def _load_all(self, wanted: _Wanted) -> None:
         while not self._is_over():
             try:
-                if self._bring_once(wanted):
+                if self._load_once(wanted):
                     return
                 self._say("waits: another process of this node is at it")
             except (SsdUnavailable, ChunkStoreError) as error:
@@ -156,7 +156,7 @@ class BackgroundWarmUp:
                 self._say(f"waits: {error}")
             self._stopping.wait(_AGAIN_S)
 
-    def _bring_once(self, wanted: _Wanted) -> bool:
+    def _load_once(self, wanted: _Wanted) -> bool:
         """False while another process is at it."""
         tier, chunks = open_tier(self._settings), wanted.chunks
         found = warmth(tier, self._dataset, chunks)
@@ -164,8 +164,8 @@ class BackgroundWarmUp:
             self._progress,
             chunks=found.chunks,
             bytes=found.bytes,
-            held_chunks=found.held_chunks,
-            held_bytes=found.held_bytes,
+            cached_chunks=found.cached_chunks,
+            cached_bytes=found.cached_bytes,
         )
         if found.is_all:
             self._say("done")
@@ -175,23 +175,23 @@ class BackgroundWarmUp:
             if not is_ours:
                 return False
             if ring is None:
-                self._bring_missing(self._store, chunks, tier)
+                self._load_missing(self._store, chunks, tier)
                 return True
             through = RingStore(self._store, self._dataset, chunks, ring, wanted.large_files)
             try:
-                self._bring_missing(through, chunks, tier)
+                self._load_missing(through, chunks, tier)
             finally:
                 through.close()
             return True
 
-    def _bring_missing(self, store: ObjectStore, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
+    def _load_missing(self, store: ObjectStore, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
         work = WarmUp(store, self._dataset, self._settings, chunks)
         with self._changed:
             if self._is_over():
                 return
             self._work = work
         self._say("runs")
-        before = self._progress.brought_bytes
+        before = self._progress.loaded_bytes
         counting = threading.Lock()
 
         def advance(chunks: int, size_bytes: int) -> None:
@@ -199,9 +199,9 @@ class BackgroundWarmUp:
                 now = self._progress
                 self._progress = replace(
                     now,
-                    held_chunks=now.held_chunks + (chunks if size_bytes else 0),
-                    held_bytes=min(now.bytes, now.held_bytes + size_bytes),
-                    brought_bytes=before + work.brought_bytes,
+                    cached_chunks=now.cached_chunks + (chunks if size_bytes else 0),
+                    cached_bytes=min(now.bytes, now.cached_bytes + size_bytes),
+                    loaded_bytes=before + work.loaded_bytes,
                 )
 
         try:
@@ -215,7 +215,7 @@ class BackgroundWarmUp:
         self._say("no room" if report.no_room else "done")
         log.info(
             "%s: %d chunks brought to the SSD, %d have no room, %d could not be had",
-            *(self._dataset.name, report.brought, report.no_room, report.failed),
+            *(self._dataset.name, report.loaded, report.no_room, report.failed),
         )
 
     def _say(self, state: str) -> None:

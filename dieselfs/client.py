@@ -523,7 +523,7 @@ class Client:
         if self._warm_up is None:
             ring = ring_from_environment()
             self._warm_up = BackgroundWarmUp(self.dataset.store, self.dataset.ref, tier, ring)
-        self._warm_up.bring(snapshot)
+        self._warm_up.load(snapshot)
 
     def _choose_reading(self) -> None:
         self._read_path = None

@@ -13,11 +13,11 @@
     ├── Conflict              something is in the way, or has moved on: clear it, then try again
     ├── PlanTooLarge          the memory given does not hold what the plan needs at a time: tell the user
     ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
-    ├── NoRoom                node memory can't keep it: read past it
+    ├── CacheFull                node memory can't keep it: read past it
     ├── PeerFailed            a peer did not answer, or not soundly: ask another source
     │   ├── PeerBusy          it works at it, and has not done it in time: ask the store, and the peer again for other things
     │   └── PeerRefused       it does not prove that it knows the secret, or speaks another protocol: tell the user, too
-    ├── DirectoryUnavailable  the members of a task can't be asked for: go on with those known
+    ├── RegistryUnavailable  the members of a task can't be asked for: go on with those known
     ├── SsdUnavailable        the SSD tier can't be used just now: tell the user, or do without
     ├── MountError            the mount did not come about, or cannot be undone: tell the user
     │   └── MountpointBusy    something is mounted there already, or uses it
@@ -86,7 +86,7 @@ class MasterGone(DieselFSError):
     """The process that keeps a task's node memory has ended, or does not answer."""
 
 
-class NoRoom(DieselFSError):
+class CacheFull(DieselFSError):
     """Node memory has no room for it: what is there stays, or is in use."""
 
 
@@ -102,7 +102,7 @@ class PeerRefused(PeerFailed):
     """The two sides do not know the same secret, are of different tasks, or speak different protocols."""
 
 
-class DirectoryUnavailable(DieselFSError):
+class RegistryUnavailable(DieselFSError):
     """Where the members of a task are listed can't be asked just now."""
 
 

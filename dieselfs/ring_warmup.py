@@ -26,7 +26,7 @@ from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cachenodes.ring_peers import RingPeers
 from dieselfs.cachenodes.ring_settings import RingSettings
 from dieselfs.cachenodes.ring_status import ring_nodes
-from dieselfs.node_memory.piece import PIECE_BYTES, is_whole
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import MemberId
 from dieselfs.peercache.peer_source import PeerSource
@@ -86,7 +86,7 @@ class RingWarmUp:
     def run(
         self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
     ) -> RingWarmUpReport:
-        """Ask for all, and again for what no node gives, until nothing has come for `patience_s`. Raises what a store does that has not even the heads of large chunks, and `DirectoryUnavailable`."""
+        """Ask for all, and again for what no node gives, until nothing has come for `patience_s`. Raises what a store does that has not even the heads of large chunks, and `RegistryUnavailable`."""
         before = self._statuses()
         began = self._given_at = time.monotonic()
         threads = CallThreads("ring-warm-up", jobs)
@@ -139,7 +139,7 @@ class RingWarmUp:
     def _ask(self, chunk: ChunkRef, file: FileExtent | None) -> None:
         if file is None:
             return
-        unit = file.length if is_whole(chunk) else PIECE_BYTES
+        unit = file.length if is_whole(chunk) else CACHE_BLOCK_BYTES
         for start in range(0, file.length, unit):
             self._source.read(file, start, min(unit, file.length - start))
 

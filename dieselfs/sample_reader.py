@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece, is_whole
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock, is_whole
 from metadata.errors import PathConflict, PathNotFound
 from metadata.snapshot import Snapshot
 
@@ -31,24 +31,24 @@ Inodes = Sequence[int] | npt.NDArray[np.integer]
 class MappedMemory(Protocol):
     """What a reader needs of `dieselfs.node_memory.node_memory.NodeMemory`."""
 
-    def map(self, piece: Piece) -> memoryview:
-        """The whole piece, mapped from its file, fetched if it is missing. `NoRoom` if it can't be kept; else raises what `ChunkSource` does."""
+    def map(self, piece: CacheBlock) -> memoryview:
+        """The whole piece, mapped from its file, fetched if it is missing. `CacheFull` if it can't be kept; else raises what `ChunkSource` does."""
         ...
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         """As of `ChunkSource`."""
         ...
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
+    def prefetch(self, pieces: Sequence[CacheBlock]) -> None:
         """Fetch them in the background. Returns at once."""
         ...
 
-    def is_past(self, chunk: ChunkRef) -> bool:
+    def is_bypassed(self, chunk: ChunkRef) -> bool:
         """Whether files of a chunk that is not mapped are to be read past memory, since it is known that there is no room for it."""
         ...
 
-    def read_past(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files, in order, for which `map` or `is_past` said that their chunks can't be kept."""
+    def read_bypassing(self, files: Sequence[FileExtent]) -> list[bytes]:
+        """Whole files, in order, for which `map` or `is_bypassed` said that their chunks can't be kept."""
         ...
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
@@ -148,7 +148,9 @@ class SampleReader:
         refs = (
             self._snapshot.chunk(number) for number in chunks if self._maps[number] is _NOT_MAPPED
         )
-        self._memory.prefetch([Piece(ref) for ref in refs if ref.payload_bytes and is_whole(ref)])
+        self._memory.prefetch(
+            [CacheBlock(ref) for ref in refs if ref.payload_bytes and is_whole(ref)]
+        )
 
     def inode_of(self, path: str | bytes) -> int:
         """The inode of a file. `PathNotFound`, `PathConflict`; slashes at its ends do not matter."""
@@ -172,12 +174,12 @@ class SampleReader:
         file = self._snapshot.extent(inode)
         if not file.length:
             return b""
-        if self._memory.is_past(file.chunk):
-            return self._memory.read_past((file,))[0]
+        if self._memory.is_bypassed(file.chunk):
+            return self._memory.read_bypassing((file,))[0]
         if is_whole(file.chunk):
             try:
                 slices = self._map(self._chunk[inode])
-            except NoRoom:
+            except CacheFull:
                 pass  # read past node memory, without keeping it
             else:
                 return slices[file.offset : file.offset + file.length]
@@ -185,7 +187,7 @@ class SampleReader:
 
     def _map(self, number: int) -> _Slices:
         chunk = self._snapshot.chunk(number)
-        piece = Piece(chunk)
+        piece = CacheBlock(chunk)
         self._mapped[piece.name] = number
         view = self._memory.map(piece)
         if len(view) != chunk.payload_bytes:
@@ -214,7 +216,7 @@ class SampleReader:
         if past:
             filled = (self._snapshot.columns.length[inodes] > 0).tolist()
             left = [at for number in past for at in positions[number] if filled[at]]
-            found = self._memory.read_past(self._extents(inodes[left]))
+            found = self._memory.read_bypassing(self._extents(inodes[left]))
             for at, content in zip(left, found, strict=True):
                 contents[at] = content
         return contents
@@ -225,7 +227,7 @@ class SampleReader:
         for number in numbers:
             if self._maps[number] is _NOT_MAPPED:
                 chunk = self._snapshot.chunk(number)
-                if self._memory.is_past(chunk):
+                if self._memory.is_bypassed(chunk):
                     past.add(number)
                 else:
                     missing.append(number)
@@ -239,7 +241,7 @@ class SampleReader:
         if self._maps[number] is _NOT_MAPPED and chunk.payload_bytes and is_whole(chunk):
             try:
                 self._map(number)
-            except NoRoom:
+            except CacheFull:
                 return False
         return True
 

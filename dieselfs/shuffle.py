@@ -156,11 +156,11 @@ def shuffle_order(
     if padding == "drop" or (count and begin == end):
         end = begin + count
     chunks, first, length = _part(bounds, _key(seed, epoch, _CHUNKS), begin, end)
-    piece_end = np.cumsum(length)
-    inodes = (np.arange(end - begin) + np.repeat(first - (piece_end - length), length)).astype("u4")
+    block_end = np.cumsum(length)
+    inodes = (np.arange(end - begin) + np.repeat(first - (block_end - length), length)).astype("u4")
     if files is not None:
         inodes = files[inodes]
-    group_start = np.concatenate([[0], piece_end[group_size - 1 :: group_size]])
+    group_start = np.concatenate([[0], block_end[group_size - 1 :: group_size]])
     if group_start[-1] != len(inodes):
         group_start = np.append(group_start, len(inodes))
     shuffled = _shuffle_groups(inodes, group_start, _key(seed, epoch, _FILES))
@@ -220,13 +220,13 @@ def _part(
     chunks = np.flatnonzero(np.diff(bounds)).astype(np.uint32)
     chunks = chunks[np.argsort(_hash(key, chunks))]
     length = bounds[chunks + 1] - bounds[chunks]
-    piece_end = np.cumsum(length)
-    low = int(np.searchsorted(piece_end, begin, "right"))
-    high = int(np.searchsorted(piece_end, end, "left")) + 1 if end > begin else low
-    chunks, length, piece_end = chunks[low:high], length[low:high], piece_end[low:high]
-    piece_start = np.maximum(piece_end - length, begin)
-    first = bounds[chunks] + piece_start - (piece_end - length)
-    return chunks, first, np.minimum(piece_end, end) - piece_start
+    block_end = np.cumsum(length)
+    low = int(np.searchsorted(block_end, begin, "right"))
+    high = int(np.searchsorted(block_end, end, "left")) + 1 if end > begin else low
+    chunks, length, block_end = chunks[low:high], length[low:high], block_end[low:high]
+    block_start = np.maximum(block_end - length, begin)
+    first = bounds[chunks] + block_start - (block_end - length)
+    return chunks, first, np.minimum(block_end, end) - block_start
 
 
 def _shuffle_groups(

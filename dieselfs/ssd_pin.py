@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.ssd.tiered_store import TieredStore, pieces_of
+from chunkstore.ssd.tiered_store import TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.byte_sizes import human_size
 from dieselfs.errors import Refused
@@ -37,7 +37,7 @@ class UnkeptChunks:
         return self._reader(file.chunk).read(file, start, length)
 
     def _reader(self, chunk: ChunkRef) -> ChunkReader:
-        pieces = pieces_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
+        pieces = blocks_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
         tier = self._tier
         is_there = tier is not None and all(tier.holds(piece) for piece in pieces)
         return self._from_tier if is_there else self._from_store

@@ -16,7 +16,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import find_dataset
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
-from chunkstore.ssd.segment_index import HeldChunk
+from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import Occupancy, SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.object_store import ObjectStore
@@ -128,10 +128,10 @@ class TierAccess:
         segments = self._segments()
         return sum(self._call(partial(segments.evict, id_)) for id_ in self.ids_of(name, store))
 
-    def held(self, dataset: bytes) -> dict[bytes, HeldChunk]:
+    def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
         """What there is of each chunk of a dataset."""
         segments = self._segments()
-        return self._call(lambda: segments.held(dataset))
+        return self._call(lambda: segments.cached(dataset))
 
     def _check_quota(self, limits: DatasetLimits) -> None:
         region_bytes = self._segments().region_bytes
@@ -169,9 +169,9 @@ def chunks_in_memory(dataset: DatasetRef) -> set[bytes]:
     return found
 
 
-def share_of(chunk: bytes, held: Mapping[bytes, HeldChunk]) -> Share:
+def share_of(chunk: bytes, cached: Mapping[bytes, CachedChunk]) -> Share:
     """How much of a chunk there is."""
-    found = held.get(chunk)
+    found = cached.get(chunk)
     return "none" if found is None else "all" if found.is_whole else "part"
 
 

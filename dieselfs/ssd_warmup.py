@@ -23,10 +23,10 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.ssd.limits_folder import LimitsFolder
-from chunkstore.ssd.segment_index import HeldChunk
+from chunkstore.ssd.segment_index import CachedChunk
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.ssd.tiered_store import Piece, TieredStore, pieces_of
+from chunkstore.ssd.tiered_store import ObjectBlock, TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import SsdUnavailable
 from dieselfs.node_memory.piece import is_whole
@@ -48,8 +48,8 @@ Advance = Callable[[int, int], None]
 """Told of chunks that are done, and of bytes as they are brought."""
 Turn = Callable[[], AbstractContextManager[object]]
 """What surrounds each piece: entering it may wait."""
-Outcome: TypeAlias = Literal["held", "elsewhere", "brought", "no room", "failed"]
-_WORSE: Final[tuple[Outcome, ...]] = ("held", "elsewhere", "brought", "no room", "failed")
+Outcome: TypeAlias = Literal["cached", "elsewhere", "loaded", "no room", "failed"]
+_WORSE: Final[tuple[Outcome, ...]] = ("cached", "elsewhere", "loaded", "no room", "failed")
 """A chunk's outcome is the last of those of its pieces."""
 Bound: TypeAlias = Literal["quota", "size", "disk"]
 """What a dataset has no more room for: its quota, the tier's size without what is pinned for others, or what others have left of the disk."""
@@ -61,22 +61,22 @@ class Warmth:
 
     chunks: int
     bytes: int
-    held_chunks: int
+    cached_chunks: int
     """Wholly."""
-    held_bytes: int
+    cached_bytes: int
 
     @property
     def is_all(self) -> bool:
-        return self.held_chunks == self.chunks
+        return self.cached_chunks == self.chunks
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUpReport:
     """In chunks."""
 
-    brought: int
-    brought_bytes: int
-    held_before: int
+    loaded: int
+    loaded_bytes: int
+    cached_before: int
     by_others: int
     """Other processes, or other threads of this one, have brought these meanwhile."""
     no_room: int
@@ -122,9 +122,9 @@ def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
 
 def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
     """About 2 µs a segment held. `SsdUnavailable`."""
-    held = _held(tier, dataset)
-    none = HeldChunk(0, is_whole=False)
-    found = [held.get(chunk.id.value, none) for chunk in chunks]
+    cached = _cached(tier, dataset)
+    none = CachedChunk(0, is_whole=False)
+    found = [cached.get(chunk.id.value, none) for chunk in chunks]
     sizes = [_size(chunk) for chunk in chunks]
     return Warmth(
         len(chunks),
@@ -150,40 +150,40 @@ class WarmUp:
         self._dataset = dataset
         names = LimitsFolder(settings.folder)
         self._tier.call(lambda: names.name(dataset.id, dataset.name), 0)
-        held = _held(self._tier, dataset)
+        cached = _cached(self._tier, dataset)
         missing = [
             chunk
             for chunk in chunks
-            if chunk.id.value not in held or not held[chunk.id.value].is_whole
+            if chunk.id.value not in cached or not cached[chunk.id.value].is_whole
         ]
-        self.held_before = len(chunks) - len(missing)
-        fitting, self._bound = self._fitting(missing, held)
+        self.cached_before = len(chunks) - len(missing)
+        fitting, self._bound = self._fitting(missing, cached)
         self._no_room = len(missing) - len(fitting)
-        pieces = [_pieces(chunk) for chunk in fitting]
-        self._pieces = deque(piece for of_chunk in pieces for piece in of_chunk)
-        self._left = {of_chunk[0].chunk: len(of_chunk) for of_chunk in pieces}
+        blocks = [_blocks(chunk) for chunk in fitting]
+        self._blocks = deque(block for of_chunk in blocks for block in of_chunk)
+        self._left = {of_chunk[0].chunk: len(of_chunk) for of_chunk in blocks}
         self._outcomes: dict[ChunkId, Outcome] = {}
         self._counts: Counter[Outcome] = Counter()
-        self._brought_bytes = 0
+        self._loaded_bytes = 0
         self._counting = threading.Lock()
         self._stopped = False
         self.missing = len(fitting)
-        self.missing_bytes = sum(piece.length for piece in self._pieces)
+        self.missing_bytes = sum(block.length for block in self._blocks)
 
     def run(self, advance: Advance, jobs: int = JOBS, turn: Turn = nullcontext) -> WarmUpReport:
         """Bring what is missing, once. Raises `Unavailable` and what else ends it, and `SsdUnavailable`; what has been brought stays."""
         began = time.monotonic()
         self._turn = turn
-        others: deque[Piece] = deque()
+        others: deque[ObjectBlock] = deque()
         threads = CallThreads("warm-up", jobs)
         try:
-            threads.run_all([lambda: self._bring_all(advance, others)] * jobs, jobs)
+            threads.run_all([lambda: self._load_all(advance, others)] * jobs, jobs)
         finally:
             self._stopped = True
         return WarmUpReport(
-            self._counts["brought"],
-            self._brought_bytes,
-            self.held_before + self._counts["held"],
+            self._counts["loaded"],
+            self._loaded_bytes,
+            self.cached_before + self._counts["cached"],
             self._counts["elsewhere"],
             self._no_room + self._counts["no room"],
             self._bound,
@@ -192,54 +192,54 @@ class WarmUp:
         )
 
     @property
-    def brought_bytes(self) -> int:
+    def loaded_bytes(self) -> int:
         """So far."""
-        return self._brought_bytes
+        return self._loaded_bytes
 
     def stop(self) -> None:
         """No piece is begun any more."""
         self._stopped = True
 
-    def _bring_all(self, advance: Advance, others: deque[Piece]) -> None:
+    def _load_all(self, advance: Advance, others: deque[ObjectBlock]) -> None:
         try:
-            while not self._stopped and (piece := _taken(self._pieces)) is not None:
-                if not self._bring(piece, advance):
-                    others.append(piece)
-            while not self._stopped and (piece := _taken(others)) is not None:
-                while not self._stopped and not self._bring(piece, advance, by_others=True):
+            while not self._stopped and (block := _taken(self._blocks)) is not None:
+                if not self._load(block, advance):
+                    others.append(block)
+            while not self._stopped and (block := _taken(others)) is not None:
+                while not self._stopped and not self._load(block, advance, by_others=True):
                     time.sleep(_LOOK_AGAIN_S)
         except BaseException:
             self._stopped = True
             raise
 
-    def _bring(self, piece: Piece, advance: Advance, *, by_others: bool = False) -> bool:
+    def _load(self, block: ObjectBlock, advance: Advance, *, by_others: bool = False) -> bool:
         """False while somebody else is at it."""
         with self._turn():
-            outcome = None if self._stopped else self._brought(piece)
+            outcome = None if self._stopped else self._loaded(block)
         if outcome is None or outcome == "elsewhere":
             return self._stopped
-        if by_others and outcome == "held":
+        if by_others and outcome == "cached":
             outcome = "elsewhere"
         with self._counting:
-            former = self._outcomes.get(piece.chunk, "held")
-            worse = self._outcomes[piece.chunk] = max(former, outcome, key=_WORSE.index)
-            self._left[piece.chunk] -= 1
-            is_done = not self._left[piece.chunk]
+            former = self._outcomes.get(block.chunk, "cached")
+            worse = self._outcomes[block.chunk] = max(former, outcome, key=_WORSE.index)
+            self._left[block.chunk] -= 1
+            is_done = not self._left[block.chunk]
             self._counts[worse] += is_done
-            if outcome == "brought":
-                self._brought_bytes += piece.length
-        advance(int(is_done), 0 if outcome in ("no room", "failed") else piece.length)
+            if outcome == "loaded":
+                self._loaded_bytes += block.length
+        advance(int(is_done), 0 if outcome in ("no room", "failed") else block.length)
         return True
 
-    def _brought(self, piece: Piece) -> Outcome | None:
+    def _loaded(self, block: ObjectBlock) -> Outcome | None:
         """None: it was stopped meanwhile."""
         deadline = time.monotonic() + _BACK_IN_SERVICE_S
         while not self._stopped:
             try:
-                result = self._store.bring(piece)
+                result = self._store.load(block)
             except (NotFound, Corrupt) as error:
                 kind = type(error).__name__
-                log.warning("chunk %s is not brought: %s: %s", piece.chunk, kind, error)
+                log.warning("chunk %s is not brought: %s: %s", block.chunk, kind, error)
                 return "failed"
             if result != "out of service":
                 return result
@@ -249,7 +249,7 @@ class WarmUp:
         return None
 
     def _fitting(
-        self, missing: Sequence[ChunkRef], held: dict[bytes, HeldChunk]
+        self, missing: Sequence[ChunkRef], cached: dict[bytes, CachedChunk]
     ) -> tuple[Sequence[ChunkRef], Bound]:
         """As many as there is room for beside what is held: more would only drive out what came just before."""
         segments = self._tier.segments
@@ -261,7 +261,7 @@ class WarmUp:
         if found is None:
             raise unavailable(self._settings, self._tier)
         room, bound = found
-        room -= sum(chunk.bytes for chunk in held.values())
+        room -= sum(chunk.bytes for chunk in cached.values())
         for count, chunk in enumerate(missing):
             room -= _size(chunk) + _PAGE_BYTES
             if room < 0:
@@ -291,26 +291,28 @@ def capacity_bytes(
     return int(regions * segments.region_data_bytes * _FILLED), bound
 
 
-def _held(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, HeldChunk]:
+def _cached(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, CachedChunk]:
     segments = tier.segments
-    held = None if segments is None else tier.call(lambda: segments.held(dataset.id), 0, _OPENS_S)
-    if held is None:
+    cached = (
+        None if segments is None else tier.call(lambda: segments.cached(dataset.id), 0, _OPENS_S)
+    )
+    if cached is None:
         raise SsdUnavailable(
             f"the SSD tier is out of service: {tier.statistics().reason or 'it is not open'}"
         )
-    return held
+    return cached
 
 
-def _pieces(chunk: ChunkRef) -> list[Piece]:
-    return pieces_of(chunk.id, _size(chunk))
+def _blocks(chunk: ChunkRef) -> list[ObjectBlock]:
+    return blocks_of(chunk.id, _size(chunk))
 
 
 def _size(chunk: ChunkRef) -> int:
     return chunk.head_bytes + chunk.payload_bytes
 
 
-def _taken(pieces: deque[Piece]) -> Piece | None:
+def _taken(blocks: deque[ObjectBlock]) -> ObjectBlock | None:
     try:
-        return pieces.popleft()
+        return blocks.popleft()
     except IndexError:
         return None

@@ -54,12 +54,12 @@ def above_quota(
     regions: Sequence[Region], limits_of: LimitsOf, region_bytes: int, order: Order
 ) -> list[Region]:
     """Those that must go because a quota is lower now than what is held, the next ones first."""
-    held: dict[bytes, list[Region]] = {}
+    cached: dict[bytes, list[Region]] = {}
     for region in regions:
         if region.state != FREE:
-            held.setdefault(region.dataset, []).append(region)
+            cached.setdefault(region.dataset, []).append(region)
     found = []
-    for dataset, own in held.items():
+    for dataset, own in cached.items():
         quota_bytes = limits_of(dataset).quota_bytes
         if quota_bytes is not None:
             surplus = len(own) - quota_bytes // region_bytes

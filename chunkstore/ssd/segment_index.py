@@ -64,7 +64,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldChunk:
+class CachedChunk:
     """What there is of a chunk's object."""
 
     bytes: int
@@ -247,7 +247,7 @@ class SegmentIndex:
                 count += 1
             return count
 
-    def held(self, dataset: bytes, segment_bytes: int) -> dict[bytes, HeldChunk]:
+    def cached(self, dataset: bytes, segment_bytes: int) -> dict[bytes, CachedChunk]:
         """What there is of each chunk of a dataset. About 2 µs a segment."""
         counted: dict[bytes, tuple[int, int, int]] = {}
         with self._environment.begin() as transaction:
@@ -259,7 +259,7 @@ class SegmentIndex:
                             last = segment.number
                         counted[segment.chunk] = size + placed.length, count + 1, last
         return {
-            chunk: HeldChunk(size, count == last + 1)
+            chunk: CachedChunk(size, count == last + 1)
             for chunk, (size, count, last) in counted.items()
         }
 
@@ -277,9 +277,11 @@ class SegmentIndex:
         packed = _packed(entries)
         for key, value in packed:
             transaction.put(key, value, db=self._environment.segments)
-        held = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
+        cached = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
         keys = b"".join(key for key, _ in packed)
-        transaction.put(_REGION_KEY.pack(region), bytes(held) + keys, db=self._environment.contents)
+        transaction.put(
+            _REGION_KEY.pack(region), bytes(cached) + keys, db=self._environment.contents
+        )
 
     def _entries(self, transaction: Any, region: int) -> Iterator[tuple[Segment, Placed]]:
         """Those recorded for it that have not been recorded for another region since."""

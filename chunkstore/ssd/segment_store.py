@@ -22,7 +22,7 @@ from chunkstore.ssd.letting_go import fit, let_go
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
-from chunkstore.ssd.segment_index import CLOCK_S, FREE, HeldChunk, Order, SegmentIndex
+from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
 
@@ -161,9 +161,11 @@ class SegmentStore:
         if not is_end and len(data) % size:
             raise ValueError("only an object's last segment is shorter")
         with self._writing:
-            held = self._index.find(chunk, first, len(parts))
+            cached = self._index.find(chunk, first, len(parts))
             missing = [
-                (Segment(chunk, first + n), part) for n, part in enumerate(parts) if held[n] is None
+                (Segment(chunk, first + n), part)
+                for n, part in enumerate(parts)
+                if cached[n] is None
             ]
             return self._filling.append(dataset, missing)
 
@@ -184,9 +186,9 @@ class SegmentStore:
     def disclaim(self, name: bytes) -> None:
         self._files.disclaim(name)
 
-    def held(self, dataset: bytes) -> dict[bytes, HeldChunk]:
+    def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
         """What there is of each chunk of a dataset. About 2 µs a segment."""
-        return self._index.held(dataset, self._geometry.segment_bytes)
+        return self._index.cached(dataset, self._geometry.segment_bytes)
 
     def occupancy(self) -> list[Occupancy]:
         """Of each dataset that holds something, or was read. About 2 µs a region."""

@@ -78,7 +78,7 @@ class TierStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CacheInsert:
     """A run of segments to be written."""
 
     dataset: bytes
@@ -113,7 +113,7 @@ class SsdTier:
         self._health = TierHealth(time.monotonic)
         self._threads = CallThreads("ssd", _THREADS)
         self._changed = threading.Condition()
-        self._queue: deque[Offer] = deque()
+        self._queue: deque[CacheInsert] = deque()
         self._queued_bytes = 0
         self._worker: threading.Thread | None = None
         self._closed = False
@@ -159,7 +159,7 @@ class SsdTier:
             self.start()
         return False
 
-    def introduce(self, dataset: DatasetRef) -> None:
+    def register(self, dataset: DatasetRef) -> None:
         """Have it noted what a dataset is called, for those who look at the tier."""
         self._unnamed.append(dataset)
         with self._changed:
@@ -228,37 +228,37 @@ class SsdTier:
         """So much was fetched for it, which nobody has asked for yet."""
         self._warmed_bytes += length
 
-    def offer(self, offer: Offer, patience_s: float = 0.0) -> bool:
+    def insert(self, insert: CacheInsert, patience_s: float = 0.0) -> bool:
         """Have it written in the background; False if the queue has no room for it within the time."""
-        most = QUEUE_BYTES - len(offer.data)
+        most = QUEUE_BYTES - len(insert.data)
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._queued_bytes <= most, patience_s)
             if self._closed or self._queued_bytes > most:
                 self._not_written += 1
                 return False
-            self._queue.append(offer)
-            self._queued_bytes += len(offer.data)
+            self._queue.append(insert)
+            self._queued_bytes += len(insert.data)
             self._start()
             self._changed.notify_all()
         return True
 
-    def keep(self, offer: Offer) -> bool | None:
+    def keep(self, insert: CacheInsert) -> bool | None:
         """Write it now, in the caller's time; False if the SSD has no room for it, None if it failed."""
         segments = self.segments
         if segments is None:
             return None
         kept = self.call(
             lambda: segments.append(
-                offer.dataset, offer.chunk, offer.first, offer.data, offer.is_end
+                insert.dataset, insert.chunk, insert.first, insert.data, insert.is_end
             ),
-            len(offer.data),
+            len(insert.data),
             _WRITE_TIMEOUT_S,
         )
         if kept is False:
-            self._no_room_until[offer.dataset] = time.monotonic() + _NO_ROOM_S
+            self._no_room_until[insert.dataset] = time.monotonic() + _NO_ROOM_S
         with self._changed:
             if kept:
-                self._written_bytes += len(offer.data)
+                self._written_bytes += len(insert.data)
             else:
                 self._not_written += 1
         return kept
@@ -334,9 +334,9 @@ class SsdTier:
         while not self._closed:
             try:
                 self._look()
-                offer = self._next()
-                if offer is not None:
-                    self._write(offer)
+                insert = self._next()
+                if insert is not None:
+                    self._write(insert)
             except Exception as error:  # whatever it is, readers do without
                 log.exception("the SSD tier %s has failed", self._folder)
                 self._failed(error)
@@ -361,7 +361,7 @@ class SsdTier:
             dataset = self._unnamed.pop()
             self.call(partial(limits.name, dataset.id, dataset.name), 0)
 
-    def _next(self) -> Offer | None:
+    def _next(self) -> CacheInsert | None:
         with self._changed:
             usable = self._segments is not None and self._health.is_up
             if usable and self._queue:
@@ -375,14 +375,14 @@ class SsdTier:
                 self._changed.wait(TEND_INTERVAL_S if usable else _RETRY_INTERVAL_S)
             return None
 
-    def _write(self, offer: Offer) -> None:
+    def _write(self, insert: CacheInsert) -> None:
         try:
-            self.keep(offer)
+            self.keep(insert)
         finally:
             with self._changed:
-                if self._queue and self._queue[0] is offer:
+                if self._queue and self._queue[0] is insert:
                     self._queue.popleft()
-                    self._queued_bytes -= len(offer.data)
+                    self._queued_bytes -= len(insert.data)
                 self._changed.notify_all()
 
     def _open_now(self) -> None:

@@ -19,7 +19,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import ChunkStoreError, Corrupt
 from chunkstore.object_keys import chunk_key
-from chunkstore.ssd.tier import Offer, SsdTier
+from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.stores.object_store import Buffer, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -28,17 +28,17 @@ LARGE_READ_BYTES: Final = 2 << 20
 """Who reads so much at once needs no more of the chunk soon."""
 MAX_WHOLE_BYTES: Final = 32 << 20
 """Objects up to here are brought whole: an ordinary chunk with its head. Of larger ones, the 4 MiB around what was read."""
-_PIECE_BYTES: Final = 4 << 20
+_BLOCK_BYTES: Final = 4 << 20
 _AT_ONCE: Final = 4
 """Chunks fetched in the background."""
 
 
-Brought: TypeAlias = Literal["held", "brought", "elsewhere", "no room", "out of service"]
+Loaded: TypeAlias = Literal["cached", "loaded", "elsewhere", "no room", "out of service"]
 """What came of a piece: it was there; it was fetched; somebody else is at it; the dataset has no room; the tier can't be used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ObjectBlock:
     """A part of a chunk's object that is brought to an SSD at once."""
 
     chunk: ChunkId
@@ -53,13 +53,13 @@ class Piece:
         return self.chunk.value + self.start.to_bytes(8, "big")
 
 
-def pieces_of(chunk: ChunkId, size_bytes: int) -> list[Piece]:
+def blocks_of(chunk: ChunkId, size_bytes: int) -> list[ObjectBlock]:
     """An object up to 32 MiB whole, a larger one by 4 MiB."""
     if size_bytes <= MAX_WHOLE_BYTES:
-        return [Piece(chunk, 0, size_bytes, True)]
-    starts = range(0, size_bytes, _PIECE_BYTES)
+        return [ObjectBlock(chunk, 0, size_bytes, True)]
+    starts = range(0, size_bytes, _BLOCK_BYTES)
     return [
-        Piece(chunk, at, min(_PIECE_BYTES, size_bytes - at), at + _PIECE_BYTES >= size_bytes)
+        ObjectBlock(chunk, at, min(_BLOCK_BYTES, size_bytes - at), at + _BLOCK_BYTES >= size_bytes)
         for at in starts
     ]
 
@@ -75,7 +75,7 @@ class TieredStore:
         self._dataset = dataset
         self._tier = tier
         self._prefix = chunk_key(dataset.name, ChunkId(bytes(16)))[: -len(str(ChunkId(bytes(16))))]
-        tier.introduce(dataset)
+        tier.register(dataset)
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[type[TieredStore], tuple[ObjectStore, DatasetRef, SsdTier]]:
@@ -97,7 +97,7 @@ class TieredStore:
         data = self.store.get(key)
         self._tier.store_took(time.monotonic() - began, len(data))
         if len(data) <= MAX_WHOLE_BYTES and self._tier.admits(self._dataset.id, chunk):
-            self._tier.offer(Offer(self._dataset.id, chunk, 0, memoryview(data), True))
+            self._tier.insert(CacheInsert(self._dataset.id, chunk, 0, memoryview(data), True))
         return data
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
@@ -119,45 +119,45 @@ class TieredStore:
         chunk = self._chunk(key)
         return chunk is not None and self._tier.forget(chunk)
 
-    def holds(self, piece: Piece) -> bool | None:
+    def holds(self, block: ObjectBlock) -> bool | None:
         """Whether a piece is on the SSD, as of now; None if that can't be said."""
         segments = self._tier.segments
         if segments is None:
             return None
-        first = piece.start // segments.segment_bytes
+        first = block.start // segments.segment_bytes
         return self._tier.call(
-            lambda: segments.holds(piece.chunk.value, first, piece.length, piece.is_end), 0
+            lambda: segments.holds(block.chunk.value, first, block.length, block.is_end), 0
         )
 
-    def bring(self, piece: Piece) -> Brought:
+    def load(self, block: ObjectBlock) -> Loaded:
         """Have a piece on the SSD, fetched now if it is not, and written before this returns. Raises what the store does."""
-        held = self.holds(piece)
+        cached = self.holds(block)
         segments = self._tier.segments
-        if held is None or segments is None:
+        if cached is None or segments is None:
             return "out of service"
-        if held:
-            return "held"
-        name, claim = piece.name, segments.claim
+        if cached:
+            return "cached"
+        name, claim = block.name, segments.claim
         claimed = self._tier.call(lambda: claim(name), 0)
         if not claimed:
             return "out of service" if claimed is None else "elsewhere"
         try:
-            if self.holds(piece):  # it was brought in this moment
-                return "held"
-            key = chunk_key(self._dataset.name, piece.chunk)
-            data = self.store.get_range(key, piece.start, piece.length)
-            if len(data) < piece.length:
-                raise Corrupt(f"chunk {piece.chunk} is shorter than its dataset's metadata says")
-            first = piece.start // segments.segment_bytes
-            offer = Offer(
-                self._dataset.id, piece.chunk.value, first, memoryview(data), piece.is_end
+            if self.holds(block):  # it was brought in this moment
+                return "cached"
+            key = chunk_key(self._dataset.name, block.chunk)
+            data = self.store.get_range(key, block.start, block.length)
+            if len(data) < block.length:
+                raise Corrupt(f"chunk {block.chunk} is shorter than its dataset's metadata says")
+            first = block.start // segments.segment_bytes
+            insert = CacheInsert(
+                self._dataset.id, block.chunk.value, first, memoryview(data), block.is_end
             )
-            kept = self._tier.keep(offer)
+            kept = self._tier.keep(insert)
         finally:
             self._tier.call(lambda: segments.disclaim(name), 0)
         if kept is None:
             return "out of service"
-        return "brought" if kept else "no room"
+        return "loaded" if kept else "no room"
 
     def _chunk(self, key: str) -> bytes | None:
         """The id of the chunk that a key names."""
@@ -183,14 +183,14 @@ class TieredStore:
         data = self._timed(key, start, end - start)
         is_end = len(data) < end - start
         if self._tier.admits(self._dataset.id, chunk):
-            self._tier.offer(
-                Offer(self._dataset.id, chunk, start // size, memoryview(data), is_end)
+            self._tier.insert(
+                CacheInsert(self._dataset.id, chunk, start // size, memoryview(data), is_end)
             )
         return memoryview(data)[offset - start : offset - start + length]
 
     def _warm(self, chunk: bytes, offset: int, length: int) -> None:
         """Fetch the chunk of a part that was missed, in the background; unless that is being done, or too much is, or it is mostly in vain."""
-        wanted = chunk, offset // _PIECE_BYTES
+        wanted = chunk, offset // _BLOCK_BYTES
         with self._lock:
             if wanted in self._warming or len(self._warming) >= 2 * _AT_ONCE:
                 return
@@ -215,9 +215,9 @@ class TieredStore:
 
     def _fetch(self, chunk: ChunkId, offset: int) -> None:
         size_bytes = self.store.stat(chunk_key(self._dataset.name, chunk)).size_bytes
-        pieces = pieces_of(chunk, size_bytes)
-        piece = (
-            pieces[0] if len(pieces) == 1 else pieces[min(offset, size_bytes - 1) // _PIECE_BYTES]
+        blocks = blocks_of(chunk, size_bytes)
+        block = (
+            blocks[0] if len(blocks) == 1 else blocks[min(offset, size_bytes - 1) // _BLOCK_BYTES]
         )
-        if self.bring(piece) in ("brought", "no room"):
-            self._tier.warmed(piece.length)
+        if self.load(block) in ("loaded", "no room"):
+            self._tier.warmed(block.length)

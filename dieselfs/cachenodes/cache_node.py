@@ -25,14 +25,14 @@ from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.occupied_bytes import OccupiedBytes
 from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.cachenodes.store_reads import StoreReads
-from dieselfs.errors import ConfigError, NoRoom
-from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
+from dieselfs.errors import CacheFull, ConfigError
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.peercache.held_chunks import CachedChunks, NodeStatus
 from dieselfs.peercache.member_record import MAX_NODE_BYTES
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_server import PeerServer, PeerServerStatistics
-from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.redis_directory import RedisRegistry
 from metadata.errors import IndexUnavailable
 
 log = logging.getLogger(__name__)
@@ -98,11 +98,11 @@ class CacheNode:
 
     def _begin(self) -> None:
         settings = self._settings
-        directory = None
+        registry = None
         topic = str(RingTopic(settings.ring))
         if settings.leases is not None:
             try:
-                directory = RedisDirectory(settings.leases.url, topic)
+                registry = RedisRegistry(settings.leases.url, topic)
             except IndexUnavailable as error:
                 raise ConfigError(f"the nodes of a ring meet in Redis: {error}") from error
         self._server = PeerServer(
@@ -115,8 +115,8 @@ class CacheNode:
             tasks=self,
             max_workers=WORKERS,
         )
-        if directory is not None:
-            self._heartbeat = LeaseHeartbeat(directory, self.member)
+        if registry is not None:
+            self._heartbeat = LeaseHeartbeat(registry, self.member)
 
     @property
     def member(self) -> Member:
@@ -135,7 +135,7 @@ class CacheNode:
         topic = RingTopic.parse(task)
         return topic is not None and topic.ring == self._settings.ring
 
-    def held(self, task: str) -> HeldChunks:
+    def cached(self, task: str) -> CachedChunks:
         topic = RingTopic.parse(task)
         assert topic is not None
         if topic.dataset is None:
@@ -144,7 +144,7 @@ class CacheNode:
             found = self._datasets.get(task)
             if found is None:
                 found = self._datasets[task] = DatasetChunks(topic.dataset, self._parts)
-                self._tier.introduce(topic.dataset)
+                self._tier.register(topic.dataset)
                 log.info("dataset %s is asked for", topic.dataset.name)
                 if len(self._datasets) > _MAX_DATASETS:
                     self._datasets.popitem(last=False)  # who is connected keeps it
@@ -159,7 +159,7 @@ class CacheNode:
         return CacheNodeStatistics(
             from_store_bytes=self._parts.store.bytes,
             from_ssd_bytes=self._parts.from_ssd_bytes,
-            memory_bytes=self._parts.memory.held[1],
+            memory_bytes=self._parts.memory.cached[1],
             datasets=len(self._datasets),
             tier=self._tier.statistics(),
             server=self._server.statistics(),
@@ -195,15 +195,15 @@ class CacheNode:
         in_service = self._tier.segments is not None
         return NodeStatus(
             budget_bytes=self._budget_bytes if in_service else 0,
-            held_bytes=self._occupied.last_known if in_service else 0,
-            pieces=self._parts.memory.held[0],
+            cached_bytes=self._occupied.last_known if in_service else 0,
+            blocks=self._parts.memory.cached[0],
             from_store_bytes=self._parts.store.bytes,
             from_peers_bytes=self._parts.from_ssd_bytes,
         )
 
 
 class _NoChunks:
-    """Implements `HeldChunks`: for who only asks how a node is."""
+    """Implements `CachedChunks`: for who only asks how a node is."""
 
     def __init__(self, node: CacheNode) -> None:
         self.status = node.status
@@ -214,14 +214,14 @@ class _NoChunks:
     def head(self, chunk: ChunkId) -> memoryview | None:
         return None
 
-    def piece(self, piece: Piece) -> memoryview | None:
+    def block(self, block: CacheBlock) -> memoryview | None:
         return None
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         return False
 
-    def bring(self, piece: Piece) -> None:
-        raise NoRoom("no dataset was named")
+    def load(self, block: CacheBlock) -> None:
+        raise CacheFull("no dataset was named")
 
 
 def _budget_bytes(settings: CacheNodeSettings, tier: SsdTier) -> int:

@@ -74,7 +74,7 @@ class ChunkMemory:
             self._alive.pop(part, None)
 
     @property
-    def held(self) -> tuple[int, int]:
+    def cached(self) -> tuple[int, int]:
         """(how many, bytes) now."""
         with self._lock:
             return len(self._kept), self._bytes

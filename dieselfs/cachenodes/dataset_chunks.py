@@ -23,13 +23,13 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.range_allowance import RangeAllowance
-from chunkstore.ssd.tier import Offer, SsdTier
+from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.stores.read import Read
 from dieselfs.cachenodes.chunk_memory import ChunkMemory, Part, WholeChunk
 from dieselfs.cachenodes.single_flight import SingleFlight
 from dieselfs.cachenodes.store_reads import StoreReads
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece, is_whole
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock, is_whole
 from dieselfs.peercache.held_chunks import NodeStatus
 
 BURST_S: Final = 1.0
@@ -59,7 +59,7 @@ class NodeParts:
 
 
 class DatasetChunks:
-    """Implements `HeldRanges`. Thread-safe."""
+    """Implements `CachedRanges`. Thread-safe."""
 
     def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
         self._dataset, self._node = dataset, node
@@ -80,35 +80,35 @@ class DatasetChunks:
     def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
         return self._node.memory.part((chunk.id.value, chunk.head_bytes + start, length))
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        if is_whole(piece.chunk):
-            whole = self.payload(piece.chunk.id)
-            if whole is not None or piece.file is None:
+    def block(self, block: CacheBlock) -> memoryview | None:
+        if is_whole(block.chunk):
+            whole = self.payload(block.chunk.id)
+            if whole is not None or block.file is None:
                 return whole
-        return self._node.memory.part(_part_of(piece))
+        return self._node.memory.part(_part_of(block))
 
-    def unit(self, chunk: ChunkRef, start: int, length: int) -> Piece:
+    def unit(self, chunk: ChunkRef, start: int, length: int) -> CacheBlock:
         if self._is_burst(chunk, length) or self._node.chunks.is_under_way(chunk.id.value):
-            return Piece(chunk)
-        return Piece(chunk, FileExtent(chunk, start, length, 0))
+            return CacheBlock(chunk)
+        return CacheBlock(chunk, FileExtent(chunk, start, length, 0))
 
-    def is_coming(self, piece: Piece) -> bool:
-        return self._node.chunks.is_under_way(piece.chunk.id.value)
+    def is_loading(self, block: CacheBlock) -> bool:
+        return self._node.chunks.is_under_way(block.chunk.id.value)
 
     def status(self) -> NodeStatus:
         return self._node.status()
 
     # What is not.
 
-    def bring(self, piece: Piece) -> WholeChunk | memoryview:
-        """Raises `NoRoom` if the client had better ask the store."""
-        chunk = piece.chunk
-        if is_whole(chunk) and piece.file is None:
+    def load(self, block: CacheBlock) -> WholeChunk | memoryview:
+        """Raises `CacheFull` if the client had better ask the store."""
+        chunk = block.chunk
+        if is_whole(chunk) and block.file is None:
             return self._node.chunks.run(chunk.id.value, lambda: self._whole(chunk))
-        part = _part_of(piece)
+        part = _part_of(block)
         data = self._node.memory.part(part)
         if data is None:
-            data = self._small_part(chunk, part) if is_whole(chunk) else self._large_part(piece)
+            data = self._small_part(chunk, part) if is_whole(chunk) else self._large_part(block)
             self._node.memory.put_part(part, data)
         return data
 
@@ -133,9 +133,9 @@ class DatasetChunks:
         if not node.chunks.is_under_way(id):
             if not self._node.tier.admits(self._dataset.id, id):
                 self._asked.pop(id, None)  # who asks again is not a second one
-                raise NoRoom("the chunk would not be kept")
+                raise CacheFull("the chunk would not be kept")
             if not node.allowance.grants(length, _size(chunk)):
-                raise NoRoom("too much was read of the store in vain")
+                raise CacheFull("too much was read of the store in vain")
         whole = node.chunks.run(id, lambda: self._whole(chunk, is_admitted=True))
         start = begin - chunk.head_bytes
         return memoryview(bytes(whole.payload[start : start + length]))
@@ -143,29 +143,29 @@ class DatasetChunks:
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """The whole chunk from the store."""
         tier, id = self._node.tier, chunk.id.value
-        with self._node.store.held(Read(self._key(chunk))) as read:
+        with self._node.store.cached(Read(self._key(chunk))) as read:
             data = memoryview(read)
             self._reader.verified(data, chunk)
             if is_admitted:
                 self._keep(chunk, 0, data, is_end=True)
             elif tier.admits(self._dataset.id, id):
-                tier.offer(Offer(self._dataset.id, id, 0, data, True))
+                tier.insert(CacheInsert(self._dataset.id, id, 0, data, True))
         return data
 
-    def _large_part(self, piece: Piece) -> memoryview:
+    def _large_part(self, block: CacheBlock) -> memoryview:
         """A piece of a file in a chunk above 16 MiB, verified by its blocks' hashes, which are in the chunk's head."""
-        part, file = _part_of(piece), piece.file
+        part, file = _part_of(block), block.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
 
         def verified() -> memoryview:
             data = self._read_ssd(*part)
             if data is None:
-                data = self._from_blocks(piece.chunk, part)
+                data = self._from_blocks(block.chunk, part)
             try:
-                verify_blocks(data, file, piece.start, hashes)
+                verify_blocks(data, file, block.start, hashes)
             except Corrupt:
-                self._forget_large(piece.chunk, part)
+                self._forget_large(block.chunk, part)
                 raise
             return data
 
@@ -198,7 +198,7 @@ class DatasetChunks:
         _, begin, length = key
         data = self._read_ssd(*key)
         if data is None:
-            with self._node.store.held(Read(self._key(chunk), begin, length)) as read:
+            with self._node.store.cached(Read(self._key(chunk), begin, length)) as read:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
@@ -213,14 +213,14 @@ class DatasetChunks:
         return data
 
     def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
-        """`NoRoom` if the SSD writes too slowly for it; nothing, while that is out of service."""
+        """`CacheFull` if the SSD writes too slowly for it; nothing, while that is out of service."""
         segments = self._node.tier.segments
         if segments is None:
             return
         first = begin // segments.segment_bytes
-        offer = Offer(self._dataset.id, chunk.id.value, first, data, is_end)
-        if not self._node.tier.offer(offer, QUEUED_S):
-            raise NoRoom("the SSD writes more slowly than the store is read")
+        insert = CacheInsert(self._dataset.id, chunk.id.value, first, data, is_end)
+        if not self._node.tier.insert(insert, QUEUED_S):
+            raise CacheFull("the SSD writes more slowly than the store is read")
 
     def _key(self, chunk: ChunkRef) -> str:
         return chunk_key(self._dataset.name, chunk.id)
@@ -238,11 +238,11 @@ class DatasetChunks:
         return is_burst
 
 
-def _part_of(piece: Piece) -> Part:
+def _part_of(block: CacheBlock) -> Part:
     """Where it lies in its chunk's object."""
-    assert piece.file is not None
-    begin = piece.chunk.head_bytes + piece.file.offset + piece.start
-    return piece.chunk.id.value, begin, piece.length
+    assert block.file is not None
+    begin = block.chunk.head_bytes + block.file.offset + block.start
+    return block.chunk.id.value, begin, block.length
 
 
 def _blocks(chunk: ChunkRef, part: Part) -> Iterator[Part]:

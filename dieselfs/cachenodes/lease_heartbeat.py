@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
-from dieselfs.errors import DirectoryUnavailable
-from dieselfs.peercache.directory import HEARTBEAT_S, Directory
+from dieselfs.errors import RegistryUnavailable
+from dieselfs.peercache.directory import HEARTBEAT_S, MembershipRegistry
 from dieselfs.peercache.members import Member
 
 log = logging.getLogger(__name__)
@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 class LeaseHeartbeat:
     """From when it is made until `end`. The directory is used by this alone."""
 
-    def __init__(self, directory: Directory, me: Member) -> None:
-        self._directory, self._me = directory, me
+    def __init__(self, registry: MembershipRegistry, me: Member) -> None:
+        self._registry, self._me = registry, me
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ring-heartbeat", daemon=True)
         self._thread.start()
@@ -30,8 +30,8 @@ class LeaseHeartbeat:
         is_out = warned_of_namesake = False
         while not self._ending.is_set():
             try:
-                listed = self._directory.announce(self._me)
-            except DirectoryUnavailable as error:
+                listed = self._registry.announce(self._me)
+            except RegistryUnavailable as error:
                 if not is_out:
                     log.warning("this node can't be found by new clients of its ring: %s", error)
                 is_out = True
@@ -47,4 +47,4 @@ class LeaseHeartbeat:
                         *(twins[0].node or "another node", self._me.id),
                     )
             self._ending.wait(HEARTBEAT_S)
-        self._directory.leave(self._me)
+        self._registry.leave(self._me)

@@ -46,8 +46,8 @@ def ring_settings(
         if options.secret_file is not None:
             raise UsageError("--ring-secret-file without a ring", "say which: --ring")
         return None
-    name, directory = _parsed(text, where, config.index)
-    settings = RingSettings(name, _secret(options, config, environment), directory)
+    name, registry = _parsed(text, where, config.index)
+    settings = RingSettings(name, _secret(options, config, environment), registry)
     ring_directory(
         settings
     )  # what is wrong with the address of a Redis is said now, not by the first read

@@ -17,7 +17,7 @@ from dieselfs.cachenodes.ring_settings import RingSettings
 from dieselfs.cachenodes.ring_topic import RingTopic
 from dieselfs.errors import ConfigError
 from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.directory import Directory
+from dieselfs.peercache.directory import MembershipRegistry
 from dieselfs.peercache.members import Member, View
 from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.os_runtime import OperatingSystem
@@ -25,7 +25,7 @@ from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.placement import Placement, reachable
 from dieselfs.peercache.runtime import Address, Runtime
 from dieselfs.peercache.settings import StaticPeers
-from dieselfs.peercache.static_directory import StaticDirectory
+from dieselfs.peercache.static_directory import StaticRegistry
 from dieselfs.peercache.task_peers import Peers
 from metadata.errors import IndexUnavailable
 
@@ -101,9 +101,9 @@ class _Joined:
         self.client = PeerClient(self.runtime, settings.secret, topic, me.id)
         self.board = _Board()
         self.breakers = Breakers(self.runtime.now)
-        directory = ring_directory(settings)
+        registry = ring_directory(settings)
         self._membership = TaskMembership(
-            self.runtime, directory, self.client, me, self.board, self.breakers
+            self.runtime, registry, self.client, me, self.board, self.breakers
         )
         self._membership.start()
 
@@ -138,15 +138,13 @@ class _Board:
         return self._view
 
 
-def ring_directory(settings: RingSettings) -> Directory:
+def ring_directory(settings: RingSettings) -> MembershipRegistry:
     """As a client looks into it. `ConfigError`."""
-    if isinstance(settings.directory, StaticPeers):
-        return StaticDirectory(settings.directory.addresses)
-    from dieselfs.peercache.redis_directory import RedisDirectory
+    if isinstance(settings.registry, StaticPeers):
+        return StaticRegistry(settings.registry.addresses)
+    from dieselfs.peercache.redis_directory import RedisRegistry
 
     try:
-        return RedisDirectory(
-            settings.directory.url, str(RingTopic(settings.name)), only_looks=True
-        )
+        return RedisRegistry(settings.registry.url, str(RingTopic(settings.name)), only_looks=True)
     except IndexUnavailable as error:
         raise ConfigError(f"the nodes of a ring are looked for in Redis: {error}") from error

@@ -25,5 +25,5 @@ class RingSettings:
 
     name: str
     secret: TaskSecret
-    directory: RedisLeases | StaticPeers
+    registry: RedisLeases | StaticPeers
     """Where its nodes are found. The addresses of a list are those under which the nodes go (`node_settings.CacheNodeSettings.id`)."""

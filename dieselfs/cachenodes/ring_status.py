@@ -33,13 +33,13 @@ class RingNode:
 
 
 def ring_nodes(settings: RingSettings) -> Sequence[RingNode]:
-    """By their ids. Takes about 2 s if one does not answer. Raises `DirectoryUnavailable`."""
+    """By their ids. Takes about 2 s if one does not answer. Raises `RegistryUnavailable`."""
     looker = Member("client/status", Address("client", 1), 0)
-    directory = ring_directory(settings)
+    registry = ring_directory(settings)
     try:
-        members = sorted(directory.announce(looker), key=lambda member: member.id)
+        members = sorted(registry.announce(looker), key=lambda member: member.id)
     finally:
-        directory.leave(looker)
+        registry.leave(looker)
     topic = str(RingTopic(settings.name))
     client = PeerClient(OperatingSystem(), settings.secret, topic, looker.id)
 

@@ -15,7 +15,7 @@ from typing import Final
 from chunkstore.errors import ChunkStoreError, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
-from dieselfs.errors import NoRoom
+from dieselfs.errors import CacheFull
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ HANGS_S: Final = 2.0
 
 
 class StoreReads:
-    """Implements `ObjectReader`; raises `NoRoom` too, if there are too many reads. Thread-safe."""
+    """Implements `ObjectReader`; raises `CacheFull` too, if there are too many reads. Thread-safe."""
 
     def __init__(self, store: ObjectStore, took: Callable[[float, int], None]) -> None:
         """`took` is told of each read: seconds and bytes."""
@@ -49,7 +49,7 @@ class StoreReads:
         return self._read(lambda: self._store.get_range(key, offset, length))
 
     @contextmanager
-    def held(self, read: Read) -> Iterator[Buffer]:
+    def cached(self, read: Read) -> Iterator[Buffer]:
         """What is read, and the turn for as long as the caller seeks a place for it: so no more is fetched than there are places for."""
         with self._turn():
             yield self._counted(lambda: read.of(self._store))
@@ -79,7 +79,7 @@ class StoreReads:
             while self._under_way >= STORE_READS:
                 left_s = min(deadline, self._answered + HANGS_S) - time.monotonic()
                 if left_s <= 0:
-                    raise NoRoom("too many reads of the store wait")
+                    raise CacheFull("too many reads of the store wait")
                 self._changed.wait(left_s)
             if not self._under_way:
                 self._answered = time.monotonic()

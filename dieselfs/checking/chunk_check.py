@@ -32,9 +32,9 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.checking.findings import Kind
 
-PIECE_BYTES: Final = 8 << 20
+CACHE_BLOCK_BYTES: Final = 8 << 20
 """What is held at a time of a chunk above 16 MiB. A multiple of the blocks that carry checksums."""
-assert PIECE_BYTES % BLOCK_BYTES == 0
+assert CACHE_BLOCK_BYTES % BLOCK_BYTES == 0
 _UNCACHED_BYTES: Final = 1 << 20
 """A read of at least so much leaves nothing in a local store's page cache (`chunkstore/stores/local_directory.py`)."""
 
@@ -219,8 +219,8 @@ def _check_by_pieces(
         if length <= BLOCK_BYTES:
             continue
         whole, sound = xxhash.xxh3_64(), True
-        for at in range(0, length, PIECE_BYTES):
-            size = min(PIECE_BYTES, length - at)
+        for at in range(0, length, CACHE_BLOCK_BYTES):
+            size = min(CACHE_BLOCK_BYTES, length - at)
             piece = read(chunk.head_bytes + offset + at, size)
             whole.update(piece)
             sound &= _blocks_sound(piece, size, hashes)
@@ -305,8 +305,8 @@ def _read_past_cache(
 ) -> None:
     """Let the store drop what it has cached of the object."""
     total = _total(chunk)
-    for at in range(0, total, PIECE_BYTES):
-        length = min(PIECE_BYTES, total - at)
+    for at in range(0, total, CACHE_BLOCK_BYTES):
+        length = min(CACHE_BLOCK_BYTES, total - at)
         pay(length)
         try:
             store.get_range(key, at, max(length, _UNCACHED_BYTES))

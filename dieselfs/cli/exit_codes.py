@@ -102,7 +102,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
         "look at the disk, or name another folder with --ssd",
     ),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
-    (product_errors.DirectoryUnavailable, ExitCode.TEMPORARY, "check --index and try again"),
+    (product_errors.RegistryUnavailable, ExitCode.TEMPORARY, "check --index and try again"),
     (product_errors.HistoryDamaged, ExitCode.INTEGRITY, ""),
     (product_errors.Conflict, ExitCode.CONFLICT, ""),
     (

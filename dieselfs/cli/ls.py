@@ -19,7 +19,7 @@ from dieselfs.errors import DirectoryNotFound, UsageError
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
-    from chunkstore.ssd.segment_index import HeldChunk
+    from chunkstore.ssd.segment_index import CachedChunk
     from dieselfs.client import Client
     from dieselfs.file_stat import FileStat
     from dieselfs.ssd_usage import Share
@@ -110,7 +110,7 @@ def listed(client: Client, place: Address, recursive: bool) -> Iterable[FileStat
 class _Cached:
     """What of a dataset is near, by chunk id."""
 
-    on_ssd: Mapping[bytes, HeldChunk]
+    on_ssd: Mapping[bytes, CachedChunk]
     in_memory: Container[bytes]
 
     def record(self, entry: FileStat) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def _cached(invocation: Invocation, client: Client, ssd: str | None) -> _Cached:
     from dieselfs.ssd_usage import TierAccess, chunks_in_memory
 
     dataset = client.dataset.ref
-    held = TierAccess(chosen_ssd(invocation, ssd, None, looks=True)).held(dataset.id)
-    return _Cached(held, chunks_in_memory(dataset))
+    cached = TierAccess(chosen_ssd(invocation, ssd, None, looks=True)).cached(dataset.id)
+    return _Cached(cached, chunks_in_memory(dataset))
 
 
 def _print_entries(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dieselfs.node_memory.node_memory import NodeMemory
     from dieselfs.node_memory.task_folder import TaskFolder
     from dieselfs.peercache.settings import PeerSettings
-    from dieselfs.peercache.task_figures import TaskFigures
+    from dieselfs.peercache.task_figures import TaskTotals
     from dieselfs.ssd_tier import SsdSettings
     from metadata.snapshot import Snapshot
 
@@ -81,11 +81,11 @@ def ssd_settings(invocation: Invocation, request: MountRequest) -> SsdSettings |
     return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(invocation.config)))
 
 
-def peer_statistics(memory: NodeMemory) -> TaskFigures | None:
-    from dieselfs.peercache.task_figures import task_figures
+def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
+    from dieselfs.peercache.task_figures import task_totals
 
     found = memory.task_statistics()
-    return None if found is None else task_figures(found)
+    return None if found is None else task_totals(found)
 
 
 def mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:

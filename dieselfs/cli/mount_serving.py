@@ -123,7 +123,7 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
         if ssd is not None and ssd.warmup:
             warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, ring)
             parts.callback(lambda: warm_up.close(ending.left_s(WARM_UP_CLOSE_S)))
-            warm_up.bring(snapshot)
+            warm_up.load(snapshot)
         goodbye_s = partial(ending.left_s, GOODBYE_S)
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)

@@ -71,7 +71,7 @@ def _record(node: RingNode) -> dict[str, Any]:
         **record,
         "ssd_in_service": bool(status["budget_bytes"]),
         "ssd_bytes": status["budget_bytes"],
-        "ssd_used_bytes": status["held_bytes"],
+        "ssd_used_bytes": status["cached_bytes"],
         "served_bytes": status["served_bytes"],
         "served_requests": status["served_requests"],
         "from_ssd_bytes": status["from_peers_bytes"],
@@ -83,7 +83,7 @@ def _row(node: RingNode, output: Output) -> list[str]:
     status = node.status
     if status is None:
         return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
-    sizes = (status.budget_bytes, status.held_bytes)
+    sizes = (status.budget_bytes, status.cached_bytes)
     state = f"answers in {node.answered_in_s * 1e3:.1f} ms"
     return [
         node.member.id,

@@ -213,13 +213,13 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
     def volume(name: str, *path: str) -> tuple[str, str, str]:
         return name, size(look.number(*path)), f"{size(look.rate(earlier, *path))}/s"
 
-    def held(name: str, now: tuple[str, ...], budget: tuple[str, ...]) -> tuple[str, str, str]:
+    def cached(name: str, now: tuple[str, ...], budget: tuple[str, ...]) -> tuple[str, str, str]:
         return name, f"{size(look.number(*now))} of {size(look.number(*budget))}", ""
 
-    node_memory = held(
-        "node memory", ("cache", "node", "held_bytes"), ("cache", "node", "budget_bytes")
+    node_memory = cached(
+        "node memory", ("cache", "node", "cached_bytes"), ("cache", "node", "budget_bytes")
     )
-    outstanding = held(
+    outstanding = cached(
         "page cache, not read yet",
         ("page_cache", "prefill", "outstanding_bytes"),
         ("page_cache", "prefill", "budget_bytes"),
@@ -273,8 +273,8 @@ def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, s
     known = ssd.get("warmup") if isinstance(ssd, Mapping) else None
     if not isinstance(known, Mapping):
         return []
-    held, all_ = (size(look.number("ssd", "warmup", key)) for key in ("held_bytes", "bytes"))
-    return [("SSD warm-up", f"{known.get('state')}; {held} of {all_}", "")]
+    cached, all_ = (size(look.number("ssd", "warmup", key)) for key in ("cached_bytes", "bytes"))
+    return [("SSD warm-up", f"{known.get('state')}; {cached} of {all_}", "")]
 
 
 def _ring(look: Look) -> str:

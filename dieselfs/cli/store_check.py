@@ -33,16 +33,16 @@ def check_store(
     try:
         _check_chunks(invocation.store(), snapshot, where)
     except Unavailable:
-        held = None if ssd is None else _held(ssd, snapshot)
-        if held:
-            return f"the store does not answer: until it does, only what the SSD has can be read, {held}"
+        cached = None if ssd is None else _cached(ssd, snapshot)
+        if cached:
+            return f"the store does not answer: until it does, only what the SSD has can be read, {cached}"
         if patient is None:
             raise
         _check_chunks(patient, snapshot, where)
     return ""
 
 
-def _held(ssd: SsdSettings, snapshot: Snapshot) -> str:
+def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
     """How much of the dataset the SSD has; empty if nothing."""
     from dieselfs.ssd_warmup import open_tier, wanted_chunks, warmth
 
@@ -50,7 +50,11 @@ def _held(ssd: SsdSettings, snapshot: Snapshot) -> str:
         found = warmth(open_tier(ssd), snapshot.dataset, wanted_chunks(snapshot))
     except SsdUnavailable:
         return ""
-    return f"{found.held_chunks:,} of {counted(found.chunks, 'chunk')}" if found.held_chunks else ""
+    return (
+        f"{found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
+        if found.cached_chunks
+        else ""
+    )
 
 
 def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:

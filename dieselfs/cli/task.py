@@ -153,7 +153,7 @@ def _draw(output: Output, looks: Iterator[Shown]) -> None:
 
 
 def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
-    from dieselfs.peercache.task_figures import task_figures
+    from dieselfs.peercache.task_figures import task_totals
 
     peers = task.peers
     return {
@@ -163,7 +163,7 @@ def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
         "leader_pid": task.leader_pid,
         "processes": task.processes,
         "memory": None if task.memory is None else asdict(task.memory),
-        "peers": None if peers is None else asdict(task_figures(peers)),
+        "peers": None if peers is None else asdict(task_totals(peers)),
         "members": [] if peers is None else [asdict(member) for member in peers.members],
         "counts": {} if peers is None else dict(peers.counts),
     }

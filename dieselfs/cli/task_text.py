@@ -9,7 +9,7 @@ from dieselfs.cli.output import Output, aligned, counted
 
 if TYPE_CHECKING:
     from dieselfs.node_memory.running_tasks import RunningTask
-    from dieselfs.peercache.task_figures import TaskFigures
+    from dieselfs.peercache.task_figures import TaskTotals
     from dieselfs.peercache.task_statistics import FillingStatistics, MemberStatistics
 
 _MEMBERS: Final = (
@@ -20,16 +20,16 @@ _MEMBERS: Final = (
 
 def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str]) -> list[str]:
     """Of `dlcmd task ls`."""
-    from dieselfs.peercache.task_figures import task_figures
+    from dieselfs.peercache.task_figures import task_totals
 
     memory = task.memory
-    figures = None if task.peers is None else task_figures(task.peers)
+    figures = None if task.peers is None else task_totals(task.peers)
     return [
         task.name,
         dataset or "-",
         str(task.leader_pid or "-"),
         str(task.processes),
-        "-" if memory is None else f"{size(memory.held_bytes)} of {size(memory.budget_bytes)}",
+        "-" if memory is None else f"{size(memory.cached_bytes)} of {size(memory.budget_bytes)}",
         "-" if figures is None else f"{figures.members_up} of {figures.members}",
         "-" if figures is None or figures.filling is None else _filled(figures.filling),
     ]
@@ -39,23 +39,23 @@ def task_lines(
     task: RunningTask, dataset: str | None, memory_hits: int, output: Output
 ) -> list[str]:
     """Of `dlcmd task show`. `memory_hits`: reads that mounts have answered from this node's memory."""
-    from dieselfs.peercache.task_figures import task_figures
+    from dieselfs.peercache.task_figures import task_totals
 
     assert task.memory is not None
     memory, size = task.memory, output.size
     lines = [
         f"task:         {task.name}" + ("" if dataset is None else f", dataset {dataset}"),
         f"this node:    led by process {task.leader_pid}, read by {counted(task.processes, 'process')}",
-        f"memory:       {size(memory.held_bytes)} of {size(memory.budget_bytes)}, {counted(memory.pieces, 'chunk')}",
+        f"memory:       {size(memory.cached_bytes)} of {size(memory.budget_bytes)}, {counted(memory.blocks, 'chunk')}",
     ]
     if task.peers is None:
         return [*lines, "peers:        none: this task was begun without --peers"]
-    figures = task_figures(task.peers)
+    figures = task_totals(task.peers)
     rows = [_member_row(member, size) for member in task.peers.members]
     return [*lines, *_peer_lines(memory_hits, figures, output), "", *aligned(_MEMBERS, rows)]
 
 
-def _peer_lines(memory_hits: int, figures: TaskFigures, output: Output) -> list[str]:
+def _peer_lines(memory_hits: int, figures: TaskTotals, output: Output) -> list[str]:
     size, sources, filling = output.size, figures.sources, figures.filling
     trouble = f"; this node takes no part: {figures.trouble}" if figures.trouble else ""
     open_ = f", {figures.members_open} not asked" if figures.members_open else ""
@@ -64,7 +64,7 @@ def _peer_lines(memory_hits: int, figures: TaskFigures, output: Output) -> list[
     return [
         f"peers:        {figures.members_up} of {counted(figures.members, 'member')} up{open_}, {counted(figures.connections, 'connection')}{trouble}",
         f"policy:       {figures.policy}{progress}{rate}",
-        f"task holds:   {size(figures.share_held_bytes)} of {size(figures.share_bytes)} that are somebody's share ({_percent(figures.share_held_bytes, figures.share_bytes)}), {size(figures.held_bytes)} of {size(figures.budget_bytes)} in all",
+        f"task holds:   {size(figures.share_cached_bytes)} of {size(figures.share_bytes)} that are somebody's share ({_percent(figures.share_cached_bytes, figures.share_bytes)}), {size(figures.cached_bytes)} of {size(figures.budget_bytes)} in all",
         f"found in:     own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, second's memory {sources.from_second:,}, store {sources.from_store:,}",
         f"from store:   {size(figures.from_store_bytes)} by the task, {_ratio(figures.task_store_bytes_per_byte)} per byte served; {_ratio(figures.node_store_bytes_per_byte)} by this node",
     ]
@@ -80,9 +80,9 @@ def _member_row(member: MemberStatistics, size: Callable[[int], str]) -> list[st
         member.address,
         member.node or "-",
         state,
-        f"{size(status.held_bytes)} of {size(status.budget_bytes)}",
+        f"{size(status.cached_bytes)} of {size(status.budget_bytes)}",
         share,
-        _percent(status.share_held_bytes, status.share_bytes),
+        _percent(status.share_cached_bytes, status.share_bytes),
         size(status.from_store_bytes),
         size(status.from_peers_bytes),
         size(status.served_bytes),
@@ -90,7 +90,7 @@ def _member_row(member: MemberStatistics, size: Callable[[int], str]) -> list[st
 
 
 def _filled(filling: FillingStatistics) -> str:
-    return f"{filling.pieces_held:,} of {counted(filling.pieces, 'chunk')} ({_percent(filling.held_bytes, filling.share_bytes)})"
+    return f"{filling.blocks_cached:,} of {counted(filling.blocks, 'chunk')} ({_percent(filling.cached_bytes, filling.share_bytes)})"
 
 
 def _percent(part: float, whole: float) -> str:

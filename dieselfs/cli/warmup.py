@@ -215,13 +215,13 @@ def _run(
         progress.expect(work.missing, work.missing_bytes)
         report = work.run(progress.advance, jobs or JOBS)
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
-    rate = report.brought_bytes / max(report.seconds, 1e-9)
+    rate = report.loaded_bytes / max(report.seconds, 1e-9)
     if invocation.output.json:
         invocation.output.record(
             {
                 **_warmth_record(snapshot, found),
-                "brought": report.brought,
-                "brought_bytes": report.brought_bytes,
+                "loaded": report.loaded,
+                "loaded_bytes": report.loaded_bytes,
                 "by_others": report.by_others,
                 "no_room": report.no_room,
                 "failed": report.failed,
@@ -232,8 +232,8 @@ def _run(
     else:
         others = f", {report.by_others:,} by others" if report.by_others else ""
         invocation.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.brought, 'chunk')}, {human_size(report.brought_bytes)}"
-            f" ({human_size(rate)}/s){others}; on the SSD now: {found.held_chunks:,} of {counted(found.chunks, 'chunk')}"
+            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, {human_size(report.loaded_bytes)}"
+            f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
         )
         for line in _why_not_all(report, snapshot.dataset.name, found):
             invocation.output.note(line)
@@ -250,7 +250,7 @@ def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[
         yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
     if report.failed:
         yield f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub {dataset}` says which files are lost"
-    elsewhere = found.chunks - found.held_chunks - report.no_room - report.failed
+    elsewhere = found.chunks - found.cached_chunks - report.no_room - report.failed
     if elsewhere > 0:
         yield f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd cache ls`"
 
@@ -310,8 +310,8 @@ def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
         "snapshot": str(snapshot.id),
         "chunks": found.chunks,
         "bytes": found.bytes,
-        "held_chunks": found.held_chunks,
-        "held_bytes": found.held_bytes,
+        "cached_chunks": found.cached_chunks,
+        "cached_bytes": found.cached_bytes,
     }
 
 
@@ -324,10 +324,10 @@ def _print_warmth(
     if invocation.output.json:
         invocation.output.record(_warmth_record(snapshot, found))
     else:
-        share = f"{found.held_bytes / found.bytes:.1%}" if found.bytes else "100%"
+        share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
         invocation.output.line(
-            f"{snapshot.dataset.name}@{snapshot.id}: {found.held_chunks:,} of {counted(found.chunks, 'chunk')}, "
-            f"{human_size(found.held_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
+            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}, "
+            f"{human_size(found.cached_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
         )
     return ExitCode.OK if found.is_all else ExitCode.FOUND
 

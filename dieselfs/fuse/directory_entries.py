@@ -67,7 +67,7 @@ class Block:
     starts: Numbers
 
     @property
-    def held_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         return len(self.data) + self.starts.nbytes
 
     def part(self, first: int, size: int) -> memoryview:

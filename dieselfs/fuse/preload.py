@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import ChunkStoreError
-from dieselfs.errors import LocalFileError, MasterGone, NoRoom
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ class Preload:
             while (chunk := self._next()) is not None:
                 try:
                     self._memory.fetch([chunk])
-                except NoRoom:
+                except CacheFull:
                     return
                 except (ChunkStoreError, MasterGone, LocalFileError) as error:
                     log.warning("chunk %s is not preloaded: %s", chunk.id, error)

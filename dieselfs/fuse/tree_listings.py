@@ -79,7 +79,7 @@ class TreeListings:
             if key in self._blocks:
                 return  # another thread has encoded it meanwhile
             self._blocks[key] = block
-            self._cached_bytes += block.held_bytes
+            self._cached_bytes += block.cached_bytes
             while self._cached_bytes > self._cache_bytes and len(self._blocks) > 1:
                 _, dropped = self._blocks.popitem(last=False)
-                self._cached_bytes -= dropped.held_bytes
+                self._cached_bytes -= dropped.cached_bytes

@@ -23,8 +23,8 @@ from typing import Final
 import numpy as np
 
 from chunkstore.chunk_id import PRINTED_LENGTH
-from dieselfs.errors import LocalFileError, NoRoom
-from dieselfs.node_memory.spare_files import SpareFile, SpareFiles
+from dieselfs.errors import CacheFull, LocalFileError
+from dieselfs.node_memory.spare_files import RecycledFile, RecycledFiles
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 _COMPLETE_MODE: Final = 0o400
 
 
-class FileSystemFull(NoRoom):
+class FileSystemFull(CacheFull):
     """The file system, or this user's share of it, has no more blocks."""
 
 
@@ -42,7 +42,7 @@ class ChunkFiles:
     def __init__(self, folder: Path, heads: Path | None = None) -> None:
         """`heads`: the folder for them, made if it is missing; None: they are not kept. `LocalFileError`."""
         self._folder = folder
-        self._spares = SpareFiles(folder)
+        self._spares = RecycledFiles(folder)
         self._heads = heads
         if heads is not None:
             try:
@@ -67,7 +67,7 @@ class ChunkFiles:
             (self._heads / name).unlink(missing_ok=True)
             raise
 
-    def allow_spare(self, limit_bytes: int) -> None:
+    def allow_recycled(self, limit_bytes: int) -> None:
         """Keep so many bytes of what is removed, to be written over."""
         self._spares.limit_bytes = limit_bytes
 
@@ -116,7 +116,7 @@ class ChunkFiles:
         return {name: length + heads.get(name, 0) for name, length in found.items()}
 
 
-def _fill(folder: Path, name: str, data: memoryview, spare: SpareFile | None) -> None:
+def _fill(folder: Path, name: str, data: memoryview, spare: RecycledFile | None) -> None:
     """Write the data to a spare file, or else a new one, and give it its name."""
     path = folder / f".{name}.{secrets.token_hex(4)}" if spare is None else spare.path
     try:
@@ -155,7 +155,7 @@ def _complete_files(folder: Path) -> dict[str, int]:
     return found
 
 
-def map_piece(folder: Path, name: str, length: int) -> mmap.mmap | None:
+def map_block(folder: Path, name: str, length: int) -> mmap.mmap | None:
     """A read-only map of a piece; None if it is not there. 10 µs, and 0.25 ms for the page faults of all its bytes (4 MiB).
 
     MAP_POPULATE would take 0.4 ms at once instead: the kernel maps 16 pages a fault, but populates page by page. The map keeps no descriptor open, so that thousands of pieces do not meet the limit on them (often 1,024).

@@ -19,7 +19,7 @@ _TICK_NS: Final = 50_000_000
 """A folder's time is that of the kernel's last tick: another change within the same does not show."""
 
 
-class FullMemory:
+class CacheBypass:
     """Thread-safe: what two threads do to it at a time costs a look or a question more."""
 
     def __init__(
@@ -28,7 +28,7 @@ class FullMemory:
         """`folder_changed_ns`: when a file last came into the folder, or left it (CLOCK_REALTIME). May raise `OSError`."""
         self._folder_changed_ns = folder_changed_ns
         self._now = now
-        self.believed_s = FULL_S
+        self.trusted_s = FULL_S
         """How long it counts that there was no room."""
         self._until = 0.0
         self._absent: set[bytes] = set()
@@ -36,11 +36,11 @@ class FullMemory:
         self._look_at = 0.0
         self._seen_ns = 0
 
-    def had_no_room(self) -> None:
+    def note_full(self) -> None:
         """For a chunk of another node."""
-        self._until = self._now() + self.believed_s
+        self._until = self._now() + self.trusted_s
 
-    def had_room(self) -> None:
+    def note_room(self) -> None:
         """For one."""
         self._until = 0.0
 
@@ -55,7 +55,7 @@ class FullMemory:
         now = self._now()
         if now < self._until:
             return False
-        self._until = now + self.believed_s
+        self._until = now + self.trusted_s
         self._absent = set()  # a view may have changed, too
         return True
 

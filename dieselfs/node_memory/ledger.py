@@ -39,7 +39,7 @@ class _Stored:
     evicted_at: float | None = None
 
 
-class Ledger:
+class CacheAccounting:
     """One thread at a time. Members are any hashable things."""
 
     def __init__(

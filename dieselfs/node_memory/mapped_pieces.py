@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
-from dieselfs.node_memory.chunk_files import map_piece
+from dieselfs.node_memory.chunk_files import map_block
 from dieselfs.node_memory.messages import Mapped, Message, Unmapped, batches
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 
 _Key: TypeAlias = bytes | str
 """A chunk's id for its whole payload, which makes a hit quick; else the piece's name."""
 
 
-class MappedPieces:
+class MappedBlocks:
     """Thread-safe. Looking up takes no lock and no system call."""
 
     def __init__(self) -> None:
@@ -45,12 +45,12 @@ class MappedPieces:
         """Call `listener` with the name of each piece that is dropped from now on, in the thread that drops it."""
         self._listeners = (*self._listeners, listener)
 
-    def get(self, piece: Piece) -> memoryview | None:
-        return self._views.get(piece.chunk.id.value if piece.file is None else piece.name)
+    def get(self, block: CacheBlock) -> memoryview | None:
+        return self._views.get(block.chunk.id.value if block.file is None else block.name)
 
-    def map(self, folder: Path, piece: Piece) -> memoryview | None:
-        """Map a piece; None if its file is not there, or no map can be had. Cost: see `map_piece`."""
-        return self._mapped(folder, piece.name, piece.length)
+    def map(self, folder: Path, block: CacheBlock) -> memoryview | None:
+        """Map a piece; None if its file is not there, or no map can be had. Cost: see `map_block`."""
+        return self._mapped(folder, block.name, block.length)
 
     def map_chunk(self, folder: Path, name: str) -> memoryview | None:
         """Map a whole chunk of which only the name is known."""
@@ -101,7 +101,7 @@ class MappedPieces:
             finally:
                 self._telling.release()
 
-    def tell_all(self, tell: Callable[[Message], bool]) -> None:
+    def report_all(self, tell: Callable[[Message], bool]) -> None:
         """Tell a master that knows nothing yet."""
         with self._telling:
             self._told.clear()
@@ -116,7 +116,7 @@ class MappedPieces:
         if not length:
             return memoryview(b"")
         try:
-            made = map_piece(folder, name, length)
+            made = map_block(folder, name, length)
         except OSError:  # too many maps, too many files, too little memory
             return None
         if made is None:

@@ -1,6 +1,6 @@
 """The master of a task's node memory, in the process that leads the task (docs/decisions/0006-node-memory.md).
 
-One lock guards the books (`ledger`) and the folder's names; the store is read, and files are filled, without it.
+One lock guards the books (`accounting`) and the folder's names; the store is read, and files are filled, without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from chunkstore.chunk_source import ChunkSource
 from chunkstore.errors import Corrupt, NotFound
-from dieselfs.errors import LocalFileError, MasterGone, NoRoom, NotYetSupported
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
 from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull
 from dieselfs.node_memory.eviction import (
     FarthestNextUse,
@@ -25,10 +25,10 @@ from dieselfs.node_memory.eviction import (
     nothing_owned,
     policy_of,
 )
-from dieselfs.node_memory.ledger import PATIENCE_S, Ledger
-from dieselfs.node_memory.master_port import MasterPort, MemoryStatistics, PieceObserver
-from dieselfs.node_memory.piece import Piece
-from dieselfs.node_memory.piece_news import PieceNews
+from dieselfs.node_memory.ledger import PATIENCE_S, CacheAccounting
+from dieselfs.node_memory.master_port import CacheObserver, MasterPort, MemoryStatistics
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.node_memory.piece_news import CacheEvents
 from dieselfs.node_memory.prefetching import Prefetching
 from dieselfs.node_memory.shared_source import SharedSource
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -42,13 +42,13 @@ CLOSE_S: Final = 0.5
 """What is under way in the store at the end is waited for so long. It is not kept in any case."""
 DAMAGE_KNOWN_S: Final = 5.0
 """A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""
-SPARE_SHARE: Final = 16
+RECYCLED_SHARE: Final = 16
 """Of the budget a sixteenth may lie beside it, in files of pieces that have left, for the next ones to be written over."""
 LOOK_AGAIN_S: Final = 10.0
 """After the file system was full: how often at most it is asked whether there is more room."""
 
 
-class OnItsWay(NoRoom):
+class AlreadyLoading(CacheFull):
     """A reader of this node is getting the piece from another node, which may be waiting for us."""
 
 
@@ -94,7 +94,9 @@ class Master:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         """A member has unmapped something, a file is stored, or this is closed."""
-        self._ledger = Ledger(budget_bytes, policy_of(policy, self._owns), time.monotonic)
+        self._accounting = CacheAccounting(
+            budget_bytes, policy_of(policy, self._owns), time.monotonic
+        )
         self._in_flight: dict[str, _Flight] = {}
         self._damaged: dict[str, tuple[float, Exception]] = {}
         """Until when each is known to be."""
@@ -103,16 +105,16 @@ class Master:
         """The budget that each wishes."""
         self._planner: Hashable = None
         """Whose plan counts."""
-        self._news = PieceNews()
-        self._prefetching = Prefetching(lambda piece: self.fetch(piece, ahead=True), prefetchers)
+        self._events = CacheEvents()
+        self._prefetching = Prefetching(lambda block: self.fetch(block, ahead=True), prefetchers)
         self._closed = False
         self._hits = self._misses = self._fetches = self._fetched_bytes = 0
         self._failed_fetches = self._prefetched = self._not_kept = 0
         for name, length in self._files.adopt().items():
-            self._ledger.adopt(name, length)
-        self._files.allow_spare(budget_bytes // SPARE_SHARE)
+            self._accounting.adopt(name, length)
+        self._files.allow_recycled(budget_bytes // RECYCLED_SHARE)
         with self._lock:
-            self._remove(self._ledger.shrink())
+            self._remove(self._accounting.shrink())
 
     def member(self) -> MasterPort:
         """The port of one more member. Closing it forgets all that it maps and wishes."""
@@ -121,12 +123,12 @@ class Master:
             self._members[member] = None
         return member
 
-    def fetch(self, piece: Piece, *, ahead: bool = False, as_owner: bool = False) -> None:
-        """See `MasterPort`. Raises `NoRoom` before anything is fetched; if members are about to unmap, one waits for them, up to `PATIENCE_S` if `ahead`.
+    def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
+        """See `MasterPort`. Raises `CacheFull` before anything is fetched; if members are about to unmap, one waits for them, up to `PATIENCE_S` if `ahead`.
 
         The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
 
-        `as_owner`: for the task, not for a reader of this node. Raises `OnItsWay` too.
+        `as_owner`: for the task, not for a reader of this node. Raises `AlreadyLoading` too.
         """
         # A peer's reader has another place to ask. Those who unmap may do nothing at all for minutes: 0.5 s for each chunk made 30 s of a second.
         patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
@@ -134,32 +136,32 @@ class Master:
         while True:
             with self._lock:
                 self._check_open()
-                there = self._is_there(piece)
+                there = self._is_there(block)
                 if not counted:
                     counted = True
                     self._hits += there
                     self._misses += not there
                 if there:
                     if not ahead:
-                        self._ledger.use(piece.name)
+                        self._accounting.use(block.name)
                     return
-                flight = self._in_flight.get(piece.name)
+                flight = self._in_flight.get(block.name)
                 if flight is None:
-                    self._check_sound(piece.name)
-                    if not self._reserve(piece, ahead, patient_until):
+                    self._check_sound(block.name)
+                    if not self._reserve(block, ahead, patient_until):
                         continue
-                    mine = self._in_flight[piece.name] = self._flight(piece, ahead, as_owner)
+                    mine = self._in_flight[block.name] = self._flight(block, ahead, as_owner)
                     break
-                if as_owner and not self._ends_here(piece, flight):
-                    raise OnItsWay(f"piece {piece.name} is on its way from another node")
+                if as_owner and not self._ends_here(block, flight):
+                    raise AlreadyLoading(f"piece {block.name} is on its way from another node")
             if flight.arrived.result():
                 return
-        self._bring(piece, mine)
+        self._load(block, mine)
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         """Whether it is being read from the store just now: who waits for it (`fetch`) waits for no other node."""
         with self._lock:
-            return piece.name in self._in_flight and self._is_reading_store(piece)
+            return block.name in self._in_flight and self._is_reading_store(block)
 
     def readers_wait(self) -> bool:
         """Whether something is being fetched that a reader waits for, of this node or of another."""
@@ -169,28 +171,28 @@ class Master:
     def shares_changed(self) -> None:
         """`owns` says something else from now on."""
         with self._lock:
-            self._ledger.regroup()
+            self._accounting.regroup()
 
-    def holds(self, piece: Piece) -> bool:
+    def holds(self, block: CacheBlock) -> bool:
         with self._lock:
-            return piece.name in self._ledger
+            return block.name in self._accounting
 
     def names(self) -> Sequence[str]:
         """Of the pieces that are there."""
         with self._lock:
-            return self._ledger.names()
+            return self._accounting.names()
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
-        self._prefetching.submit(pieces)
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        self._prefetching.submit(blocks)
 
     def mapped(self, name: str, *, by: Hashable = None) -> None:
         with self._lock:
             if by is None or by in self._members:
-                self._ledger.map(by, name)
+                self._accounting.map(by, name)
 
     def unmapped(self, name: str, *, by: Hashable = None) -> None:
         with self._changed:
-            self._ledger.unmap(by, name)
+            self._accounting.unmap(by, name)
             self._changed.notify_all()
 
     def owns(self, name: str) -> bool:
@@ -198,7 +200,7 @@ class Master:
 
     def discard(self, name: str) -> None:
         with self._changed:
-            if self._ledger.evict(name):
+            if self._accounting.evict(name):
                 self._remove([name])
                 self._changed.notify_all()
 
@@ -206,13 +208,13 @@ class Master:
         plan = FarthestNextUse(names, self._owns) if names else None
         with self._lock:
             self._planner = by
-            self._ledger.expect(plan)
+            self._accounting.expect(plan)
 
     def progress(self, used: int, *, by: Hashable = None) -> None:
         """Of the plan that counts; of one that another has replaced it says nothing."""
         with self._lock:
             if by is self._planner:
-                self._ledger.progress(used)
+                self._accounting.progress(used)
 
     def set_budget(self, budget_bytes: int, *, by: Hashable = None) -> None:
         """Without a member it is what counts while no member wishes another."""
@@ -228,36 +230,36 @@ class Master:
             raise NotYetSupported("this master follows no plans")
         self._follow(plan)
 
-    def listen(self, observer: PieceObserver) -> None:
+    def listen(self, observer: CacheObserver) -> None:
         """Tell `observer` of the pieces that are there, then of all that come and go, in order, in a thread that holds no lock."""
         with self._lock:
             self._check_open()
-            self._news.listen(observer, self._ledger.names())
+            self._events.listen(observer, self._accounting.names())
 
-    def ignore(self, observer: PieceObserver) -> None:
+    def ignore(self, observer: CacheObserver) -> None:
         """It is not called any more when this returns, unless it is the observer that calls this."""
         with self._lock:
-            wait = self._news.forget(observer)
+            wait = self._events.forget(observer)
         wait()
 
     def statistics(self) -> MemoryStatistics:
         planned = None if self._planned is None else self._planned()
         with self._lock:
-            ledger = self._ledger
+            accounting = self._accounting
             return MemoryStatistics(
-                budget_bytes=ledger.budget_bytes,
-                held_bytes=ledger.taken_bytes,
-                pieces=len(ledger),
+                budget_bytes=accounting.budget_bytes,
+                cached_bytes=accounting.taken_bytes,
+                blocks=len(accounting),
                 hits=self._hits,
                 misses=self._misses,
                 fetches=self._fetches,
                 fetched_bytes=self._fetched_bytes,
                 failed_fetches=self._failed_fetches,
                 prefetched=self._prefetched,
-                prefetched_used=ledger.prefetched_used,
-                prefetched_wasted=ledger.prefetched_wasted,
-                evictions=ledger.evictions,
-                evicted_bytes=ledger.evicted_bytes,
+                prefetched_used=accounting.prefetched_used,
+                prefetched_wasted=accounting.prefetched_wasted,
+                evictions=accounting.evictions,
+                evicted_bytes=accounting.evicted_bytes,
                 not_kept=self._not_kept,
                 members=len(self._members),
                 window_bytes=0 if planned is None else planned.window_bytes,
@@ -278,7 +280,7 @@ class Master:
             while self._storing:
                 self._changed.wait()
         self._prefetching.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
-        self._news.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
+        self._events.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
 
     def leave(self, member: Hashable) -> None:
         """The member has ended."""
@@ -286,10 +288,10 @@ class Master:
             if member not in self._members:
                 return
             del self._members[member]
-            self._ledger.leave(member)
+            self._accounting.leave(member)
             if self._planner is member:
                 self._planner = None
-                self._ledger.expect(None)
+                self._accounting.expect(None)
             self._settle_budget()
 
     # Called with the lock held.
@@ -311,82 +313,84 @@ class Master:
         self._damaged[name] = now + DAMAGE_KNOWN_S, error
         log.error("chunk %s: what is sound in it is read file by file: %s", name, error)
 
-    def _is_there(self, piece: Piece) -> bool:
-        if piece.name not in self._ledger:
+    def _is_there(self, block: CacheBlock) -> bool:
+        if block.name not in self._accounting:
             return False
-        if self._files.has(piece.name, piece.length):
+        if self._files.has(block.name, block.length):
             return True
-        log.warning("%s has gone from node memory; it is fetched again", piece.name)
-        self._ledger.evict(piece.name)
-        self._remove([piece.name])
+        log.warning("%s has gone from node memory; it is fetched again", block.name)
+        self._accounting.evict(block.name)
+        self._remove([block.name])
         return False
 
-    def _reserve(self, piece: Piece, ahead: bool, patient_until: float) -> bool:
-        """False if it may go otherwise now: look again. Raises `NoRoom`."""
-        length = piece.length + self._kept_head_bytes(piece)
-        asked = self._ledger.reserve(piece.name, length, ahead=ahead)
+    def _reserve(self, block: CacheBlock, ahead: bool, patient_until: float) -> bool:
+        """False if it may go otherwise now: look again. Raises `CacheFull`."""
+        length = block.length + self._kept_head_bytes(block)
+        asked = self._accounting.reserve(block.name, length, ahead=ahead)
         self._remove(asked.evicted)
         if asked.granted:
             return True
-        if self._found_more_room(length):
+        if self._note_more_room(length):
             return False
         patience = patient_until - time.monotonic()
         if asked.room_coming and patience > 0 and self._changed.wait(patience):
             return False
         self._not_kept += 1
-        raise NoRoom(
-            f"node memory holds {self._ledger.taken_bytes} of {self._ledger.budget_bytes} bytes,"
+        raise CacheFull(
+            f"node memory holds {self._accounting.taken_bytes} of {self._accounting.budget_bytes} bytes,"
             f" and nothing may leave for {length} more",
             "give it more with --memory",
         )
 
-    def _kept_head_bytes(self, piece: Piece) -> int:
-        return 0 if self._shared is None or piece.file is not None else piece.chunk.head_bytes
+    def _kept_head_bytes(self, block: CacheBlock) -> int:
+        return 0 if self._shared is None or block.file is not None else block.chunk.head_bytes
 
-    def _flight(self, piece: Piece, ahead: bool, as_owner: bool) -> _Flight:
-        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(piece.chunk.id)
+    def _flight(self, block: CacheBlock, ahead: bool, as_owner: bool) -> _Flight:
+        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
         return _Flight(ahead, as_owner or not elsewhere)
 
-    def _ends_here(self, piece: Piece, flight: _Flight) -> bool:
+    def _ends_here(self, block: CacheBlock, flight: _Flight) -> bool:
         """Whether a fetch waits for no other node that may wait for this one."""
-        return flight.as_owner or self._is_reading_store(piece)
+        return flight.as_owner or self._is_reading_store(block)
 
-    def _is_reading_store(self, piece: Piece) -> bool:
-        part = None if piece.file is None else piece
-        return self._shared is None or self._shared.is_reading_store(piece.chunk.id, part)
+    def _is_reading_store(self, block: CacheBlock) -> bool:
+        part = None if block.file is None else block
+        return self._shared is None or self._shared.is_reading_store(block.chunk.id, part)
 
     def _settle_budget(self) -> None:
-        wishes = [wish for wish in self._members.values() if wish is not None]
-        budget = max(wishes, default=self._own_budget)
+        wanted_budgets = [
+            wanted_bytes for wanted_bytes in self._members.values() if wanted_bytes is not None
+        ]
+        budget = max(wanted_budgets, default=self._own_budget)
         if self._room_found is not None:
             budget = min(budget, self._room_found)
-        self._ledger.budget_bytes = budget
-        self._files.allow_spare(budget // SPARE_SHARE)
-        self._remove(self._ledger.shrink())
+        self._accounting.budget_bytes = budget
+        self._files.allow_recycled(budget // RECYCLED_SHARE)
+        self._remove(self._accounting.shrink())
         self._changed.notify_all()
 
-    def _found_full(self) -> None:
+    def _note_full(self) -> None:
         """The file system is fuller than the budget: others use it too."""
         if self._room_found is None:
             log.warning(
                 "the file system of node memory is full at %d of %d bytes;"
                 " give the task less with --memory, or /dev/shm more",
-                self._ledger.taken_bytes,
-                self._ledger.budget_bytes,
+                self._accounting.taken_bytes,
+                self._accounting.budget_bytes,
             )
-        self._room_found = self._ledger.taken_bytes
+        self._room_found = self._accounting.taken_bytes
         self._look_again_at = time.monotonic() + LOOK_AGAIN_S
         self._settle_budget()
 
-    def _found_more_room(self, length: int) -> bool:
+    def _note_more_room(self, length: int) -> bool:
         """Whether others use the file system less by now, so that there is room for so much more."""
         if self._room_found is None or time.monotonic() < self._look_again_at:
             return False
         self._look_again_at = time.monotonic() + LOOK_AGAIN_S
-        stored = self._ledger.taken_bytes - self._ledger.coming_bytes
+        stored = self._accounting.taken_bytes - self._accounting.coming_bytes
         self._room_found = max(self._room_found, stored + self._files.free_bytes())
         self._settle_budget()
-        return self._ledger.taken_bytes + length <= self._ledger.budget_bytes
+        return self._accounting.taken_bytes + length <= self._accounting.budget_bytes
 
     def _remove(self, names: Iterable[str]) -> None:
         """What the books hold no more; 0.5 ms for 4 MiB that nobody maps."""
@@ -394,49 +398,49 @@ class Master:
             return  # the folder may be another master's by now
         for name in names:
             self._files.remove(name)
-            self._news.evicted(name)
+            self._events.evicted(name)
 
     # The rest is called without it.
 
-    def _fetched(self, piece: Piece, as_owner: bool) -> tuple[memoryview | None, memoryview]:
+    def _fetched(self, block: CacheBlock, as_owner: bool) -> tuple[memoryview | None, memoryview]:
         """(its head if that is kept, its bytes)."""
         shared = self._shared
         if shared is None:
-            return None, piece.fetch(self._source)
-        if piece.file is None:
-            return (shared.whole_as_owner if as_owner else shared.whole)(piece.chunk)
+            return None, block.fetch(self._source)
+        if block.file is None:
+            return (shared.whole_as_owner if as_owner else shared.whole)(block.chunk)
         if as_owner:
-            return None, shared.read_as_owner(piece.file, piece.start, piece.length)
-        return None, piece.fetch(shared)
+            return None, shared.read_as_owner(block.file, block.start, block.length)
+        return None, block.fetch(shared)
 
-    def _bring(self, piece: Piece, flight: _Flight) -> None:
-        """Fetch what there is room for. `NoRoom` too for whatever keeps it from being a file: its reader can do without."""
+    def _load(self, block: CacheBlock, flight: _Flight) -> None:
+        """Fetch what there is room for. `CacheFull` too for whatever keeps it from being a file: its reader can do without."""
         error: BaseException | None = None
         try:
-            head, data = self._fetched(piece, flight.as_owner)
-            self._store(piece, data, head)
+            head, data = self._fetched(block, flight.as_owner)
+            self._store(block, data, head)
         except LocalFileError as failure:
             log.warning("node memory can't be filled: %s", failure)
-            error = NoRoom(str(failure), failure.hint)
+            error = CacheFull(str(failure), failure.hint)
         except BaseException as failure:
             error = failure
         with self._changed:
-            del self._in_flight[piece.name]
+            del self._in_flight[block.name]
             if error is None:
                 self._fetches += 1
                 self._prefetched += flight.ahead
-                self._fetched_bytes += piece.length
-                self._ledger.keep(piece.name)
-                self._news.arrived(piece.name)
-                self._remove(self._ledger.shrink())
+                self._fetched_bytes += block.length
+                self._accounting.keep(block.name)
+                self._events.arrived(block.name)
+                self._remove(self._accounting.shrink())
             else:
-                self._ledger.drop(piece.name)
+                self._accounting.drop(block.name)
                 if isinstance(error, FileSystemFull):
-                    self._found_full()
-                self._not_kept += isinstance(error, NoRoom)
-                self._failed_fetches += not isinstance(error, NoRoom)
+                    self._note_full()
+                self._not_kept += isinstance(error, CacheFull)
+                self._failed_fetches += not isinstance(error, CacheFull)
                 if isinstance(error, Corrupt | NotFound):
-                    self._note_damage(piece.name, error)
+                    self._note_damage(block.name, error)
             self._changed.notify_all()
             if not flight.arrived.done():  # not closed meanwhile
                 if isinstance(error, Exception):
@@ -446,14 +450,14 @@ class Master:
         if error is not None:
             raise error
 
-    def _store(self, piece: Piece, data: memoryview, head: memoryview | None) -> None:
-        assert len(data) == piece.length
-        assert head is None or len(head) == piece.chunk.head_bytes
+    def _store(self, block: CacheBlock, data: memoryview, head: memoryview | None) -> None:
+        assert len(data) == block.length
+        assert head is None or len(head) == block.chunk.head_bytes
         with self._lock:
             self._check_open()
             self._storing += 1
         try:
-            self._files.store(piece.name, data, head)
+            self._files.store(block.name, data, head)
         finally:
             with self._changed:
                 self._storing -= 1
@@ -470,11 +474,11 @@ class _Member:
     def __init__(self, master: Master) -> None:
         self._master = master
 
-    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
-        self._master.fetch(piece, ahead=ahead)
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
+        self._master.fetch(block, ahead=ahead)
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
-        self._master.prefetch(pieces)
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        self._master.prefetch(blocks)
 
     def mapped(self, name: str) -> None:
         self._master.mapped(name, by=self)

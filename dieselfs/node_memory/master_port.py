@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class MemoryStatistics:
     """Of one task's node memory, counted by its master since it began, unless said otherwise."""
 
     budget_bytes: int = 0
-    held_bytes: int = 0
+    cached_bytes: int = 0
     """In files, being fetched, and evicted but still mapped. As of now."""
-    pieces: int = 0
+    blocks: int = 0
     """As of now."""
     hits: int = 0
     """Asked for when they were there already. Readers that find the file do not ask: they count for themselves."""
@@ -37,7 +37,7 @@ class MemoryStatistics:
     evictions: int = 0
     evicted_bytes: int = 0
     not_kept: int = 0
-    """Fetches refused for want of room (`NoRoom`)."""
+    """Fetches refused for want of room (`CacheFull`)."""
     members: int = 0
     """Connected. As of now."""
     window_bytes: int = 0
@@ -49,14 +49,14 @@ class MemoryStatistics:
 class MasterPort(Protocol):
     """Thread-safe; every call blocks. A call on a master that has died raises `MasterGone`."""
 
-    def fetch(self, piece: Piece, *, ahead: bool = False) -> None:
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
         """Return when the piece's file is in the folder; one fetch however many ask. `ahead`: nobody reads it yet.
 
-        Raises `NoRoom` (it can't be kept: what is there stays, or is mapped), or what `ChunkSource` raises.
+        Raises `CacheFull` (it can't be kept: what is there stays, or is mapped), or what `ChunkSource` raises.
         """
         ...
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """Fetch them in the background, in order, as far as there is room. Returns at once."""
         ...
 
@@ -96,7 +96,7 @@ class MasterPort(Protocol):
     def close(self) -> None: ...
 
 
-class PieceObserver(Protocol):
+class CacheObserver(Protocol):
     """Who wants to know what comes into the folder and leaves it. Called by a thread of the member's own."""
 
     def arrived(self, name: str) -> None: ...

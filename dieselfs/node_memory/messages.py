@@ -29,22 +29,22 @@ from chunkstore.errors import (
     Unavailable,
 )
 from dieselfs.errors import (
+    CacheFull,
     DieselFSError,
     LocalFileError,
     MasterGone,
-    NoRoom,
     NotYetSupported,
     PlanTooLarge,
 )
 from dieselfs.node_memory import task_report
 from dieselfs.node_memory.master_port import MemoryStatistics
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.peercache.task_statistics import TaskStatistics
 
 MAX_PACKET_BYTES: Final = 64 << 10
 MAX_NAMES: Final = 512
 """In one message: a name of a piece has at most 63 characters."""
-MAX_PIECES: Final = 256
+MAX_BLOCKS: Final = 256
 MEMBER_ID_BYTES: Final = 16
 
 _MAX_TEXT_BYTES: Final = 8 << 10
@@ -100,13 +100,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    piece: Piece
+    block: CacheBlock
     ahead: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    pieces: tuple[Piece, ...]
+    blocks: tuple[CacheBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +128,12 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStatistics:
+class GetStatistics:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class AskTask:
+class GetTask:
     """What the node's part in its task's peer cache does."""
 
     first: int
@@ -141,7 +141,7 @@ class AskTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class SuspectPeer:
     """A peer of the task that the member has asked in vain."""
 
     peer: str
@@ -169,12 +169,12 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class StatisticsReported:
     statistics: MemoryStatistics
 
 
 @dataclass(frozen=True, slots=True)
-class TaskTold:
+class TaskReported:
     """Without members past the last one."""
 
     statistics: TaskStatistics | None
@@ -186,7 +186,7 @@ class TaskTold:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class EventsReported:
     """In the order in which it happened."""
 
     items: tuple[tuple[bool, str], ...]
@@ -205,28 +205,28 @@ Message: TypeAlias = (
     | Expect
     | SetBudget
     | Follow
-    | AskStatistics
-    | AskTask
-    | Suspect
+    | GetStatistics
+    | GetTask
+    | SuspectPeer
     | Done
     | Working
     | Failed
-    | Counted
-    | TaskTold
-    | News
+    | StatisticsReported
+    | TaskReported
+    | EventsReported
 )
 
 
 def encode(message: Message) -> bytes:
     """One packet of at most `MAX_PACKET_BYTES`."""
     match message:
-        case Fetch(piece, ahead):
-            body: list[object] = [_flat(piece), ahead]
-        case Prefetch(pieces):
-            body = [[_flat(piece) for piece in pieces]]
-        case Counted(statistics):
+        case Fetch(block, ahead):
+            body: list[object] = [_flat(block), ahead]
+        case Prefetch(blocks):
+            body = [[_flat(block) for block in blocks]]
+        case StatisticsReported(statistics):
             body = [astuple(statistics)]
-        case TaskTold(statistics, first):
+        case TaskReported(statistics, first):
             body = [None if statistics is None else task_report.flat(statistics, first), first]
         case _:
             body = [getattr(message, field.name) for field in fields(message)]
@@ -259,8 +259,9 @@ def failure(error: Exception) -> Failed | None:
     """An error as a message; None if it is of no class that travels."""
     hint = getattr(error, "hint", None) or ""
     for ancestor in type(error).__mro__:
-        if ancestor in _ERRORS.values():
-            return Failed(ancestor.__name__, _cut(str(error)), _cut(hint))
+        name = _ERROR_NAMES.get(ancestor)
+        if name is not None:
+            return Failed(name, _cut(str(error)), _cut(hint))
     return None
 
 
@@ -279,26 +280,31 @@ def batches(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 _ERRORS: Final[dict[str, type[ChunkStoreError] | type[DieselFSError]]] = {
-    made.__name__: made
-    for made in (
-        *(Unavailable, Corrupt, NotFound, AlreadyExists, StoreFull, Denied, InvalidPath),
-        *(BadSource, ChunkStoreError, NoRoom, PlanTooLarge, MasterGone, LocalFileError),
-        NotYetSupported,
-    )
+    "NoRoom": CacheFull,
+    **{
+        made.__name__: made
+        for made in (
+            *(Unavailable, Corrupt, NotFound, AlreadyExists, StoreFull, Denied, InvalidPath),
+            *(BadSource, ChunkStoreError, PlanTooLarge, MasterGone, LocalFileError),
+            NotYetSupported,
+        )
+    },
 }
+"""What errors are called on the wire, which does not change with the classes' names."""
+_ERROR_NAMES: Final = {made: name for name, made in _ERRORS.items()}
 
 
 def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_MAX_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def _flat(piece: Piece) -> list[object]:
-    chunk, file = piece.chunk, piece.file
+def _flat(block: CacheBlock) -> list[object]:
+    chunk, file = block.chunk, block.file
     body: list[object] = [chunk.id.value, chunk.head_bytes, chunk.payload_bytes]
-    return body if file is None else [*body, file.offset, file.length, file.hash, piece.number]
+    return body if file is None else [*body, file.offset, file.length, file.hash, block.number]
 
 
-def _piece(value: object) -> Piece:
+def _block(value: object) -> CacheBlock:
     flat = _array(value, 7)
     chunk_id = flat[0]
     if not isinstance(chunk_id, bytes) or len(flat) not in (3, 7):
@@ -307,11 +313,13 @@ def _piece(value: object) -> Piece:
     if len(flat) == 3:
         if chunk.payload_bytes > MAX_WHOLE_BYTES:
             raise BadMessage("a chunk of this size is no piece")
-        return Piece(chunk)
+        return CacheBlock(chunk)
     offset, length, number = _integer(flat[3]), _integer(flat[4]), _integer(flat[6])
-    if offset + length > chunk.payload_bytes or number * PIECE_BYTES >= length:
+    if offset + length > chunk.payload_bytes or number * CACHE_BLOCK_BYTES >= length:
         raise BadMessage("a piece that lies outside of its chunk")
-    return Piece(chunk, FileExtent(chunk, offset, length, _integer(flat[5], (1 << 64) - 1)), number)
+    return CacheBlock(
+        chunk, FileExtent(chunk, offset, length, _integer(flat[5], (1 << 64) - 1)), number
+    )
 
 
 def _array(value: object, limit: int) -> list[object]:
@@ -374,7 +382,7 @@ def _task_statistics(value: object) -> TaskStatistics | None:
     return None if value is None else task_report.read(value)
 
 
-def _news(value: object) -> tuple[tuple[bool, str], ...]:
+def _events(value: object) -> tuple[tuple[bool, str], ...]:
     items = (_array(item, 2) for item in _array(value, MAX_NAMES))
     return tuple((_flag(evicted), _name(name)) for evicted, name in items)
 
@@ -394,20 +402,20 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Unmapped, (_names,)),
     (Discard, (_name,)),
     (Progress, (_integer,)),
-    (Fetch, (_piece, _flag)),
-    (Prefetch, (lambda value: tuple(map(_piece, _array(value, MAX_PIECES))),)),
+    (Fetch, (_block, _flag)),
+    (Prefetch, (lambda value: tuple(map(_block, _array(value, MAX_BLOCKS))),)),
     (Expect, (_names, _flag)),
     (SetBudget, (_integer,)),
     (Follow, (_text,)),
-    (AskStatistics, ()),
+    (GetStatistics, ()),
     (Done, ()),
     (Failed, (_error_name, _text, _text)),
-    (Counted, (_statistics,)),
-    (News, (_news,)),
+    (StatisticsReported, (_statistics,)),
+    (EventsReported, (_events,)),
     (Working, ()),
-    (AskTask, (_integer,)),
-    (TaskTold, (_task_statistics, _integer)),
-    (Suspect, (_text,)),
+    (GetTask, (_integer,)),
+    (TaskReported, (_task_statistics, _integer)),
+    (SuspectPeer, (_text,)),
 )
 _KIND: Final = {made: kind for kind, (made, _) in enumerate(_TABLE)}
 _READERS: Final = {_KIND[made]: _reader(made, *readers) for made, readers in _TABLE}

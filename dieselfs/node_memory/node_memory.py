@@ -33,15 +33,15 @@ from chunkstore.chunk_source import (
     ManyFilesSource,
 )
 from chunkstore.errors import Corrupt, NotFound
-from dieselfs.errors import DieselFSError, LocalFileError, MasterGone, NoRoom
+from dieselfs.errors import CacheFull, DieselFSError, LocalFileError, MasterGone
 from dieselfs.node_memory.eviction import PolicyName
-from dieselfs.node_memory.full_memory import FULL_WITH_PLAN_S, FullMemory
+from dieselfs.node_memory.full_memory import FULL_WITH_PLAN_S, CacheBypass
 from dieselfs.node_memory.leader import MemorySettings
-from dieselfs.node_memory.mapped_pieces import MappedPieces
+from dieselfs.node_memory.mapped_pieces import MappedBlocks
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.membership import Membership
 from dieselfs.node_memory.messages import Discard, Progress
-from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
+from dieselfs.node_memory.piece import CacheBlock, blocks_of, is_whole
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.shared_source import SharedSource
 from dieselfs.node_memory.succession import Succession
@@ -70,7 +70,7 @@ class NodeMemoryStatistics:
     """Reads for which the master had to be asked, for one piece or several, or was known to be full. Each read that is not empty is one or the other."""
     fallbacks: int
     """Reads past node memory: no room, no master, or a piece that is damaged or missing."""
-    mapped_pieces: int
+    mapped_blocks: int
     """As of now."""
     mapped_bytes: int
     joins: int
@@ -80,7 +80,7 @@ class NodeMemoryStatistics:
 
 
 @dataclass(slots=True)
-class _Wishes:
+class _SessionSettings:
     """What a master must be told again if another one follows it."""
 
     expected: Sequence[str] = ()
@@ -100,12 +100,12 @@ class NodeMemory:
         self._source = source
         self._shared = source if isinstance(source, SharedSource) else None
         self._many = source if isinstance(source, ManyFilesSource) else None
-        self._full = FullMemory(self._folder_changed_ns)
-        self._pieces = MappedPieces()
-        self._whole = self._pieces.whole
+        self._full = CacheBypass(self._folder_changed_ns)
+        self._blocks = MappedBlocks()
+        self._whole = self._blocks.whole
         self._membership = Membership(settings, source, lead, self._joined)
         self._hearing = threading.Lock()
-        self._wishes = _Wishes()
+        self._session = _SessionSettings()
         self._succession: Succession | None = None
         # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
         self._hits = self._misses = self._fallbacks = 0
@@ -156,15 +156,15 @@ class NodeMemory:
         if chunk.payload_bytes <= MAX_WHOLE_BYTES:
             view = self._whole(chunk.id.value)
             if view is None and not self._full.is_absent(chunk.id.value):
-                view = self._map(Piece(chunk))
+                view = self._map(CacheBlock(chunk))
             if view is None:
                 return None
             self._hits += 1
             at = file.offset + start
             return view[at : at + length]
         parts = []
-        for piece, part in pieces_of(file, start, length):
-            view = self._pieces.get(piece) or self._map(piece)
+        for block, part in blocks_of(file, start, length):
+            view = self._blocks.get(block) or self._map(block)
             if view is None:
                 return None
             parts.append(view[part])
@@ -180,17 +180,17 @@ class NodeMemory:
             return view[at : at + length]
         if not length:
             return _NOTHING
-        if self.is_past(file.chunk):
+        if self.is_bypassed(file.chunk):
             self._misses += 1
             self._fallbacks += 1
             return self._source.read(file, start, length)
         parts, missed = [], False
-        for piece, part in pieces_of(file, start, length):
-            view = self._held(piece)
+        for block, part in blocks_of(file, start, length):
+            view = self._held(block)
             if view is None:
                 self._misses += not missed
                 missed = True
-                view = self._brought(piece)
+                view = self._loaded(block)
             if view is None:
                 self._fallbacks += 1
                 return self._source.read(file, start, length)
@@ -211,12 +211,12 @@ class NodeMemory:
         """See `ManyFilesSource`. Missing chunks are fetched together, and what can't be kept is read past node memory together."""
         columns = FileExtents.of(files)
         missing = [
-            Piece(chunk)
+            CacheBlock(chunk)
             for chunk in columns.chunks
             if chunk.payload_bytes
             and is_whole(chunk)
             and self._whole(chunk.id.value) is None
-            and not self.is_past(chunk)
+            and not self.is_bypassed(chunk)
         ]
         if len(missing) > 1:
             self.prefetch(missing)
@@ -230,7 +230,7 @@ class NodeMemory:
             elif length:
                 missed = False
                 if number not in views:
-                    views[number], missed = self._sought(Piece(chunk))
+                    views[number], missed = self._sought(CacheBlock(chunk))
                 view, begin = views[number], columns.offset[at]
                 if view is None:
                     past.append(at)
@@ -240,20 +240,20 @@ class NodeMemory:
                     content = bytes(view[begin : begin + length])
             contents.append(content)
         if past:
-            found = self.read_past([columns[at] for at in past])
+            found = self.read_bypassing([columns[at] for at in past])
             for at, content in zip(past, found, strict=True):
                 contents[at] = content
         return contents
 
-    def read_past(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files from the source, in order, for chunks of which `map` or `is_past` said that they can't be kept."""
+    def read_bypassing(self, files: Sequence[FileExtent]) -> list[bytes]:
+        """Whole files from the source, in order, for chunks of which `map` or `is_bypassed` said that they can't be kept."""
         self._misses += len(files)
         self._fallbacks += len(files)
         if len(files) > 1 and self._many is not None:
             return list(map(bytes, self._many.read_many(files)))
         return [bytes(self._source.read(file, 0, file.length)) for file in files]
 
-    def is_past(self, chunk: ChunkRef) -> bool:
+    def is_bypassed(self, chunk: ChunkRef) -> bool:
         """Whether files of a chunk that is not mapped are to be read from the node that owns it, since there is no room for it here. 0.2 µs mostly."""
         full, shared = self._full, self._shared
         if shared is None or not full.is_full() or not is_whole(chunk):
@@ -261,7 +261,7 @@ class NodeMemory:
         name = chunk.id.value
         if full.is_absent(name):
             return True
-        if not shared.owner_is_elsewhere(chunk.id) or self._held(Piece(chunk)) is not None:
+        if not shared.owner_is_elsewhere(chunk.id) or self._held(CacheBlock(chunk)) is not None:
             return False
         full.note_absent(name)
         return True
@@ -272,46 +272,46 @@ class NodeMemory:
 
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
         """See `OwnNode`."""
-        piece = Piece(chunk)
-        view = self._held(piece)
+        block = CacheBlock(chunk)
+        view = self._held(block)
         # Of a chunk that was not another's a moment ago the master has just said that there is no room.
         if view is None and self._full.forget(chunk.id.value):
-            view = self._brought(piece)
+            view = self._loaded(block)
         return view
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        view = self._obtain(Piece(chunk)) if is_whole(chunk) else None
+        view = self._obtain(CacheBlock(chunk)) if is_whole(chunk) else None
         if view is None:
             self._fallbacks += 1
             return self._source.payload(chunk)
         return view
 
-    def map(self, piece: Piece) -> memoryview:
-        """The whole piece, which stays mapped until it is evicted. Raises `NoRoom` if it can't be had here, or what `ChunkSource` does."""
-        view = self._obtain(piece)
+    def map(self, block: CacheBlock) -> memoryview:
+        """The whole piece, which stays mapped until it is evicted. Raises `CacheFull` if it can't be had here, or what `ChunkSource` does."""
+        view = self._obtain(block)
         if view is None:
-            raise NoRoom(f"piece {piece.name} can't be kept in node memory, or there is none")
+            raise CacheFull(f"piece {block.name} can't be kept in node memory, or there is none")
         return view
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
         """Call `forget` with the name of each piece that this process lets go of since it was evicted, at the latest when it maps another."""
-        self._pieces.on_dropped(forget)
+        self._blocks.on_dropped(forget)
 
     def fetch(self, chunks: Sequence[ChunkRef]) -> None:
         """Return when they are in node memory, ahead of their readers. Those above 16 MiB are left out: they come by pieces, as they are read.
 
-        Raises `NoRoom`, `MasterGone`, or what `ChunkSource` does.
+        Raises `CacheFull`, `MasterGone`, or what `ChunkSource` does.
         """
-        pieces = [Piece(chunk) for chunk in chunks if chunk.payload_bytes and is_whole(chunk)]
+        blocks = [CacheBlock(chunk) for chunk in chunks if chunk.payload_bytes and is_whole(chunk)]
         master = self._membership.master()
-        if len(pieces) > 1:
-            master.prefetch(pieces)  # all under way at once; then each is waited for
-        for piece in pieces:
-            self._fetch(master, piece, ahead=True)
+        if len(blocks) > 1:
+            master.prefetch(blocks)  # all under way at once; then each is waited for
+        for block in blocks:
+            self._fetch(master, block, ahead=True)
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """Have them fetched in the background, in order, as far as there is room. Without a master nothing happens."""
-        self._ask(lambda master: master.prefetch(pieces))
+        self._ask(lambda master: master.prefetch(blocks))
 
     def discard(self, chunk: ChunkId) -> None:
         """Have a whole chunk evicted, if it is there. Does not wait for it."""
@@ -322,12 +322,12 @@ class NodeMemory:
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         """The chunks that will be used from now on, in order; one may occur again. Replaces what was expected before; [] ends it."""
         names = tuple(map(str, chunks))
-        self._wishes.expected, self._wishes.used = names, 0
+        self._session.expected, self._session.used = names, 0
         self._ask(lambda master: master.expect(names))
 
     def progress(self, used: int) -> None:
         """The first `used` of those expected are done with. Does not wait for it."""
-        self._wishes.used = used
+        self._session.used = used
         master = self._membership.current()
         if master is not None:
             _try(lambda: master.tell(Progress(used), wait=False))
@@ -341,8 +341,8 @@ class NodeMemory:
     def follow(self, plan: Path) -> None:
         """Have the master fetch ahead of the readers of a plan file. Raises `PlanTooLarge`."""
         self._ask(lambda master: master.follow(plan))
-        self._wishes.plan = plan
-        self._full.believed_s = FULL_WITH_PLAN_S
+        self._session.plan = plan
+        self._full.trusted_s = FULL_WITH_PLAN_S
 
     def statistics(self) -> NodeMemoryStatistics:
         """Asks the master, if there is one: about 0.1 ms."""
@@ -353,9 +353,9 @@ class NodeMemory:
                 node = master.statistics()
             except MasterGone:
                 pass
-        pieces, size = self._pieces.size()
+        blocks, size = self._blocks.size()
         counts = self._hits, self._misses, self._fallbacks
-        return NodeMemoryStatistics(*counts, pieces, size, self._membership.joins, node)
+        return NodeMemoryStatistics(*counts, blocks, size, self._membership.joins, node)
 
     def task_statistics(self) -> TaskStatistics | None:
         """What the node's part in its task's peer cache does; None if it has none, or there is no master just now. Asks the master."""
@@ -372,7 +372,7 @@ class NodeMemory:
         """
         deadline = time.monotonic() + timeout_s
         _opened.discard(self)
-        self._pieces.clear()
+        self._blocks.clear()
         self._membership.close(timeout_s)
         if self._succession is not None:
             self._succession.close(max(0.0, deadline - time.monotonic()))
@@ -391,38 +391,38 @@ class NodeMemory:
     def __reduce__(self) -> tuple[Any, ...]:
         return NodeMemory, (self._settings, self._source)
 
-    def _obtain(self, piece: Piece) -> memoryview | None:
+    def _obtain(self, block: CacheBlock) -> memoryview | None:
         """The piece, mapped; None if it must be read past node memory. Raises what `ChunkSource` does."""
-        if not piece.length:
+        if not block.length:
             return _NOTHING
-        view, missed = self._sought(piece)
+        view, missed = self._sought(block)
         self._misses += missed
         self._hits += not missed
         return view
 
-    def _sought(self, piece: Piece) -> tuple[memoryview | None, bool]:
+    def _sought(self, block: CacheBlock) -> tuple[memoryview | None, bool]:
         """(the piece as `_obtain` says, whether it was neither mapped nor in the folder)."""
-        view = self._pieces.get(piece)
-        if view is None and self.is_past(piece.chunk):
+        view = self._blocks.get(block)
+        if view is None and self.is_bypassed(block.chunk):
             return None, True
         if view is None:
-            view = self._held(piece)
+            view = self._held(block)
         if view is None:
-            return self._brought(piece), True
+            return self._loaded(block), True
         return view, False
 
-    def _held(self, piece: Piece) -> memoryview | None:
+    def _held(self, block: CacheBlock) -> memoryview | None:
         """The piece, if it is mapped or in the folder."""
-        view = self._pieces.get(piece)
+        view = self._blocks.get(block)
         if view is None:
             if self._membership.current() is None:  # who maps must hear what is evicted
                 self.join()
-            view = self._map(piece)
+            view = self._map(block)
         return view
 
-    def _brought(self, piece: Piece) -> memoryview | None:
+    def _loaded(self, block: CacheBlock) -> memoryview | None:
         """The piece, asked of the master; None if it must be read past node memory."""
-        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(piece.chunk.id)
+        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
         if elsewhere and not self._full.may_ask():
             return None
         for _ in range(_ATTEMPTS):
@@ -431,61 +431,61 @@ class NodeMemory:
             except MasterGone:
                 return None
             try:
-                self._fetch(master, piece)
-            except NoRoom:
+                self._fetch(master, block)
+            except CacheFull:
                 if elsewhere:
-                    self._full.had_no_room()
+                    self._full.note_full()
                 return None
             except (LocalFileError, Corrupt, NotFound):
                 return None
             except MasterGone:
                 continue
-            view = self._map(piece)
+            view = self._map(block)
             if view is not None:
                 if elsewhere:
-                    self._full.had_room()
+                    self._full.note_room()
                 return view
         return None
 
-    def _fetch(self, master: RemoteMaster, piece: Piece, *, ahead: bool = False) -> None:
+    def _fetch(self, master: RemoteMaster, block: CacheBlock, *, ahead: bool = False) -> None:
         def exchange() -> None:
-            self._hear(master)
-            self._tell(master)
+            self._handle_event(master)
+            self._publish(master)
 
-        master.fetch(piece, ahead=ahead, on_news=exchange)
+        master.fetch(block, ahead=ahead, on_events=exchange)
 
-    def _map(self, piece: Piece) -> memoryview | None:
+    def _map(self, block: CacheBlock) -> memoryview | None:
         """Map it, if it is there; the time to hear what was evicted, and to tell what is mapped. Never waits."""
         master = self._membership.current()
         if master is not None:
-            _try(lambda: self._hear(master))
-        view = self._pieces.map(self._membership.folder.chunks, piece)
+            _try(lambda: self._handle_event(master))
+        view = self._blocks.map(self._membership.folder.chunks, block)
         if master is not None:
-            _try(lambda: self._tell(master))
+            _try(lambda: self._publish(master))
         return view
 
-    def _hear(self, master: RemoteMaster) -> None:
+    def _handle_event(self, master: RemoteMaster) -> None:
         if self._hearing.acquire(blocking=False):
             try:
-                for evicted, name in master.news():
+                for evicted, name in master.events():
                     if evicted:
-                        self._pieces.drop(name)
+                        self._blocks.drop(name)
             finally:
                 self._hearing.release()
 
-    def _tell(self, master: RemoteMaster) -> None:
-        self._pieces.tell(lambda notice: master.tell(notice, wait=False))
+    def _publish(self, master: RemoteMaster) -> None:
+        self._blocks.tell(lambda notice: master.tell(notice, wait=False))
 
     def _joined(self, master: RemoteMaster) -> None:
         """A new master: what it must know; and what the one before has evicted without our hearing of it."""
-        self._pieces.drop_missing(self._membership.folder.chunks)
-        self._pieces.tell_all(master.tell)
+        self._blocks.drop_missing(self._membership.folder.chunks)
+        self._blocks.report_all(master.tell)
         try:
-            if self._wishes.expected:
-                master.expect(self._wishes.expected)
-                master.progress(self._wishes.used)
-            if self._wishes.plan is not None:
-                master.follow(self._wishes.plan)
+            if self._session.expected:
+                master.expect(self._session.expected)
+                master.progress(self._session.used)
+            if self._session.plan is not None:
+                master.follow(self._session.plan)
         except MasterGone:
             raise
         except DieselFSError as error:
@@ -503,13 +503,13 @@ class NodeMemory:
 
     def _renew(self) -> None:
         """In a forked child."""
-        self._pieces.renew_locks()
+        self._blocks.renew_locks()
         self._hearing = threading.Lock()
-        self._wishes = _Wishes()  # the parent sees to them
+        self._session = _SessionSettings()  # the parent sees to them
         self._succession = None
-        believed_s = self._full.believed_s
-        self._full = FullMemory(self._folder_changed_ns)
-        self._full.believed_s = believed_s
+        trusted_s = self._full.trusted_s
+        self._full = CacheBypass(self._folder_changed_ns)
+        self._full.trusted_s = trusted_s
         self._hits = self._misses = self._fallbacks = 0
         self._membership.renew()
 

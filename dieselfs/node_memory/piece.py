@@ -9,18 +9,18 @@ from typing import Final
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 
-PIECE_BYTES: Final = 4 << 20
+CACHE_BLOCK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CacheBlock:
     """Unique over all datasets by its name, as chunk ids are."""
 
     chunk: ChunkRef
     file: FileExtent | None = None
     """The large file that it is a part of; None: the chunk's whole payload."""
     number: int = 0
-    """Bytes [number × PIECE_BYTES, + length) of the file."""
+    """Bytes [number × CACHE_BLOCK_BYTES, + length) of the file."""
 
     @property
     def name(self) -> str:
@@ -31,13 +31,13 @@ class Piece:
     @property
     def start(self) -> int:
         """Where it begins in its file, or in the chunk's payload."""
-        return self.number * PIECE_BYTES
+        return self.number * CACHE_BLOCK_BYTES
 
     @property
     def length(self) -> int:
         if self.file is None:
             return self.chunk.payload_bytes
-        return min(PIECE_BYTES, self.file.length - self.start)
+        return min(CACHE_BLOCK_BYTES, self.file.length - self.start)
 
     def fetch(self, source: ChunkSource) -> memoryview:
         """Its bytes, verified; raises what `ChunkSource` does."""
@@ -51,15 +51,15 @@ def is_whole(chunk: ChunkRef) -> bool:
     return chunk.payload_bytes <= MAX_WHOLE_BYTES
 
 
-def pieces_of(file: FileExtent, start: int, length: int) -> Iterator[tuple[Piece, slice]]:
+def blocks_of(file: FileExtent, start: int, length: int) -> Iterator[tuple[CacheBlock, slice]]:
     """The pieces that hold bytes [start, start + length) of a file, in order, and what of each."""
     if is_whole(file.chunk):
         begin = file.offset + start
-        yield Piece(file.chunk), slice(begin, begin + length)
+        yield CacheBlock(file.chunk), slice(begin, begin + length)
         return
     end = start + length
     while start < end:
-        number, at = divmod(start, PIECE_BYTES)
-        size = min(PIECE_BYTES - at, end - start)
-        yield Piece(file.chunk, file, number), slice(at, at + size)
+        number, at = divmod(start, CACHE_BLOCK_BYTES)
+        size = min(CACHE_BLOCK_BYTES - at, end - start)
+        yield CacheBlock(file.chunk, file, number), slice(at, at + size)
         start += size

@@ -9,27 +9,27 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from dieselfs.node_memory.master_port import PieceObserver
+from dieselfs.node_memory.master_port import CacheObserver
 
 log = logging.getLogger(__name__)
 
 _Call: TypeAlias = Callable[[], None]
 
 
-class PieceNews:
+class CacheEvents:
     """`listen`, `arrived` and `evicted` are called by one thread at a time; they never block."""
 
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []
 
-    def listen(self, observer: PieceObserver, there: Iterable[str]) -> None:
+    def listen(self, observer: CacheObserver, there: Iterable[str]) -> None:
         """It hears of those that are there, then of all that come and go."""
         listener = _Listener(observer)
         for name in there:
             listener.arrived(name)
         self._listeners = [*self._listeners, listener]
 
-    def forget(self, observer: PieceObserver) -> _Call:
+    def forget(self, observer: CacheObserver) -> _Call:
         """Call what is returned to wait until the observer is not called any more."""
         ended = [each for each in self._listeners if each.observer is observer]
         self._listeners = [each for each in self._listeners if each.observer is not observer]
@@ -61,7 +61,7 @@ class PieceNews:
 
 
 class _Listener:
-    def __init__(self, observer: PieceObserver) -> None:
+    def __init__(self, observer: CacheObserver) -> None:
         self.observer = observer
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._ended = False

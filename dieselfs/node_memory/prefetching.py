@@ -8,29 +8,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from dieselfs.errors import MasterGone, NoRoom
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull, MasterGone
+from dieselfs.node_memory.piece import CacheBlock
 
 log = logging.getLogger(__name__)
 
 
 class Prefetching:
-    """Thread-safe. `fetch` is called for each piece; a list ends at its first `NoRoom`, other errors are its readers' to see."""
+    """Thread-safe. `fetch` is called for each piece; a list ends at its first `CacheFull`, other errors are its readers' to see."""
 
-    def __init__(self, fetch: Callable[[Piece], None], threads: int) -> None:
+    def __init__(self, fetch: Callable[[CacheBlock], None], threads: int) -> None:
         self._fetch = fetch
         self._limit = threads
         self._threads: list[threading.Thread] = []
-        self._lists: deque[deque[Piece]] = deque()
+        self._lists: deque[deque[CacheBlock]] = deque()
         self._changed = threading.Condition()
         self._closed = False
 
-    def submit(self, pieces: Sequence[Piece]) -> None:
+    def submit(self, blocks: Sequence[CacheBlock]) -> None:
         with self._changed:
             if self._closed:
                 return
-            self._lists.append(deque(pieces))
-            for _ in range(min(len(pieces), self._limit - len(self._threads))):
+            self._lists.append(deque(blocks))
+            for _ in range(min(len(blocks), self._limit - len(self._threads))):
                 thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -48,15 +48,15 @@ class Prefetching:
 
     def _run(self) -> None:
         while (found := self._next()) is not None:
-            pieces, piece = found
+            blocks, block = found
             try:
-                self._fetch(piece)
-            except (NoRoom, MasterGone):
-                pieces.clear()
+                self._fetch(block)
+            except (CacheFull, MasterGone):
+                blocks.clear()
             except Exception as error:
-                log.warning("piece %s is not fetched ahead: %s", piece.name, error)
+                log.warning("piece %s is not fetched ahead: %s", block.name, error)
 
-    def _next(self) -> tuple[deque[Piece], Piece] | None:
+    def _next(self) -> tuple[deque[CacheBlock], CacheBlock] | None:
         """The list whose turn it is, and the piece taken from it; None at the end."""
         with self._changed:
             while not self._closed:

@@ -13,34 +13,34 @@ from dieselfs.errors import MasterGone
 from dieselfs.node_memory import packet_socket
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.messages import (
-    MAX_PIECES,
+    MAX_BLOCKS,
     MEMBER_ID_BYTES,
-    AskStatistics,
-    AskTask,
     BadMessage,
-    Counted,
     Discard,
     Done,
+    EventsReported,
     Expect,
     Failed,
     Fetch,
     Follow,
+    GetStatistics,
+    GetTask,
     JoinAsMember,
     Mapped,
     Message,
-    News,
     OpenRequests,
     Prefetch,
     Progress,
     SetBudget,
-    Suspect,
-    TaskTold,
+    StatisticsReported,
+    SuspectPeer,
+    TaskReported,
     Unmapped,
     Working,
     batches,
     error_of,
 )
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.task_report import MEMBERS_AT_ONCE, joined
 from dieselfs.peercache.task_statistics import TaskStatistics
 
@@ -65,20 +65,20 @@ class RemoteMaster:
         self._open: set[socket.socket] = set()
         self._idle: list[socket.socket] = []
         self.is_gone = False
-        self._news = self._opened(JoinAsMember(self._member, budget_bytes))
-        self._news.setblocking(True)
-        packet_socket.limit_sends(self._news, ANSWER_TIMEOUT_S)
-        self.pid, _ = packet_socket.peer(self._news)
+        self._events = self._opened(JoinAsMember(self._member, budget_bytes))
+        self._events.setblocking(True)
+        packet_socket.limit_sends(self._events, ANSWER_TIMEOUT_S)
+        self.pid, _ = packet_socket.peer(self._events)
 
     def fetch(
-        self, piece: Piece, *, ahead: bool = False, on_news: Callable[[], None] | None = None
+        self, block: CacheBlock, *, ahead: bool = False, on_events: Callable[[], None] | None = None
     ) -> None:
-        """`on_news` is called while this waits and there is something to hear: the room that it waits for may be what this process maps."""
-        self._ask(Fetch(piece, ahead), on_news=on_news)
+        """`on_events` is called while this waits and there is something to hear: the room that it waits for may be what this process maps."""
+        self._ask(Fetch(block, ahead), on_events=on_events)
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
-        starts = range(0, len(pieces), MAX_PIECES)
-        self._ask(*(Prefetch(tuple(pieces[at : at + MAX_PIECES])) for at in starts))
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        starts = range(0, len(blocks), MAX_BLOCKS)
+        self._ask(*(Prefetch(tuple(blocks[at : at + MAX_BLOCKS])) for at in starts))
 
     def mapped(self, name: str) -> None:
         self.tell(Mapped((name,)))
@@ -102,8 +102,8 @@ class RemoteMaster:
         self._ask(Follow(str(plan)))
 
     def statistics(self) -> MemoryStatistics:
-        answer = self._ask(AskStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
-        if not isinstance(answer, Counted):
+        answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
+        if not isinstance(answer, StatisticsReported):
             raise self._lost(BadMessage("not statistics"))
         return answer.statistics
 
@@ -112,8 +112,8 @@ class RemoteMaster:
         parts: list[TaskStatistics] = []
         while True:
             first = len(parts) * MEMBERS_AT_ONCE
-            answer = self._ask(AskTask(first), timeout_s=STATISTICS_TIMEOUT_S)
-            if not isinstance(answer, TaskTold):
+            answer = self._ask(GetTask(first), timeout_s=STATISTICS_TIMEOUT_S)
+            if not isinstance(answer, TaskReported):
                 raise self._lost(BadMessage("not a task's statistics"))
             if answer.statistics is None:
                 return None
@@ -123,12 +123,12 @@ class RemoteMaster:
 
     def suspect(self, peer: str) -> None:
         """A peer of the task was asked in vain. When this returns the master asks it no more for a while."""
-        self._ask(Suspect(peer))
+        self._ask(SuspectPeer(peer))
 
     def tell(self, notice: Message, *, wait: bool = True) -> bool:
         """Send a notice; False if that would have to wait and may not. Raises `MasterGone`, also if it waits too long."""
         try:
-            packet_socket.send(self._news, notice, 0 if wait else socket.MSG_DONTWAIT)
+            packet_socket.send(self._events, notice, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError as error:
             if wait:
                 raise self._lost(error) from None
@@ -137,7 +137,7 @@ class RemoteMaster:
             raise self._lost(error) from None
         return True
 
-    def news(self) -> Sequence[tuple[bool, str]]:
+    def events(self) -> Sequence[tuple[bool, str]]:
         """What there is to hear, (evicted, name), in order; empty if there is nothing.
 
         One thread at a time. Raises `MasterGone`.
@@ -145,8 +145,8 @@ class RemoteMaster:
         items: list[tuple[bool, str]] = []
         try:
             while True:
-                heard = packet_socket.receive(self._news, socket.MSG_DONTWAIT)
-                if isinstance(heard, News):
+                heard = packet_socket.receive(self._events, socket.MSG_DONTWAIT)
+                if isinstance(heard, EventsReported):
                     items.extend(heard.items)
         except BlockingIOError:
             return items
@@ -163,7 +163,7 @@ class RemoteMaster:
                 pass
         while self._idle:
             self._closed(self._idle.pop())
-        self._closed(self._news)
+        self._closed(self._events)
 
     def forsake(self) -> None:
         """In a forked child: close its copies of the connections; they go on being the parent's."""
@@ -175,7 +175,7 @@ class RemoteMaster:
         self,
         *requests: Message,
         timeout_s: float | None = None,
-        on_news: Callable[[], None] | None = None,
+        on_events: Callable[[], None] | None = None,
     ) -> Message:
         """The answer to the last of `requests`, made one after another on one connection."""
         answer: Message = Done()
@@ -185,7 +185,7 @@ class RemoteMaster:
             connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
                 packet_socket.send(connection, request)
-                answer = self._answer(connection, on_news)
+                answer = self._answer(connection, on_events)
                 if isinstance(answer, Failed):
                     break
         except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
@@ -201,25 +201,25 @@ class RemoteMaster:
             raise error_of(answer)
         return answer
 
-    def _answer(self, connection: socket.socket, on_news: Callable[[], None] | None) -> Message:
+    def _answer(self, connection: socket.socket, on_events: Callable[[], None] | None) -> Message:
         while True:
-            if on_news is not None:
-                self._wait(connection, on_news)
+            if on_events is not None:
+                self._wait(connection, on_events)
             answer = packet_socket.receive(connection)
             if not isinstance(answer, Working):
                 return answer
 
-    def _wait(self, connection: socket.socket, on_news: Callable[[], None]) -> None:
+    def _wait(self, connection: socket.socket, on_events: Callable[[], None]) -> None:
         """Until there is an answer, or none for too long."""
         answer = connection.fileno()
         waiting = select.poll()
         waiting.register(answer, select.POLLIN)
-        waiting.register(self._news, select.POLLIN)
+        waiting.register(self._events, select.POLLIN)
         while True:
             ready = waiting.poll(ANSWER_TIMEOUT_S * 1000)
             if not ready or any(fd == answer for fd, _ in ready):
                 return
-            on_news()
+            on_events()
 
     def _taken(self) -> socket.socket:
         try:

@@ -25,25 +25,25 @@ from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.master_port import MasterPort
 from dieselfs.node_memory.messages import (
     MAX_NAMES,
-    AskStatistics,
-    AskTask,
     BadMessage,
-    Counted,
     Discard,
     Done,
+    EventsReported,
     Expect,
     Fetch,
     Follow,
+    GetStatistics,
+    GetTask,
     JoinAsMember,
     Mapped,
     Message,
-    News,
     OpenRequests,
     Prefetch,
     Progress,
     SetBudget,
-    Suspect,
-    TaskTold,
+    StatisticsReported,
+    SuspectPeer,
+    TaskReported,
     Unmapped,
     Working,
     failure,
@@ -62,7 +62,7 @@ _END_TIMEOUT_S: Final = 0.5
 """A store that hangs must not keep a mount from ending."""
 
 
-class TaskPart(Protocol):
+class PeerTask(Protocol):
     """The node's part in its task's peer cache (`peer_cache.PeerCache`)."""
 
     def statistics(self) -> TaskStatistics: ...
@@ -75,19 +75,19 @@ class _Member:
     port: MasterPort
     connection: socket.socket
     mapped: set[str] = field(default_factory=set)
-    news: deque[tuple[bool, str]] = field(default_factory=deque)
+    events: deque[tuple[bool, str]] = field(default_factory=deque)
     """Not sent yet. Any thread appends; the server's own takes away."""
     requests: set[socket.socket] = field(default_factory=set)
 
 
 class Server:
-    """Serves one master from when it is made until `close`. Implements `PieceObserver`."""
+    """Serves one master from when it is made until `close`. Implements `CacheObserver`."""
 
     def __init__(
         self,
         folder: TaskFolder,
         master: Master,
-        task: TaskPart | None = None,
+        task: PeerTask | None = None,
     ) -> None:
         """Only for who leads the folder. `task`: if the node takes part in a peer cache. `OSError` if the socket can't be made."""
         self._task = task
@@ -101,14 +101,14 @@ class Server:
         self._threads: set[threading.Thread] = set()
         self._busy: dict[socket.socket, float] = {}
         """Connections whose request is being answered, and when they last heard of it."""
-        self._say_working_at = 0.0
+        self._report_working_at = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._strangers: set[socket.socket] = set()
         """Connected, and not greeted yet."""
         self._listening = packet_socket.listen(folder.socket_path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake, selectors.EVENT_READ, self._send_news)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._send_events)
         master.listen(self)
         self._thread = threading.Thread(target=self._run, name="node-memory-server", daemon=True)
         self._thread.start()
@@ -133,7 +133,7 @@ class Server:
         """Nobody waits for it."""
 
     def evicted(self, name: str) -> None:
-        self._tell(True, name, lambda member: name in member.mapped)
+        self._publish(True, name, lambda member: name in member.mapped)
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
         """Let go of all members, who elect another master; how many there were.
@@ -165,11 +165,11 @@ class Server:
         while not self._closing:
             for key, _ in self._selector.select(WORKING_S / 2):
                 key.data()
-            self._say_working()
+            self._report_working()
         self._folder.socket_path.unlink(missing_ok=True)
         self._listening.close()
         for member_id in tuple(self._members):
-            self._hear(member_id)  # it may have left
+            self._handle_event(member_id)  # it may have left
         self._remained = len(self._members)
         for member_id in tuple(self._members):
             self._let_go(member_id)
@@ -177,11 +177,11 @@ class Server:
             self._forget(stranger)
         self._selector.close()
 
-    def _say_working(self) -> None:
+    def _report_working(self) -> None:
         now = time.monotonic()
-        if now < self._say_working_at:
+        if now < self._report_working_at:
             return
-        self._say_working_at = now + WORKING_S / 2
+        self._report_working_at = now + WORKING_S / 2
         with self._changed:
             for connection, said_at in self._busy.items():
                 if now - said_at >= WORKING_S:
@@ -236,7 +236,7 @@ class Server:
             self._members[greeting.member] = member
             self._changed.notify_all()
         self._selector.register(
-            connection, selectors.EVENT_READ, lambda: self._hear(greeting.member)
+            connection, selectors.EVENT_READ, lambda: self._handle_event(greeting.member)
         )
         try:
             packet_socket.send(connection, Done())
@@ -254,14 +254,14 @@ class Server:
             _end(connection)
         member.port.close()
 
-    def _hear(self, member_id: bytes) -> None:
+    def _handle_event(self, member_id: bytes) -> None:
         """All notices that have come; the end of the connection is the end of the membership."""
         member = self._members.get(member_id)
         if member is None:  # let go of since the selector said that there is something to hear
             return
         try:
             while True:
-                self._heed(member, packet_socket.receive(member.connection))
+                self._handle_notice(member, packet_socket.receive(member.connection))
         except BlockingIOError:
             self._send_to(member_id)
         except (OSError, BadMessage) as error:
@@ -272,7 +272,7 @@ class Server:
             log.exception("a member is let go of")
             self._let_go(member_id)
 
-    def _heed(self, member: _Member, notice: Message) -> None:
+    def _handle_notice(self, member: _Member, notice: Message) -> None:
         match notice:
             case Mapped(names):
                 for name in names:
@@ -280,7 +280,7 @@ class Server:
                     member.port.mapped(name)
                     # It may have left before the master heard that it is mapped, and is not evicted again.
                     if not os.path.lexists(self._folder.chunks / name):
-                        member.news.append((True, name))
+                        member.events.append((True, name))
             case Unmapped(names):
                 for name in names:
                     member.mapped.discard(name)
@@ -292,17 +292,17 @@ class Server:
             case _:
                 raise BadMessage(f"not a notice: {type(notice).__name__}")
 
-    def _tell(self, evicted: bool, name: str, concerns: Callable[[_Member], bool]) -> None:
+    def _publish(self, evicted: bool, name: str, concerns: Callable[[_Member], bool]) -> None:
         told = False
         with self._changed:
             for member in self._members.values():
                 if concerns(member):
-                    member.news.append((evicted, name))
+                    member.events.append((evicted, name))
                     told = True
             if told and not self._closing:
                 os.eventfd_write(self._wake, 1)
 
-    def _send_news(self) -> None:
+    def _send_events(self) -> None:
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
@@ -314,24 +314,25 @@ class Server:
         member = self._members[member_id]
         events = selectors.EVENT_READ
         try:
-            while member.news:
-                count = min(len(member.news), MAX_NAMES)
+            while member.events:
+                count = min(len(member.events), MAX_NAMES)
                 packet_socket.send(
-                    member.connection, News(tuple(member.news[at] for at in range(count)))
+                    member.connection,
+                    EventsReported(tuple(member.events[at] for at in range(count))),
                 )
                 for _ in range(count):
-                    member.news.popleft()
+                    member.events.popleft()
         except BlockingIOError:
             events |= selectors.EVENT_WRITE
         except OSError:
             self._let_go(member_id)
             return
-        if len(member.news) > _MAX_BACKLOG:
+        if len(member.events) > _MAX_BACKLOG:
             log.warning("a member is let go of: it does not take its news")
             self._let_go(member_id)
             return
         if self._selector.get_key(member.connection).events != events:
-            self._selector.modify(member.connection, events, lambda: self._hear(member_id))
+            self._selector.modify(member.connection, events, lambda: self._handle_event(member_id))
 
     def _open_requests(self, connection: socket.socket, member: _Member) -> None:
         connection.setblocking(True)
@@ -371,10 +372,10 @@ class Server:
         with self._changed:
             self._busy[connection] = time.monotonic()
         try:
-            if isinstance(request, AskTask):
+            if isinstance(request, GetTask):
                 told = None if self._task is None else self._task.statistics()
-                return TaskTold(told, request.first)
-            if isinstance(request, Suspect):
+                return TaskReported(told, request.first)
+            if isinstance(request, SuspectPeer):
                 if self._task is not None:
                     self._task.suspect(request.peer)
                 return Done()
@@ -388,10 +389,10 @@ def _answer(port: MasterPort, request: Message) -> Message:
     """Raises `BadMessage` for what is no request."""
     try:
         match request:
-            case Fetch(piece, ahead):
-                port.fetch(piece, ahead=ahead)
-            case Prefetch(pieces):
-                port.prefetch(pieces)
+            case Fetch(block, ahead):
+                port.fetch(block, ahead=ahead)
+            case Prefetch(blocks):
+                port.prefetch(blocks)
             case Expect(names, is_last):
                 if is_last:
                     port.expect(names)
@@ -399,8 +400,8 @@ def _answer(port: MasterPort, request: Message) -> Message:
                 port.set_budget(budget_bytes)
             case Follow(plan):
                 port.follow(Path(plan))
-            case AskStatistics():
-                return Counted(port.statistics())
+            case GetStatistics():
+                return StatisticsReported(port.statistics())
             case _:
                 raise BadMessage(f"not a request: {type(request).__name__}")
     except BadMessage:

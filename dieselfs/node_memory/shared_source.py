@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 
 
 class OwnNode(Protocol):
@@ -44,6 +44,6 @@ class SharedSource(ChunkSource, Protocol):
         """It reads for this node from now on; kept as a weak reference."""
         ...
 
-    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+    def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
         """Whether a call is reading a whole chunk, or a piece of a large file, from the store just now."""
         ...

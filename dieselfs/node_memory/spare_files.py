@@ -18,14 +18,14 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class SpareFile:
+class RecycledFile:
     """Open for writing, and nobody else's."""
 
     fd: int
     path: Path
 
 
-class SpareFiles:
+class RecycledFiles:
     """Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +52,7 @@ class SpareFiles:
             return False
         return True
 
-    def take(self) -> SpareFile | None:
+    def take(self) -> RecycledFile | None:
         """One that nobody maps any more."""
         with self._lock:
             for kept in self._kept:
@@ -60,7 +60,7 @@ class SpareFiles:
                 if fd is not None:
                     self._kept.remove(kept)
                     self._kept_bytes -= kept[1]
-                    return SpareFile(fd, kept[0])
+                    return RecycledFile(fd, kept[0])
         return None
 
     def clear(self) -> bool:

@@ -34,10 +34,10 @@ from metadata.namespace import Namespace
 
 _LARGE_BYTES = 64 << 20
 """Files from this size on are read twice, to hash and to store, instead of being held in memory."""
-_PIECE_BYTES = 4 << 20
+_BLOCK_BYTES = 4 << 20
 _UPLOADS = 8
 """At once, of each process: a store in a cloud gives each some 50 MB/s."""
-assert _PIECE_BYTES % BLOCK_BYTES == 0
+assert _BLOCK_BYTES % BLOCK_BYTES == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +312,9 @@ def _check_mtime(disk_path: bytes, mtime_ns: int) -> None:
 
 def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
     """The first `size` bytes of a file in pieces of 4 MiB (multiples of a block, whatever reads return)."""
-    for at in range(0, size, _PIECE_BYTES):
-        piece = os.pread(fd, min(_PIECE_BYTES, size - at), at)
-        if len(piece) != min(_PIECE_BYTES, size - at):
+    for at in range(0, size, _BLOCK_BYTES):
+        piece = os.pread(fd, min(_BLOCK_BYTES, size - at), at)
+        if len(piece) != min(_BLOCK_BYTES, size - at):
             raise BadSource(
                 f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same command again"
             )
@@ -324,7 +324,7 @@ def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
 def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
     """The content of a file whose size is not what fstat said: procfs-like files, and files still being written."""
     pieces = [data]
-    while piece := os.read(fd, _PIECE_BYTES):
+    while piece := os.read(fd, _BLOCK_BYTES):
         pieces.append(piece)
     content = b"".join(pieces)
     if os.fstat(fd).st_size not in (0, len(content)):

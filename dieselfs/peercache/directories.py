@@ -5,46 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dieselfs.errors import ConfigError, UsageError
-from dieselfs.peercache.directory import Directory
+from dieselfs.peercache.directory import MembershipRegistry
 from dieselfs.peercache.member_record import MAX_NODE_BYTES, is_member_id
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_addresses import is_loopback, is_wildcard
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.rank_zero import LeaseRoll, OwnRoll, RollOfRankZero, rank_id
+from dieselfs.peercache.rank_zero import LeasedMembers, LocalRegistry, RankZeroRegistry, rank_id
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.settings import PeerSettings, RankZero, RedisLeases, StaticPeers
-from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticDirectory
+from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticRegistry
 from metadata.errors import IndexUnavailable
 
 
-def roll_to_keep(settings: PeerSettings, now: Callable[[], float]) -> LeaseRoll | None:
+def members_to_keep(settings: PeerSettings, now: Callable[[], float]) -> LeasedMembers | None:
     """The list that this node's server has to keep for the others; None if that is not its part."""
-    is_zero = isinstance(settings.directory, RankZero) and settings.directory.node_rank == 0
-    return LeaseRoll(now) if is_zero else None
+    is_zero = isinstance(settings.registry, RankZero) and settings.registry.node_rank == 0
+    return LeasedMembers(now) if is_zero else None
 
 
-def open_directory(
-    settings: PeerSettings, client: PeerClient, roll: LeaseRoll | None = None
-) -> Directory:
-    """`roll`: that of `roll_to_keep`, which the server has too. Asks nobody yet. `ConfigError`."""
-    match settings.directory:
+def open_registry(
+    settings: PeerSettings, client: PeerClient, member_list: LeasedMembers | None = None
+) -> MembershipRegistry:
+    """`member_list`: that of `members_to_keep`, which the server has too. Asks nobody yet. `ConfigError`."""
+    match settings.registry:
         case RedisLeases(url=url):
-            from dieselfs.peercache.redis_directory import RedisDirectory
+            from dieselfs.peercache.redis_directory import RedisRegistry
 
             try:
-                return RedisDirectory(url, settings.task)
+                return RedisRegistry(url, settings.task)
             except IndexUnavailable as error:
                 raise ConfigError(f"the members of a task meet in Redis: {error}") from error
         case StaticPeers(addresses=addresses):
-            return StaticDirectory(addresses)
+            return StaticRegistry(addresses)
         case RankZero(address=address):
-            return RollOfRankZero(client, address) if roll is None else OwnRoll(roll)
+            return (
+                RankZeroRegistry(client, address)
+                if member_list is None
+                else LocalRegistry(member_list)
+            )
 
 
 def own_id(settings: PeerSettings, address: Address) -> MemberId:
     """What this node is called, if it listens on `address`, with its port. The same after a restart on the same address. `UsageError`."""
     advertised = _advertised(settings, address)
-    match settings.directory:
+    match settings.registry:
         case RankZero(node_rank=node_rank):
             if settings.member is not None:
                 raise UsageError(
@@ -68,7 +72,7 @@ def own_member(settings: PeerSettings, address: Address, memory_bytes: int, node
     """As this node announces itself. `address`: the one that is listened on, with its port; `memory_bytes`: that it gives; `node`: the host's name."""
     id = own_id(settings, address)
     weight = max(1, memory_bytes >> 20) if settings.gives_memory else 0
-    if isinstance(settings.directory, StaticPeers):
+    if isinstance(settings.registry, StaticPeers):
         if not settings.gives_memory:
             raise UsageError(
                 "a list of peers can't say that this node has no share",

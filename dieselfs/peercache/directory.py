@@ -12,13 +12,13 @@ LEASE_S: Final = 6.0
 HEARTBEAT_S: Final = 1.0
 
 
-class Directory(Protocol):
+class MembershipRegistry(Protocol):
     """One thread at a time."""
 
     def announce(self, me: Member) -> Sequence[Member]:
         """Renew my lease; all that have one now, myself among them, in any order.
 
-        Raises `DirectoryUnavailable` within about 2 s if it can't be asked. Costs one round trip.
+        Raises `RegistryUnavailable` within about 2 s if it can't be asked. Costs one round trip.
         """
         ...
 

@@ -18,7 +18,7 @@ from chunkstore.chunk_format import MAX_PAYLOAD_BYTES
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.peercache.frame_header import MAX_CHUNK_HEAD_BYTES, BadFrame, Scalar
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.member_record import is_member_id, member_fields, member_from
@@ -32,8 +32,8 @@ from dieselfs.peercache.messages import (
     Leave,
     Members,
     Pong,
+    ReadBlock,
     ReadChunk,
-    ReadPiece,
     ReadRanges,
 )
 
@@ -117,16 +117,16 @@ def read_chunk(fields: Fields) -> ReadChunk:
     return ReadChunk(read_row(_bytes(fields[0])), _flag(fields[1]))
 
 
-def piece(request: ReadPiece) -> Fields:
-    piece = request.piece
-    chunk, file = piece.chunk, piece.file
+def block(request: ReadBlock) -> Fields:
+    block = request.block
+    chunk, file = block.chunk, block.file
     if file is None:
         raise BadFrame("a whole chunk is asked for by `ReadChunk`")
-    place = (file.offset, file.length, file.hash, piece.number)
+    place = (file.offset, file.length, file.hash, block.number)
     return chunk.id.value, chunk.head_bytes, chunk.payload_bytes, *place, request.may_fetch
 
 
-def read_piece(fields: Fields) -> ReadPiece:
+def read_block(fields: Fields) -> ReadBlock:
     chunk_id = _bytes(fields[0])
     if len(chunk_id) != 16:
         raise BadFrame("not a chunk's id")
@@ -135,11 +135,11 @@ def read_piece(fields: Fields) -> ReadPiece:
     file_hash, number = (_integer(value, _MAX_U64) for value in fields[5:7])
     if payload_bytes <= MAX_WHOLE_BYTES:
         raise BadFrame("a chunk of this size has no pieces")
-    if offset + length > payload_bytes or number * PIECE_BYTES >= length:
+    if offset + length > payload_bytes or number * CACHE_BLOCK_BYTES >= length:
         raise BadFrame("a piece that lies outside of its chunk")
     chunk = ChunkRef(ChunkId(chunk_id), head_bytes, payload_bytes)
     file = FileExtent(chunk, offset, length, file_hash)
-    return ReadPiece(Piece(chunk, file, number), _flag(fields[7]))
+    return ReadBlock(CacheBlock(chunk, file, number), _flag(fields[7]))
 
 
 def join(request: Join) -> Fields:

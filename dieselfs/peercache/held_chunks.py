@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +15,13 @@ class NodeStatus:
     """What a master tells its peers of itself with each pong. Bytes and counts since it began, unless said otherwise."""
 
     budget_bytes: int = 0
-    held_bytes: int = 0
+    cached_bytes: int = 0
     """As of now."""
-    pieces: int = 0
+    blocks: int = 0
     """As of now."""
     share_bytes: int = 0
     """Of the chunks that it owns in its view, in the snapshots that it knows; 0 if it knows none. As of now."""
-    share_held_bytes: int = 0
+    share_cached_bytes: int = 0
     """Of these, those that it holds. As of now."""
     from_store_bytes: int = 0
     """Brought into its memory from the store."""
@@ -32,7 +32,7 @@ class NodeStatus:
     served_requests: int = 0
 
 
-class HeldChunks(Protocol):
+class CachedChunks(Protocol):
     """Thread-safe. Views stay valid while they are referenced."""
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
@@ -43,18 +43,18 @@ class HeldChunks(Protocol):
         """The head of a chunk whose payload is held; None if it is not held, or its head was not kept."""
         ...
 
-    def piece(self, piece: Piece) -> memoryview | None:
+    def block(self, block: CacheBlock) -> memoryview | None:
         """As `payload`, for a piece of a large file too."""
         ...
 
-    def is_coming(self, piece: Piece) -> bool:
-        """Whether it is being read from the store just now: who waits for `bring` costs the store nothing, and waits for no other node."""
+    def is_loading(self, block: CacheBlock) -> bool:
+        """Whether it is being read from the store just now: who waits for `load` costs the store nothing, and waits for no other node."""
         ...
 
-    def bring(self, piece: Piece) -> object:
-        """Return when it is held, fetched once however many ask; it stays held for as long as what is returned is referenced, if that is not None. Blocks. Raises `NoRoom`, `MasterGone` or what `ChunkSource` does.
+    def load(self, block: CacheBlock) -> object:
+        """Return when it is held, fetched once however many ask; it stays held for as long as what is returned is referenced, if that is not None. Blocks. Raises `CacheFull`, `MasterGone` or what `ChunkSource` does.
 
-        `NoRoom` too if a reader of this node is getting it from another one: that one may be waiting for us. What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
+        `CacheFull` too if a reader of this node is getting it from another one: that one may be waiting for us. What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
         """
         ...
 
@@ -62,13 +62,13 @@ class HeldChunks(Protocol):
 
 
 @runtime_checkable
-class HeldRanges(HeldChunks, Protocol):
+class CachedRanges(CachedChunks, Protocol):
     """One that also holds ranges of chunks of which it does not hold the rest."""
 
     def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
         """A range of a chunk's payload, if it is held by itself. Never blocks."""
         ...
 
-    def unit(self, chunk: ChunkRef, start: int, length: int) -> Piece:
+    def unit(self, chunk: ChunkRef, start: int, length: int) -> CacheBlock:
         """What is to be brought for a range: the whole chunk, or the range as if it were a file. Never blocks."""
         ...

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from chunkstore.chunk_id import ChunkId
-from dieselfs.node_memory.mapped_pieces import MappedPieces
+from dieselfs.node_memory.mapped_pieces import MappedBlocks
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.messages import Mapped, Message, Unmapped
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.held_chunks import NodeStatus
 
 _Completed: TypeAlias = Callable[[NodeStatus], NodeStatus]
 
 
-class HeldFiles:
-    """Implements `HeldChunks` and `PieceObserver`. Thread-safe. In the master's process, until `close`.
+class CachedFiles:
+    """Implements `CachedChunks` and `CacheObserver`. Thread-safe. In the master's process, until `close`.
 
     A piece is mapped when it is first asked for, and stays so until the master evicts it. What is still being sent then keeps its bytes, and
     the master's books count them until it is sent.
@@ -31,8 +31,8 @@ class HeldFiles:
         self._chunks, self._heads = folder.chunks, folder.heads
         self._master = master
         self._completed = completed
-        self._pieces = MappedPieces()
-        self._whole = self._pieces.whole
+        self._blocks = MappedBlocks()
+        self._whole = self._blocks.whole
         self._closed = False
         master.listen(self)
 
@@ -49,24 +49,24 @@ class HeldFiles:
         except OSError:  # evicted meanwhile
             return None
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        view = self._pieces.get(piece)
-        return self._mapped(piece.name) if view is None else view
+    def block(self, block: CacheBlock) -> memoryview | None:
+        view = self._blocks.get(block)
+        return self._mapped(block.name) if view is None else view
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         """Whether it is being read from the store: who waits for that waits for no other node."""
-        return self._master.is_coming(piece)
+        return self._master.is_loading(block)
 
-    def bring(self, piece: Piece) -> None:
-        """Raises `NoRoom` too where a reader of this node is getting it from another one."""
-        self._master.fetch(piece, as_owner=True)
+    def load(self, block: CacheBlock) -> None:
+        """Raises `CacheFull` too where a reader of this node is getting it from another one."""
+        self._master.fetch(block, as_owner=True)
 
     def status(self) -> NodeStatus:
         self._tell()
         node = self._master.statistics()
         return self._completed(
             NodeStatus(
-                budget_bytes=node.budget_bytes, held_bytes=node.held_bytes, pieces=node.pieces
+                budget_bytes=node.budget_bytes, cached_bytes=node.cached_bytes, blocks=node.blocks
             )
         )
 
@@ -74,31 +74,31 @@ class HeldFiles:
         """Let go of everything. What is still being sent stays valid."""
         self._closed = True
         self._master.ignore(self)
-        self._pieces.clear()
+        self._blocks.clear()
         self._tell()
 
     def arrived(self, name: str) -> None:
         """It is mapped when a peer asks for it."""
 
     def evicted(self, name: str) -> None:
-        self._pieces.drop(name)
+        self._blocks.drop(name)
         self._tell()
 
     def _mapped(self, name: str) -> memoryview | None:
         """Map it, if it is there. 3 µs if not, 20 if it is."""
         if self._closed:
             return None
-        view = self._pieces.map_chunk(self._chunks, name)
+        view = self._blocks.map_chunk(self._chunks, name)
         if view is None:
             return None
         # Whoever evicts it from now on says so after we have it. Who did it before may have said so before.
         if not os.path.lexists(self._chunks / name):
-            self._pieces.drop(name)
+            self._blocks.drop(name)
         self._tell()
         return view
 
     def _tell(self) -> None:
-        self._pieces.tell(self._told)
+        self._blocks.tell(self._told)
 
     def _told(self, notice: Message) -> bool:
         match notice:

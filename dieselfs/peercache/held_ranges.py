@@ -6,25 +6,25 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.held_chunks import HeldChunks, HeldRanges
-from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadPiece, ReadRanges
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.peercache.held_chunks import CachedChunks, CachedRanges
+from dieselfs.peercache.messages import ReadBlock, ReadChunk, ReadFile, ReadRanges
 
-Read: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadPiece
+Read: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock
 
 
 class OutOfRange(ValueError):
     """What is held is shorter than the request believes."""
 
 
-def held_ranges(held: HeldChunks, read: Read) -> Sequence[memoryview] | None:
+def cached_ranges(cached: CachedChunks, read: Read) -> Sequence[memoryview] | None:
     """The parts of its bulk, in order; None if any of it is not held. Raises `OutOfRange`."""
     if isinstance(read, ReadRanges):
         payloads = []
         for chunk in read.chunks:
-            payload = held.payload(chunk.id)
+            payload = cached.payload(chunk.id)
             if payload is None:
-                return _separate_ranges(held, read)
+                return _separate_ranges(cached, read)
             payloads.append(payload)
         lengths = read.length.tolist()
         parts = [
@@ -38,53 +38,55 @@ def held_ranges(held: HeldChunks, read: Read) -> Sequence[memoryview] | None:
             raise OutOfRange("a range lies outside of its chunk")
         return parts
     if isinstance(read, ReadFile):
-        payload = held.payload(read.chunk.id)
+        payload = cached.payload(read.chunk.id)
         if payload is None:
-            return _separate_ranges(held, read)
+            return _separate_ranges(cached, read)
         part = payload[read.start : read.start + read.length]
         if len(part) != read.length:
             raise OutOfRange("a range lies outside of its chunk")
         return (part,)
     if isinstance(read, ReadChunk):
-        payload, head = held.payload(read.chunk.id), held.head(read.chunk.id)
+        payload, head = cached.payload(read.chunk.id), cached.head(read.chunk.id)
         if payload is None or head is None:
             return None
         if (len(head), len(payload)) != (read.chunk.head_bytes, read.chunk.payload_bytes):
             raise OutOfRange("a chunk is of another length")
         return head, payload
-    piece = held.piece(read.piece)
-    if piece is None:
+    block = cached.block(read.block)
+    if block is None:
         return None
-    if len(piece) != read.piece.length:
+    if len(block) != read.block.length:
         raise OutOfRange("a piece is of another length")
-    return (piece,)
+    return (block,)
 
 
-def missing_pieces(held: HeldChunks, read: Read) -> Sequence[Piece]:
+def missing_blocks(cached: CachedChunks, read: Read) -> Sequence[CacheBlock]:
     """What is to be brought, each once; empty if that is of no use: all is held but for a head that was not kept."""
-    if isinstance(read, ReadPiece):
-        pieces = {read.piece: None}
-    elif isinstance(read, ReadFile | ReadRanges) and isinstance(held, HeldRanges):
+    if isinstance(read, ReadBlock):
+        blocks = {read.block: None}
+    elif isinstance(read, ReadFile | ReadRanges) and isinstance(cached, CachedRanges):
         missing = [
-            held.unit(chunk, start, length)
+            cached.unit(chunk, start, length)
             for chunk, start, length in _ranges_of(read)
-            if _range(held, chunk, start, length) is None
+            if _range(cached, chunk, start, length) is None
         ]
         return list(dict.fromkeys(missing))
     elif isinstance(read, ReadRanges):
-        pieces = {Piece(chunk): None for chunk in read.chunks}
+        blocks = {CacheBlock(chunk): None for chunk in read.chunks}
     else:
-        pieces = {Piece(read.chunk): None}
-    return [piece for piece in pieces if held.piece(piece) is None]
+        blocks = {CacheBlock(read.chunk): None}
+    return [block for block in blocks if cached.block(block) is None]
 
 
-def _separate_ranges(held: HeldChunks, read: ReadFile | ReadRanges) -> Sequence[memoryview] | None:
+def _separate_ranges(
+    cached: CachedChunks, read: ReadFile | ReadRanges
+) -> Sequence[memoryview] | None:
     """Of chunks that are not all held."""
-    if not isinstance(held, HeldRanges):
+    if not isinstance(cached, CachedRanges):
         return None
     parts = []
     for chunk, start, length in _ranges_of(read):
-        part = _range(held, chunk, start, length)
+        part = _range(cached, chunk, start, length)
         if part is None:
             return None
         if len(part) != length:
@@ -93,10 +95,10 @@ def _separate_ranges(held: HeldChunks, read: ReadFile | ReadRanges) -> Sequence[
     return parts
 
 
-def _range(held: HeldRanges, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
-    payload = held.payload(chunk.id)
+def _range(cached: CachedRanges, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
+    payload = cached.payload(chunk.id)
     if payload is None:
-        return held.part(chunk, start, length)
+        return cached.part(chunk, start, length)
     return payload[start : start + length]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dieselfs.node_memory.piece import Piece, is_whole, pieces_of
+from dieselfs.node_memory.piece import CacheBlock, blocks_of, is_whole
 from metadata.snapshot import Snapshot
 
 
@@ -30,11 +30,11 @@ class KnownChunks:
     def __len__(self) -> int:
         return len(self._places)
 
-    def pieces(self, at: int) -> list[Piece]:
+    def blocks(self, at: int) -> list[CacheBlock]:
         """All of the chunk at a place in `ids`, in order; none of one without bytes. Raises `SnapshotRefused`."""
         snapshot, number = self._snapshots[self._places[at][0]], self._places[at][1]
         chunk = snapshot.chunk(number)
         if is_whole(chunk):
-            return [Piece(chunk)] if chunk.payload_bytes else []
+            return [CacheBlock(chunk)] if chunk.payload_bytes else []
         files = (snapshot.extent(inode) for inode in snapshot.files_in_chunk(number))
-        return [piece for file in files for piece, _ in pieces_of(file, 0, file.length)]
+        return [block for file in files for block, _ in blocks_of(file, 0, file.length)]

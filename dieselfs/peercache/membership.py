@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dieselfs.errors import DirectoryUnavailable, PeerFailed, PeerRefused
+from dieselfs.errors import PeerFailed, PeerRefused, RegistryUnavailable
 from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.directory import HEARTBEAT_S, LEASE_S, Directory
+from dieselfs.peercache.directory import HEARTBEAT_S, LEASE_S, MembershipRegistry
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member, MemberId, View, ViewBoard
 from dieselfs.peercache.messages import MAX_MEMBERS, Ping, Pong
@@ -62,7 +62,7 @@ class TaskMembership:
     def __init__(
         self,
         runtime: Runtime,
-        directory: Directory,
+        registry: MembershipRegistry,
         client: PeerClient,
         me: Member,
         board: ViewBoard,
@@ -70,7 +70,7 @@ class TaskMembership:
     ) -> None:
         """The directory is used by this alone; `client` stays the caller's, and so do the `breakers`, which tell this one what opens from now on."""
         self._runtime = runtime
-        self._directory = directory
+        self._registry = registry
         self._client = client
         self._me = me
         self._board = board
@@ -91,7 +91,7 @@ class TaskMembership:
         self._threads: list[Running] = []
         self._probers: list[Running] = []
         """The heartbeat's, until it has ended."""
-        self._directory_is_out = False
+        self._registry_is_out = False
         """And that was said."""
         self._has_missed = False
         """The last announcement was not answered."""
@@ -162,8 +162,8 @@ class TaskMembership:
         while not self._ending:
             began = self._runtime.now()
             try:
-                listed = self._directory.announce(self._me)
-            except DirectoryUnavailable as error:
+                listed = self._registry.announce(self._me)
+            except RegistryUnavailable as error:
                 self._missed(error)
             else:
                 self._heard()
@@ -171,7 +171,7 @@ class TaskMembership:
             with self._lock:
                 while not self._ending and (now := self._runtime.now()) < began + HEARTBEAT_S:
                     self._end.wait(began + HEARTBEAT_S - now)
-        self._directory.leave(self._me)
+        self._registry.leave(self._me)
 
     def _start_probers(self, peers: Sequence[_Peer]) -> None:
         ended = [thread for thread in self._probers if thread.join(0.0)]
@@ -237,14 +237,14 @@ class TaskMembership:
                 *(self._me.id, self._me.address),
             )
 
-    def _missed(self, error: DirectoryUnavailable) -> None:
+    def _missed(self, error: RegistryUnavailable) -> None:
         self._has_missed = True
         self._trouble = f"{error}; {error.hint}" if error.hint else str(error)
-        if self._directory_is_out:
+        if self._registry_is_out:
             return
         if self._version == 0 and self._runtime.now() < self._started + FIRST_CONTACT_S:
             return
-        self._directory_is_out = True
+        self._registry_is_out = True
         log.warning(
             "the members of the task can't be asked for, so those known stay: %s%s",
             error,
@@ -252,8 +252,8 @@ class TaskMembership:
         )
 
     def _heard(self) -> None:
-        if self._directory_is_out:
-            self._directory_is_out = False
+        if self._registry_is_out:
+            self._registry_is_out = False
             log.warning("the members of the task can be asked for again")
 
     # The probers.

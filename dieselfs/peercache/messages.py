@@ -1,6 +1,6 @@
 """What the masters and clients of a task say to each other. No I/O here; bytes are in `frames`, the law is docs/peer-protocol.md.
 
-Requests that read are answered by `Data`, `NotHeld` or `Failed`, in any order: a frame carries the number of the request that it answers.
+Requests that read are answered by `Data`, `NotCached` or `Failed`, in any order: a frame carries the number of the request that it answers.
 While an answer takes long, `Working` says that it is worked at.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member
 
@@ -59,10 +59,10 @@ class ReadChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPiece:
+class ReadBlock:
     """A piece of a file in a larger chunk."""
 
-    piece: Piece
+    block: CacheBlock
     """With a `file`: whole chunks are asked for by `ReadChunk`."""
     may_fetch: bool
 
@@ -74,7 +74,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Asked of rank 0, which keeps the list: `Directory.announce`."""
+    """Asked of rank 0, which keeps the list: `MembershipRegistry.announce`."""
 
     member: Member
 
@@ -84,7 +84,7 @@ class Leave:
     member: str
 
 
-Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadPiece | Ping | Join | Leave
+Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join | Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotCached:
     """It is not held, and may not be fetched or not be kept: ask another source."""
 
 
@@ -124,4 +124,4 @@ class Members:
     members: tuple[Member, ...]
 
 
-Answer: TypeAlias = Data | NotHeld | Failed | Working | Pong | Members
+Answer: TypeAlias = Data | NotCached | Failed | Working | Pong | Members

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.known_chunks import KnownChunks
 from dieselfs.peercache.placement import Placement
 from dieselfs.peercache.shares import Shares
@@ -25,15 +25,15 @@ class NodeShare:
         self,
         shares: Shares,
         snapshots: Callable[[], Sequence[Snapshot]],
-        held: Callable[[], Sequence[str]],
+        cached: Callable[[], Sequence[str]],
         now: Callable[[], float],
     ) -> None:
-        """`snapshots`: those known now, to which more are added at the end; `held`: the names of the pieces that are here."""
-        self._shares, self._snapshots, self._held, self._now = shares, snapshots, held, now
+        """`snapshots`: those known now, to which more are added at the end; `cached`: the names of the pieces that are here."""
+        self._shares, self._snapshots, self._cached, self._now = shares, snapshots, cached, now
         self._known = KnownChunks(())
         self._known_snapshots = 0
         self._of: Placement | None = None
-        self.pieces: tuple[Piece, ...] = ()
+        self.blocks: tuple[CacheBlock, ...] = ()
         """In the order of their chunks' ids."""
         self._lengths: dict[str, int] = {}
         self.size_bytes = 0
@@ -49,28 +49,28 @@ class NodeShare:
         elif placement is self._of:
             return False
         self._of = placement
-        pieces = self._owned()
-        changed = pieces != self.pieces
-        lengths = {piece.name: piece.length for piece in pieces}
-        self.pieces, self._lengths, self.size_bytes = pieces, lengths, sum(lengths.values())
+        blocks = self._owned()
+        changed = blocks != self.blocks
+        lengths = {block.name: block.length for block in blocks}
+        self.blocks, self._lengths, self.size_bytes = blocks, lengths, sum(lengths.values())
         self._count_again_at = 0.0
         return changed
 
-    def held(self) -> tuple[int, int]:
+    def cached(self) -> tuple[int, int]:
         """(pieces, bytes) of it that are here, as of a second ago at most. 0.1 µs, and once a second as much a piece."""
         now = self._now()
         if now >= self._count_again_at:
             self._count_again_at = now + COUNTED_EVERY_S
             lengths = self._lengths
-            here = [lengths[name] for name in self._held() if name in lengths]
+            here = [lengths[name] for name in self._cached() if name in lengths]
             self._counted = len(here), sum(here)
         return self._counted
 
-    def _owned(self) -> tuple[Piece, ...]:
-        found: list[Piece] = []
+    def _owned(self) -> tuple[CacheBlock, ...]:
+        found: list[CacheBlock] = []
         for at in self._shares.owned_of(self._known.ids):
             try:
-                found += self._known.pieces(int(at))
+                found += self._known.blocks(int(at))
             except SnapshotRefused as error:
                 log.warning("a chunk of this node's share is not known: %s", error)
         return tuple(found)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from chunkstore.errors import ChunkStoreError, Unavailable
-from dieselfs.errors import DieselFSError, MasterGone, NoRoom
-from dieselfs.node_memory.master import OnItsWay
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull, DieselFSError, MasterGone
+from dieselfs.node_memory.master import AlreadyLoading
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.runtime import Running, Runtime
 from dieselfs.peercache.task_statistics import FillingStatistics
 
@@ -32,9 +32,9 @@ STORE_PAUSE_S: Final = 1.0
 class FilledMemory(Protocol):
     """What is needed of a `Master`."""
 
-    def holds(self, piece: Piece) -> bool: ...
+    def holds(self, block: CacheBlock) -> bool: ...
 
-    def fetch(self, piece: Piece, *, ahead: bool, as_owner: bool) -> None: ...
+    def fetch(self, block: CacheBlock, *, ahead: bool, as_owner: bool) -> None: ...
 
     def readers_wait(self) -> bool: ...
 
@@ -48,7 +48,7 @@ class Oneshot:
         self._at_once = at_once
         self._lock = runtime.lock()
         self._changed = runtime.condition(self._lock)
-        self._wanted: deque[Piece] = deque()
+        self._wanted: deque[CacheBlock] = deque()
         self._under_way = 0
         self._has_begun = self._closed = False
         self._threads: list[Running] = []
@@ -57,7 +57,7 @@ class Oneshot:
         """Before that."""
         self._fetched_bytes = 0
 
-    def fill(self, share: Sequence[Piece]) -> None:
+    def fill(self, share: Sequence[CacheBlock]) -> None:
         """Fetch these, instead of what was left of those before, as far as there is room."""
         with self._lock:
             if self._closed:
@@ -71,7 +71,7 @@ class Oneshot:
             self._changed.notify_all()
 
     def statistics(
-        self, *, pieces: int, share_bytes: int, held: tuple[int, int]
+        self, *, blocks: int, share_bytes: int, cached: tuple[int, int]
     ) -> FillingStatistics:
         """With what is known of the share, and (pieces, bytes) of it that are here."""
         with self._lock:
@@ -79,10 +79,10 @@ class Oneshot:
             if self._busy_since is not None:
                 busy_s += self._runtime.now() - self._busy_since
             return FillingStatistics(
-                pieces=pieces,
-                pieces_held=held[0],
+                blocks=blocks,
+                blocks_cached=cached[0],
                 share_bytes=share_bytes,
-                held_bytes=held[1],
+                cached_bytes=cached[1],
                 fetched_bytes=self._fetched_bytes,
                 rate_bytes_s=self._fetched_bytes / busy_s if busy_s else 0.0,
                 done=self._has_begun and not self._busy(),
@@ -102,33 +102,33 @@ class Oneshot:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while (piece := self._next()) is not None:
+        while (block := self._next()) is not None:
             again = False
             try:
-                self._fetch(piece)
-            except OnItsWay:
+                self._fetch(block)
+            except AlreadyLoading:
                 pass
-            except NoRoom as error:
+            except CacheFull as error:
                 self._end_for_want_of_room(error)
             except MasterGone:
                 self._stop()
             except Unavailable as error:
-                log.debug("piece %s of this node's share: %s", piece.name, error)
+                log.debug("piece %s of this node's share: %s", block.name, error)
                 again = True
             except (ChunkStoreError, DieselFSError) as error:
                 log.warning(
-                    "piece %s of this node's share is left to its readers: %s", piece.name, error
+                    "piece %s of this node's share is left to its readers: %s", block.name, error
                 )
-            self._ended(piece, again)
+            self._ended(block, again)
 
-    def _fetch(self, piece: Piece) -> None:
-        if self._memory.holds(piece):
+    def _fetch(self, block: CacheBlock) -> None:
+        if self._memory.holds(block):
             return
-        self._memory.fetch(piece, ahead=True, as_owner=True)
+        self._memory.fetch(block, ahead=True, as_owner=True)
         with self._lock:
-            self._fetched_bytes += piece.length
+            self._fetched_bytes += block.length
 
-    def _next(self) -> Piece | None:
+    def _next(self) -> CacheBlock | None:
         """The next piece, when it is its turn; None at the end."""
         with self._lock:
             while not self._closed:
@@ -141,16 +141,16 @@ class Oneshot:
                     return self._wanted.popleft()
         return None
 
-    def _ended(self, piece: Piece, again: bool) -> None:
+    def _ended(self, block: CacheBlock, again: bool) -> None:
         with self._lock:
             if again and not self._closed:
-                self._wanted.append(piece)
+                self._wanted.append(block)
                 self._changed.wait(STORE_PAUSE_S)
             self._under_way -= 1
             self._note_activity()
             self._changed.notify_all()
 
-    def _end_for_want_of_room(self, error: NoRoom) -> None:
+    def _end_for_want_of_room(self, error: CacheFull) -> None:
         with self._lock:
             if self._wanted:
                 log.info(

@@ -8,8 +8,8 @@ from typing import Final
 
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.directories import open_directory, own_id, own_member, roll_to_keep
-from dieselfs.peercache.held_files import HeldFiles
+from dieselfs.peercache.directories import members_to_keep, open_registry, own_id, own_member
+from dieselfs.peercache.held_files import CachedFiles
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.peer_client import PeerClient
@@ -39,7 +39,7 @@ class Participation:
         settings: PeerSettings,
         folder: TaskFolder,
         runtime: Runtime,
-        held: HeldFiles,
+        cached: CachedFiles,
         source: PeerSource,
         memory_bytes: int,
     ) -> Participation:
@@ -48,17 +48,19 @@ class Participation:
         if not listen.port:
             listen = _free(runtime, listen)  # a name may depend on the port
         id = own_id(settings, listen)
-        roll = roll_to_keep(settings, runtime.now)
-        server = PeerServer(runtime, settings.secret, settings.task, id, listen, held, roll)
+        member_list = members_to_keep(settings, runtime.now)
+        server = PeerServer(
+            runtime, settings.secret, settings.task, id, listen, cached, member_list
+        )
         client = None
         try:
             me = own_member(settings, server.address, memory_bytes, socket.gethostname())
             client = PeerClient(runtime, settings.secret, settings.task, id)
-            directory = open_directory(settings, client, roll)
+            registry = open_registry(settings, client, member_list)
             board = ViewFile(folder.path)
             board.write_secret(settings.secret)
             breakers = Breakers(runtime.now)
-            membership = TaskMembership(runtime, directory, client, me, board, breakers)
+            membership = TaskMembership(runtime, registry, client, me, board, breakers)
             source.attach(runtime, client, board, breakers)
             membership.start()
         except BaseException:

@@ -16,7 +16,7 @@ from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.held_files import HeldFiles
+from dieselfs.peercache.held_files import CachedFiles
 from dieselfs.peercache.members import MemberId, View
 from dieselfs.peercache.node_share import NodeShare
 from dieselfs.peercache.oneshot import Oneshot
@@ -59,7 +59,7 @@ class PeerCache:
         self._settings, self._folder, self._master = settings, folder, master
         self._source, self._shares, self._runtime = source, shares, runtime
         self._share = NodeShare(shares, self._snapshots, master.names, runtime.now)
-        self._held = HeldFiles(folder, master, self._completed)
+        self._cached = CachedFiles(folder, master, self._completed)
         self._oneshot = Oneshot(runtime, master) if settings.cache_policy == "oneshot" else None
         self._part: Participation | None = None
         self._trouble = ""
@@ -99,7 +99,7 @@ class PeerCache:
         if self._oneshot is not None:
             share = self._share
             filling = self._oneshot.statistics(
-                pieces=len(share.pieces), share_bytes=share.size_bytes, held=share.held()
+                blocks=len(share.blocks), share_bytes=share.size_bytes, cached=share.cached()
             )
             filling = replace(filling, done=filling.done and self._fill_at is None)
         return TaskStatistics(
@@ -126,7 +126,7 @@ class PeerCache:
         if self._oneshot is not None:
             self._oneshot.close(0.0)  # its fetches end with the master
         self._thread.join(timeout_s)
-        self._held.close()
+        self._cached.close()
 
     def _run(self) -> None:
         pause_s = LOOK_S
@@ -153,7 +153,7 @@ class PeerCache:
                 self._settings,
                 self._folder,
                 self._runtime,
-                self._held,
+                self._cached,
                 self._source,
                 self._master.statistics().budget_bytes,
             )
@@ -207,7 +207,7 @@ class PeerCache:
             self._fill_at = now + STEADY_S
         if self._has_settled and self._fill_at is not None and now >= self._fill_at:
             self._fill_at = None
-            oneshot.fill(self._share.pieces)
+            oneshot.fill(self._share.blocks)
 
     def _snapshots(self) -> Sequence[Snapshot]:
         expected = self._source.expected
@@ -218,7 +218,7 @@ class PeerCache:
         return replace(
             status,
             share_bytes=self._share.size_bytes,
-            share_held_bytes=self._share.held()[1],
+            share_cached_bytes=self._share.cached()[1],
             from_store_bytes=read.bytes_from_store,
             from_peers_bytes=read.bytes_from_peers,
         )
@@ -231,7 +231,7 @@ class PeerCache:
             answered = view.answered.get(member.id)
             if member.id == part.me.id:
                 status = replace(
-                    self._held.status(),
+                    self._cached.status(),
                     served_bytes=served.sent_bytes,
                     served_requests=served.requests,
                 )

@@ -35,12 +35,12 @@ from dieselfs.peercache.messages import (
     Join,
     Leave,
     Members,
-    NotHeld,
+    NotCached,
     Ping,
     Pong,
+    ReadBlock,
     ReadChunk,
     ReadFile,
-    ReadPiece,
     ReadRanges,
     Request,
     Working,
@@ -60,8 +60,8 @@ _ALONE_BYTES: Final = 1 << 20
 """What is asked for in the shorter way: memory of this size is kept if something else comes."""
 
 _DATA: Final = Data(memoryview(b""))
-_READS: Final = frozenset((ReadFile, ReadRanges, ReadChunk, ReadPiece))
-_READ: Final = frozenset((Data, NotHeld, Failed, Working))
+_READS: Final = frozenset((ReadFile, ReadRanges, ReadChunk, ReadBlock))
+_READ: Final = frozenset((Data, NotCached, Failed, Working))
 _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
     **dict.fromkeys(_READS, _READ),
     Ping: frozenset((Pong, Failed)),
@@ -369,7 +369,7 @@ def _bulk_bytes(request: Request) -> int:
             return int(request.length.sum(dtype=np.int64))
         case ReadChunk():
             return request.chunk.head_bytes + request.chunk.payload_bytes
-        case ReadPiece():
-            return request.piece.length
+        case ReadBlock():
+            return request.block.length
         case _:
             return 0

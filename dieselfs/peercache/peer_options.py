@@ -144,7 +144,7 @@ def peer_settings(
         )
     _check(options)
     listen = LOOPBACK if options.listen is None else _listened(options.listen)
-    directory: RedisLeases | StaticPeers | RankZero
+    registry: RedisLeases | StaticPeers | RankZero
     nodes = options.nodes
     meeting = None
     """A host that this node reaches by the address by which its peers reach it."""
@@ -155,30 +155,30 @@ def peer_settings(
         )
     if options.peers == "redis":
         url = _redis_of(index)
-        directory, meeting = RedisLeases(url), urlsplit(url.partition(",")[0]).hostname
+        registry, meeting = RedisLeases(url), urlsplit(url.partition(",")[0]).hostname
     elif options.peers == "torch" or options.peers.startswith("torch:"):
-        directory, listen = _torch(options.peers, listen, environment)
-        nodes, meeting = nodes or directory.nodes, directory.address.host
-        if options.listen is None and not is_loopback(meeting) and directory.nodes > 1:
+        registry, listen = _torch(options.peers, listen, environment)
+        nodes, meeting = nodes or registry.nodes, registry.address.host
+        if options.listen is None and not is_loopback(meeting) and registry.nodes > 1:
             raise UsageError(
                 f"--peers torch: nodes reach each other by the network, and nothing is listened on but {LOOPBACK.host}",
                 "say where: --peer-listen with this node's address, or 0.0.0.0 for all that it has (DIESELFS_PEER_LISTEN)",
             )
     else:
-        directory = StaticPeers(parse_addresses(options.peers, "--peers"))
-        if any(is_wildcard(address.host) for address in directory.addresses):
+        registry = StaticPeers(parse_addresses(options.peers, "--peers"))
+        if any(is_wildcard(address.host) for address in registry.addresses):
             raise UsageError(
                 f"--peers {options.peers}: nobody can connect to a wildcard",
                 "write the address by which the others reach the node; what it listens on is said by --peer-listen",
             )
-        own = _own(directory, options, listen, is_own)
-        nodes = nodes or len(directory.addresses)
+        own = _own(registry, options, listen, is_own)
+        nodes = nodes or len(registry.addresses)
         listen = Address(own.host if options.listen is None else listen.host, own.port)
         options = replace(options, advertise=own.host)
     return PeerSettings(
         task=task,
         secret=_secret(options, environment),
-        directory=directory,
+        registry=registry,
         listen=listen,
         advertise=options.advertise or _advertised(listen, meeting, own_towards),
         member=options.name,

@@ -16,10 +16,10 @@ from chunkstore.chunk_source import ChunkRef, FileExtents
 from chunkstore.errors import Corrupt
 from dieselfs.errors import PeerBusy, PeerFailed, PeerRefused
 from dieselfs.peercache.members import Member, MemberId
-from dieselfs.peercache.messages import Answer, Data, Failed, NotHeld, Request
+from dieselfs.peercache.messages import Answer, Data, Failed, NotCached, Request
 from dieselfs.peercache.placement import Placement
 from dieselfs.peercache.range_batches import RangeBatch, batches, by_chunk
-from dieselfs.peercache.routing import OWNERS_ASKED, Role, owner_of
+from dieselfs.peercache.routing import MAX_OWNERS_ASKED, Role, owner_of
 from dieselfs.peercache.task_peers import Peers, PendingAnswer
 
 log = logging.getLogger(__name__)
@@ -28,24 +28,24 @@ T = TypeVar("T")
 REASONS: Final = ("silent", "refused", "not held", "failed", "corrupt")
 """Why a question was not answered by what was asked for."""
 
-NOT_HELD_S: Final = 1.0
+NOT_CACHED_S: Final = 1.0
 """Ranges of a chunk that its owner could not keep are read from the store for at most so long, and until shares change."""
 _SAME_FOR_ALL: Final = "give all nodes of the task the same secret, task name and release"
 _UNDER_WAY: Final = 16
 """Messages whose answers are awaited at a time: 128 MiB at most."""
 
 
-class PeerQuestions:
+class PeerRequests:
     """One process's. Thread-safe; waits for answers alone. Make it anew in a forked child."""
 
     def __init__(self) -> None:
         # Counted by all threads without a lock: between the steps of such an addition CPython lets no other thread in.
         self.fallbacks: dict[str, int] = dict.fromkeys(REASONS, 0)
-        self.held_questions = 0
+        self.cached_requests = 0
         self._refused: set[MemberId] = set()
-        self._not_held: set[bytes] = set()
-        self._not_held_until = 0.0
-        self._not_held_of: Placement | None = None
+        self._not_cached: set[bytes] = set()
+        self._not_cached_until = 0.0
+        self._not_cached_of: Placement | None = None
 
     def ask(
         self,
@@ -60,7 +60,7 @@ class PeerQuestions:
         `request` makes the question, told whether it may fetch. `verified` raises `Corrupt` for what is not what was asked for.
         """
         for step in peers.steps(chunk.id, role):
-            self.held_questions += not step.may_fetch
+            self.cached_requests += not step.may_fetch
             answer: Answer
             try:
                 answer = peers.client.ask(step.peer, request(step.may_fetch))
@@ -72,7 +72,7 @@ class PeerQuestions:
                 self._failed(peers, step.peer, error)
                 continue
             if step.may_fetch:
-                self._declined(peers, chunk, isinstance(answer, NotHeld))
+                self._declined(peers, chunk, isinstance(answer, NotCached))
             return None
         return None
 
@@ -84,7 +84,7 @@ class PeerQuestions:
         found = [None if length else b"" for length in files.length]
         up = {peer.id for peer in peers.placement.members if peers.is_up(peer.id)}
         waiting = [at for at, length in enumerate(files.length) if length]
-        for _ in range(OWNERS_ASKED):
+        for _ in range(MAX_OWNERS_ASKED):
             asked = self._by_owner(peers, files, waiting, up)
             sent = [
                 (peer, batch)
@@ -96,14 +96,17 @@ class PeerQuestions:
                 break
         return found
 
-    def is_not_held(self, peers: Peers, chunk: ChunkRef) -> bool:
+    def is_not_cached(self, peers: Peers, chunk: ChunkRef) -> bool:
         """Whether its owner said a moment ago that it can't keep it."""
-        if not self._not_held:
+        if not self._not_cached:
             return False
-        if peers.placement is not self._not_held_of or peers.runtime.now() >= self._not_held_until:
-            self._not_held = set()
+        if (
+            peers.placement is not self._not_cached_of
+            or peers.runtime.now() >= self._not_cached_until
+        ):
+            self._not_cached = set()
             return False
-        return chunk.id.value in self._not_held
+        return chunk.id.value in self._not_cached
 
     def _by_owner(
         self, peers: Peers, files: FileExtents, waiting: Sequence[int], up: set[MemberId]
@@ -120,7 +123,7 @@ class PeerQuestions:
             except KeyError:
                 chunk, positions = files.chunks[number], None
                 owner = owner_of(ranked(chunk.id), me, is_up)
-                if owner is not None and owner.id != me and not self.is_not_held(peers, chunk):
+                if owner is not None and owner.id != me and not self.is_not_cached(peers, chunk):
                     positions = asked.setdefault(owner.id, (owner, []))[1]
                 of_chunk[number] = positions
             if positions is not None:
@@ -154,7 +157,7 @@ class PeerQuestions:
                         continue
                 except PeerBusy:
                     for chunk in batch.request.chunks:
-                        self._declined(peers, chunk, not_held=False)
+                        self._declined(peers, chunk, not_cached=False)
                     continue
                 except (PeerFailed, Corrupt) as error:
                     if peer.id in up:
@@ -165,7 +168,7 @@ class PeerQuestions:
                 if len(batch.request.chunks) > 1:
                     again += ((peer, one) for one in by_chunk(batch, files))
                 else:
-                    self._declined(peers, batch.request.chunks[0], isinstance(answer, NotHeld))
+                    self._declined(peers, batch.request.chunks[0], isinstance(answer, NotCached))
         if again:
             waiting += self._exchange(peers, files, again, up, found)
         return waiting
@@ -180,13 +183,13 @@ class PeerQuestions:
         except PeerFailed as error:
             return error
 
-    def _declined(self, peers: Peers, chunk: ChunkRef, not_held: bool) -> None:
+    def _declined(self, peers: Peers, chunk: ChunkRef, not_cached: bool) -> None:
         """By who might have fetched it."""
-        self.fallbacks["not held" if not_held else "failed"] += 1
-        if not self._not_held or peers.placement is not self._not_held_of:
-            self._not_held_until = peers.runtime.now() + NOT_HELD_S
-            self._not_held_of, self._not_held = peers.placement, set()
-        self._not_held.add(chunk.id.value)
+        self.fallbacks["not held" if not_cached else "failed"] += 1
+        if not self._not_cached or peers.placement is not self._not_cached_of:
+            self._not_cached_until = peers.runtime.now() + NOT_CACHED_S
+            self._not_cached_of, self._not_cached = peers.placement, set()
+        self._not_cached.add(chunk.id.value)
 
     def _failed(self, peers: Peers, peer: Member, error: PeerFailed | Corrupt) -> None:
         peers.breakers.failed(peer.id)

@@ -15,14 +15,14 @@ from dieselfs.errors import PeerRefused
 from dieselfs.peercache.frame_stream import receive_greeting
 from dieselfs.peercache.frames import BadFrame
 from dieselfs.peercache.handshake import NONCE_BYTES, ServerHandshake
-from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
+from dieselfs.peercache.held_chunks import CachedChunks, NodeStatus
 from dieselfs.peercache.members import MemberId
 from dieselfs.peercache.runtime import Address, Running, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
-from dieselfs.peercache.served_connection import Roll, ServedConnection, Service
+from dieselfs.peercache.served_connection import MemberList, ServedConnection, Service
 from dieselfs.peercache.slow_answers import SlowAnswers
 
-__all__ = ["PeerServer", "PeerServerStatistics", "Roll"]
+__all__ = ["PeerServer", "PeerServerStatistics", "MemberList"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ MAX_STRANGERS: Final = 128
 """Connected, and nothing proved yet."""
 MAX_WORKERS: Final = 16
 """Pieces that are brought for peers at a time."""
-MAX_PIECES: Final = 1024
+MAX_BLOCKS: Final = 1024
 """That are waited for, at a time."""
 WARNED_EVERY_S: Final = 60.0
 """Of refused connections, of each kind: whoever is refused tries again, once a second if it is a node, and strangers as often as they like."""
@@ -62,7 +62,7 @@ class ServedTasks(Protocol):
         """Asked by strangers: keeps nothing."""
         ...
 
-    def held(self, task: str) -> HeldChunks:
+    def cached(self, task: str) -> CachedChunks:
         """Of one that it serves, for who has proved to know the secret."""
         ...
 
@@ -88,12 +88,12 @@ class PeerServer:
         task: str,
         me: MemberId,
         listen: Address,
-        held: HeldChunks,
-        roll: Roll | None = None,
+        cached: CachedChunks,
+        member_list: MemberList | None = None,
         tasks: ServedTasks | None = None,
         max_workers: int = MAX_WORKERS,
     ) -> None:
-        """`OSError` if it can't listen there. Pongs tell `held.status()`, with what this server has sent in `served_bytes` and `served_requests`.
+        """`OSError` if it can't listen there. Pongs tell `cached.status()`, with what this server has sent in `served_bytes` and `served_requests`.
 
         Clients prove that they know the secret, whichever task they ask for.
         """
@@ -102,8 +102,8 @@ class PeerServer:
         self._task = task
         self._me = me
         self._tasks = tasks
-        self._slow = SlowAnswers(runtime, max_workers, MAX_PIECES)
-        self._service = Service(held, self._slow, roll, self._status)
+        self._slow = SlowAnswers(runtime, max_workers, MAX_BLOCKS)
+        self._service = Service(cached, self._slow, member_list, self._status)
         self._lock = runtime.lock()
         """Of what follows."""
         self._clients: dict[_Client, None] = {}
@@ -222,7 +222,7 @@ class PeerServer:
             raise
         if tasks is None or handshake.task == self._task:
             return handshake.client, self._service
-        return handshake.client, replace(self._service, held=tasks.held(handshake.task))
+        return handshake.client, replace(self._service, cached=tasks.cached(handshake.task))
 
     def _refusal(self, kind: type[Exception]) -> int:
         """Count it; the level to log it at."""
@@ -237,7 +237,7 @@ class PeerServer:
     def _status(self) -> NodeStatus:
         sent = self.statistics()
         return replace(
-            self._service.held.status(),
+            self._service.cached.status(),
             served_bytes=sent.sent_bytes,
             served_requests=sent.requests,
         )

@@ -27,17 +27,17 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import Expected, verified_file, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece, is_whole
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock, is_whole
 from dieselfs.node_memory.shared_source import OwnNode
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import Breakers, BreakerState
 from dieselfs.peercache.members import MemberId, ViewBoard
-from dieselfs.peercache.messages import ReadChunk, ReadFile, ReadPiece, Request
-from dieselfs.peercache.peer_questions import PeerQuestions
+from dieselfs.peercache.messages import ReadBlock, ReadChunk, ReadFile, Request
+from dieselfs.peercache.peer_questions import PeerRequests
 from dieselfs.peercache.recent_ranges import RecentRanges
 from dieselfs.peercache.routing import Role
 from dieselfs.peercache.runtime import Runtime
-from dieselfs.peercache.task_peers import Asker, KnownPeers, Peers, TaskPeers
+from dieselfs.peercache.task_peers import KnownPeers, Peers, PeerSession, TaskPeers
 from dieselfs.peercache.verified_source import VerifiedSource
 
 
@@ -53,12 +53,12 @@ class PeerSourceStatistics:
     files_from_store: int = 0
     chunks_from_store: int = 0
     bytes_from_store: int = 0
-    held_questions: int = 0
+    cached_requests: int = 0
     """Peers asked whether they hold a chunk that is this node's share."""
-    held_hits: int = 0
+    second_hits: int = 0
     """Of these, those that did."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
-    """Questions that a peer did not answer by what was asked for, by reason: `silent`, `refused`, `not held`, `failed`, `corrupt`."""
+    """Questions that a peer did not answer by what was asked for, by reason: `silent`, `refused`, `not cached`, `failed`, `corrupt`."""
     breakers: Mapping[MemberId, BreakerState] = field(default_factory=dict)
     """Of those peers that have failed and are remembered for it."""
 
@@ -75,7 +75,7 @@ class PeerSource:
         self._peers = TaskPeers(peers) if isinstance(peers, TaskFolder) else peers
         self._current = self._peers.current
         self._node: Callable[[], OwnNode | None] = lambda: None
-        self._questions: PeerQuestions
+        self._requests: PeerRequests
         self._recent: RecentRanges | None
         self._lock: Lock
         self._from_store: Counter[str]
@@ -86,12 +86,12 @@ class PeerSource:
 
     def renew(self) -> None:
         """In a forked child."""
-        self._questions = PeerQuestions()
+        self._requests = PeerRequests()
         self._recent = None
         self._lock = Lock()
         self._from_store = Counter()
         # Counted by all threads without a lock: see `NodeMemory`.
-        self._peer_files = self._peer_chunks = self._peer_bytes = self._held_hits = 0
+        self._peer_files = self._peer_chunks = self._peer_bytes = self._second_hits = 0
         self._store_files = self._store_chunks = self._store_bytes = 0
 
     @property
@@ -108,7 +108,9 @@ class PeerSource:
     def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
         return self._reader.block_hashes(file)
 
-    def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
+    def attach(
+        self, runtime: Runtime, client: PeerSession, board: ViewBoard, breakers: Breakers
+    ) -> None:
         """Use these instead of what the folder says: of the leader, which has them, and of a simulation. They stay the caller's."""
         assert isinstance(self._peers, TaskPeers)
         self._peers.attach(runtime, client, board, breakers)
@@ -124,7 +126,7 @@ class PeerSource:
                 if told is not None:
                     told.suspect(peer)
 
-            self._peers.tell_failed(tell)
+            self._peers.report_failed(tell)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         """See `ChunkSource`; the payload of `whole`."""
@@ -159,8 +161,8 @@ class PeerSource:
             return memoryview(b"")
         if peers is None:
             return self._read_from_store(file, start, length)
-        piece = None if is_whole(file.chunk) else _as_piece(file, start, length)
-        if piece is None:
+        block = None if is_whole(file.chunk) else _as_block(file, start, length)
+        if block is None:
             found = self._part_from_peers(peers, file, start, length)
             if found is None:
                 whole = self._taken_over(peers, file.chunk)
@@ -171,19 +173,19 @@ class PeerSource:
         found = self._unit_from_peers(peers, file, start, length, "reader")
         if found is not None:
             return found
-        with self._reading_store(piece.name):
+        with self._reading_store(block.name):
             return self._read_from_store(file, start, length)
 
     def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview:
         """A piece of a large file, as `whole_as_owner`."""
-        piece = _as_piece(file, start, length)
-        assert piece is not None
+        block = _as_block(file, start, length)
+        assert block is not None
         peers = self._current()
         if peers is not None:
             found = self._unit_from_peers(peers, file, start, length, "owner")
             if found is not None:
                 return found
-        with self._reading_store(piece.name):
+        with self._reading_store(block.name):
             return self._read_from_store(file, start, length)
 
     def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
@@ -194,7 +196,7 @@ class PeerSource:
         columns = FileExtents.of(files)
         if not all(map(is_whole, columns.chunks)):
             return self._many_of_all_sizes(files)
-        found = self._questions.ask_many(peers, columns)
+        found = self._requests.ask_many(peers, columns)
         missing = [at for at, content in enumerate(found) if content is None]
         self._peer_files += len(found) - len(missing)
         self._peer_bytes += sum(columns.length)
@@ -215,12 +217,12 @@ class PeerSource:
         owner = peers.owner(chunk)
         return owner is not None and owner.id != peers.view.me.id
 
-    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+    def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
         """Whether a whole chunk, or a piece of a large file, is being read from the store just now: who waits for that waits for no peer.
 
         An owner who asks another whether it holds the chunk is not: that one may be asking the same of us, and nobody waits in a circle.
         """
-        return (str(chunk) if piece is None else piece.name) in self._from_store
+        return (str(chunk) if block is None else block.name) in self._from_store
 
     def nodes(self) -> Mapping[MemberId, bool]:
         """Who has a share and is known, and whether it may be asked just now. Waits for nobody: before the first read nobody is known."""
@@ -231,7 +233,7 @@ class PeerSource:
         return {member.id: member.id in up for member in peers.view.members if member.weight}
 
     def statistics(self) -> PeerSourceStatistics:
-        breakers, questions = self._peers.breakers(), self._questions
+        breakers, requests = self._peers.breakers(), self._requests
         return PeerSourceStatistics(
             self._peer_files,
             self._peer_chunks,
@@ -239,9 +241,9 @@ class PeerSource:
             self._store_files,
             self._store_chunks,
             self._store_bytes,
-            questions.held_questions,
-            self._held_hits,
-            {**questions.fallbacks},
+            requests.cached_requests,
+            self._second_hits,
+            {**requests.fallbacks},
             {} if breakers is None else breakers.states(),
         )
 
@@ -256,24 +258,24 @@ class PeerSource:
         def verified(bulk: memoryview) -> tuple[memoryview, memoryview]:
             return bulk[: chunk.head_bytes], self._reader.verified(bulk, chunk)
 
-        found = self._questions.ask(peers, chunk, role, request, verified)
+        found = self._requests.ask(peers, chunk, role, request, verified)
         if found is not None:
             self._peer_chunks += 1
             self._peer_bytes += chunk.head_bytes + chunk.payload_bytes
-            self._held_hits += role == "owner"
+            self._second_hits += role == "owner"
         return found
 
     def _part_from_peers(
         self, peers: Peers, file: FileExtent, start: int, length: int
     ) -> memoryview | None:
         """Of a file that is not kept: all of it, or the pieces that the part touches."""
-        if self._questions.is_not_held(peers, file.chunk):
+        if self._requests.is_not_cached(peers, file.chunk):
             return None
-        if length == file.length <= PIECE_BYTES:
+        if length == file.length <= CACHE_BLOCK_BYTES:
             found = self._unit_from_peers(peers, file, 0, length, "reader")
             self._peer_files += found is not None
             return found
-        unit = min(PIECE_BYTES, file.length)
+        unit = min(CACHE_BLOCK_BYTES, file.length)
         recent = self._recent
         if recent is None:
             recent = self._recent = RecentRanges(peers.runtime)
@@ -299,7 +301,7 @@ class PeerSource:
         def request(may_fetch: bool) -> Request:
             if is_whole(chunk):
                 return ReadFile(chunk, file.offset + begin, size, may_fetch)
-            return ReadPiece(Piece(chunk, file, begin // PIECE_BYTES), may_fetch)
+            return ReadBlock(CacheBlock(chunk, file, begin // CACHE_BLOCK_BYTES), may_fetch)
 
         def verified(bulk: memoryview) -> memoryview:
             if len(bulk) != size:
@@ -309,11 +311,11 @@ class PeerSource:
             verify_blocks(bulk, file, begin, hashes)
             return bulk
 
-        found = self._questions.ask(peers, chunk, role, request, verified)
+        found = self._requests.ask(peers, chunk, role, request, verified)
         if found is not None:
             self._peer_bytes += size
             self._peer_chunks += not is_whole(chunk)
-            self._held_hits += role == "owner"
+            self._second_hits += role == "owner"
         return found
 
     def _many_of_all_sizes(self, files: Sequence[FileExtent]) -> list[bytes]:
@@ -390,7 +392,7 @@ class PeerSource:
                     del self._from_store[name]
 
 
-def _as_piece(file: FileExtent, start: int, length: int) -> Piece | None:
+def _as_block(file: FileExtent, start: int, length: int) -> CacheBlock | None:
     """The piece of a large chunk that is kept as one, if a range is just that."""
-    piece = Piece(file.chunk, file, start // PIECE_BYTES)
-    return piece if start % PIECE_BYTES == 0 and length == piece.length else None
+    block = CacheBlock(file.chunk, file, start // CACHE_BLOCK_BYTES)
+    return block if start % CACHE_BLOCK_BYTES == 0 and length == block.length else None

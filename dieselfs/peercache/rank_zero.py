@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dieselfs.errors import DirectoryUnavailable, PeerFailed
+from dieselfs.errors import PeerFailed, RegistryUnavailable
 from dieselfs.peercache.directory import LEASE_S
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import MAX_MEMBERS, Join, Leave, Members
@@ -25,8 +25,8 @@ def rank_id(node_rank: int) -> MemberId:
     return f"rank-{node_rank}"
 
 
-class LeaseRoll:
-    """Implements `Roll`: leases by the clock of who keeps it."""
+class LeasedMembers:
+    """Implements `MemberList`: leases by the clock of who keeps it."""
 
     def __init__(self, now: Callable[[], float], lease_s: float = LEASE_S) -> None:
         self._now = now
@@ -55,21 +55,21 @@ class LeaseRoll:
             self._leases.pop(member, None)
 
 
-class OwnRoll:
-    """Implements `Directory` on node 0."""
+class LocalRegistry:
+    """Implements `MembershipRegistry` on node 0."""
 
-    def __init__(self, roll: LeaseRoll) -> None:
-        self._roll = roll
+    def __init__(self, member_list: LeasedMembers) -> None:
+        self._member_list = member_list
 
     def announce(self, me: Member) -> Sequence[Member]:
-        return self._roll.join(me)
+        return self._member_list.join(me)
 
     def leave(self, me: Member) -> None:
-        self._roll.leave(me.id)
+        self._member_list.leave(me.id)
 
 
-class RollOfRankZero:
-    """Implements `Directory` on the other nodes."""
+class RankZeroRegistry:
+    """Implements `MembershipRegistry` on the other nodes."""
 
     def __init__(self, client: PeerClient, address: Address) -> None:
         self._client = client
@@ -79,11 +79,11 @@ class RollOfRankZero:
         try:
             answer = self._client.ask(self._zero, Join(me))
         except PeerFailed as error:
-            raise DirectoryUnavailable(
+            raise RegistryUnavailable(
                 f"node 0 of the job at {self._zero.address}: {error}", error.hint
             ) from error
         if not isinstance(answer, Members):
-            raise DirectoryUnavailable(f"node 0 of the job at {self._zero.address} keeps no list")
+            raise RegistryUnavailable(f"node 0 of the job at {self._zero.address} keeps no list")
         return [self._reached(member) for member in answer.members]
 
     def _reached(self, member: Member) -> Member:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 
-from dieselfs.errors import DirectoryUnavailable
+from dieselfs.errors import RegistryUnavailable
 from dieselfs.peercache.directory import LEASE_S
 from dieselfs.peercache.member_record import member_fields, member_from
 from dieselfs.peercache.members import Member
@@ -19,8 +19,8 @@ from metadata.kv.redis_leases import RedisLeaseSet
 log = logging.getLogger(__name__)
 
 
-class RedisDirectory:
-    """Implements `Directory`, on a server and in a cluster. An entry under my id that another process has put is told with the others, once."""
+class RedisRegistry:
+    """Implements `MembershipRegistry`, on a server and in a cluster. An entry under my id that another process has put is told with the others, once."""
 
     def __init__(self, url: str, task: str, *, only_looks: bool = False) -> None:
         """Connects with the first call. `IndexUnavailable` for what is no address of a Redis. `only_looks`: takes no lease."""
@@ -35,7 +35,7 @@ class RedisDirectory:
             else:
                 entries = self._leases.renew(me.id, _entry(me), LEASE_S)
         except IndexUnavailable as error:
-            raise DirectoryUnavailable(str(error)) from error
+            raise RegistryUnavailable(str(error)) from error
         members = [member for entry in entries if (member := _member(entry)) is not None]
         strange = len(members) < len(entries)
         if strange and not self._strange:

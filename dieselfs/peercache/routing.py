@@ -15,13 +15,13 @@ from dieselfs.peercache.members import Member, MemberId
 
 Role: TypeAlias = Literal["reader", "owner"]
 
-OWNERS_ASKED: Final = 2
+MAX_OWNERS_ASKED: Final = 2
 """By a reader, one after the other: a third that fails as well would be the network's fault, and each costs a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A question; the next one is asked only if this fails. What is answered `NotHeld` or `Failed` is read from the store at once."""
+    """A question; the next one is asked only if this fails. What is answered `NotCached` or `Failed` is read from the store at once."""
 
     peer: Member
     may_fetch: bool
@@ -42,7 +42,7 @@ def steps(
         elif is_up(member.id):
             yield Step(member, role == "reader")
             asked += 1
-            if role == "owner" or asked == OWNERS_ASKED:
+            if role == "owner" or asked == MAX_OWNERS_ASKED:
                 return
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.frame_stream import FrameReceiver
 from dieselfs.peercache.frames import decode_request, encode_answer
-from dieselfs.peercache.held_chunks import HeldChunks, NodeStatus
-from dieselfs.peercache.held_ranges import OutOfRange, Read, held_ranges, missing_pieces
+from dieselfs.peercache.held_chunks import CachedChunks, NodeStatus
+from dieselfs.peercache.held_ranges import OutOfRange, Read, cached_ranges, missing_blocks
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import (
     Answer,
@@ -25,7 +25,7 @@ from dieselfs.peercache.messages import (
     Join,
     Leave,
     Members,
-    NotHeld,
+    NotCached,
     Ping,
     Pong,
     ReadFile,
@@ -51,7 +51,7 @@ _MAX_SLOW: Final = 64
 _DATA: Final = Data(memoryview(b""))
 
 
-class Roll(Protocol):
+class MemberList(Protocol):
     """The list of members that rank 0 keeps. Thread-safe; neither blocks nor raises."""
 
     def join(self, member: Member) -> Sequence[Member]:
@@ -65,9 +65,9 @@ class Roll(Protocol):
 class Service:
     """What all connections of a server have in common."""
 
-    held: HeldChunks
+    cached: CachedChunks
     slow: SlowAnswers
-    roll: Roll | None
+    member_list: MemberList | None
     status: Callable[[], NodeStatus]
 
 
@@ -79,7 +79,7 @@ class ServedConnection:
         self._stream = stream
         self._client = client
         self._service = service
-        self.held = service.held
+        self.cached = service.cached
         self._sending = runtime.lock()
         self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
         """Answers of threads that did not wait for the lock. Whoever has let go of it looks here."""
@@ -93,7 +93,7 @@ class ServedConnection:
     def serve(self) -> None:
         """Until the connection ends: returns by an `OSError`, or `BadFrame`."""
         frames = FrameReceiver(self._stream, of_requests=True)
-        payload_of = self.held.payload
+        payload_of = self.cached.payload
         while True:
             try:
                 header, checksum, _ = frames.header(_IDLE_S)
@@ -118,10 +118,10 @@ class ServedConnection:
         self._slow.discard(number)
         assert isinstance(request, Read)
         parts: Sequence[memoryview] = ()
-        answer: Answer = failure or NotHeld()
+        answer: Answer = failure or NotCached()
         if failure is None:
             try:
-                found = held_ranges(self.held, request)
+                found = cached_ranges(self.cached, request)
                 if found is not None:
                     answer, parts = _DATA, found
             except Exception as error:
@@ -130,7 +130,7 @@ class ServedConnection:
         self._left.append((encode_answer(number, answer, bulk_bytes), parts, bulk_bytes))
         self._send_left()
 
-    def say_working(self, number: int) -> None:
+    def report_working(self, number: int) -> None:
         """See `Asker`. Nothing, if something is being sent: that tells enough."""
         if self._sending.acquire(blocking=False):
             try:
@@ -147,13 +147,13 @@ class ServedConnection:
     def _answer(self, number: int, request: Request) -> None:
         """Whatever is not a file that is held."""
         parts: Sequence[memoryview] = ()
-        pieces: Sequence[Piece] = ()
+        blocks: Sequence[CacheBlock] = ()
         try:
             if isinstance(request, Read):
-                found = held_ranges(self.held, request)
+                found = cached_ranges(self.cached, request)
                 if found is None:
-                    answer: Answer = NotHeld()
-                    pieces = self._to_bring(request)
+                    answer: Answer = NotCached()
+                    blocks = self._to_load(request)
                 else:
                     answer, parts = _DATA, found
             elif isinstance(request, Ping):
@@ -162,35 +162,35 @@ class ServedConnection:
                 answer = self._enroll(request)
         except Exception as error:
             answer = _failed(error)
-        if pieces and self._begin_slow(number, request, pieces):
+        if blocks and self._begin_slow(number, request, blocks):
             return
         bulk_bytes = sum(map(len, parts))
         self._send(encode_answer(number, answer, bulk_bytes), parts, bulk_bytes)
 
-    def _to_bring(self, read: Read) -> Sequence[Piece]:
+    def _to_load(self, read: Read) -> Sequence[CacheBlock]:
         """Nothing, if nobody may bring what is missing."""
-        pieces = missing_pieces(self.held, read)
+        blocks = missing_blocks(self.cached, read)
         # What is being fetched just now is worth the wait also for who must not let it be fetched.
-        is_worth_it = read.may_fetch or all(map(self.held.is_coming, pieces))
-        return pieces if is_worth_it and len(self._slow) < _MAX_SLOW else ()
+        is_worth_it = read.may_fetch or all(map(self.cached.is_loading, blocks))
+        return blocks if is_worth_it and len(self._slow) < _MAX_SLOW else ()
 
-    def _begin_slow(self, number: int, read: Request, pieces: Sequence[Piece]) -> bool:
+    def _begin_slow(self, number: int, read: Request, blocks: Sequence[CacheBlock]) -> bool:
         """False if there is too much to bring. `OSError` if the client has gone."""
         # From now on its time does not count against us (`pace`). Said before it is begun: nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
-        if self._service.slow.begin(self, number, read, pieces):
+        if self._service.slow.begin(self, number, read, blocks):
             return True
         self._slow.discard(number)
         return False
 
     def _enroll(self, request: Join | Leave) -> Answer:
-        roll = self._service.roll
-        if roll is None:
+        member_list = self._service.member_list
+        if member_list is None:
             return Failed("this node does not keep the list of members")
         if isinstance(request, Join):
-            return Members(tuple(roll.join(request.member)))
-        roll.leave(request.member)
+            return Members(tuple(member_list.join(request.member)))
+        member_list.leave(request.member)
         return Members(())
 
     def _send(self, frame: bytes, parts: Sequence[memoryview], bulk_bytes: int) -> None:

@@ -44,7 +44,7 @@ class PeerSettings:
     task: str
     """The same on all nodes. With the secret it is what keeps tasks apart."""
     secret: TaskSecret
-    directory: RedisLeases | StaticPeers | RankZero
+    registry: RedisLeases | StaticPeers | RankZero
     listen: Address = LOOPBACK
     advertise: str | None = None
     """The host that peers are told to connect to; None: the one that is listened on."""

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from chunkstore.errors import ChunkStoreError
-from dieselfs.errors import LocalFileError, MasterGone, NoRoom
-from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.held_chunks import HeldChunks
-from dieselfs.peercache.messages import Answer, Failed, NotHeld, Request
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.peercache.held_chunks import CachedChunks
+from dieselfs.peercache.messages import Answer, Failed, NotCached, Request
 from dieselfs.peercache.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
@@ -29,11 +29,11 @@ WORKING_S: Final = 0.3
 """So often an asker hears that its request is worked at: a third of the silence that it bears."""
 
 
-class Asker(Protocol):
+class WaitingClient(Protocol):
     """A connection. Neither call raises."""
 
     @property
-    def held(self) -> HeldChunks:
+    def cached(self) -> CachedChunks:
         """What it is served from."""
         ...
 
@@ -41,12 +41,12 @@ class Asker(Protocol):
         """All pieces were brought, or there is nothing to wait for. May block for as long as the asker takes to take its answer."""
         ...
 
-    def say_working(self, number: int) -> None: ...
+    def report_working(self, number: int) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    asker: Asker
+    client: WaitingClient
     number: int
     request: Request
     missing: int
@@ -64,7 +64,7 @@ class SlowAnswers:
         self._lock = lock
         self._queued = runtime.condition(lock)
         self._waits = runtime.condition(lock)
-        self._queue: deque[tuple[Piece, HeldChunks]] = deque()
+        self._queue: deque[tuple[CacheBlock, CachedChunks]] = deque()
         self._wanted: dict[str, list[_Waiting]] = {}
         """By the name of the piece, queued or being brought."""
         self._waiting: dict[_Waiting, None] = {}  # in order, for replay
@@ -80,18 +80,20 @@ class SlowAnswers:
         self._surprises: set[type[Exception]] = set()
         """That were logged."""
 
-    def begin(self, asker: Asker, number: int, request: Request, pieces: Sequence[Piece]) -> bool:
-        """Bring `pieces`, each named once, then `asker.finish`. False if there is no room for more work."""
+    def begin(
+        self, client: WaitingClient, number: int, request: Request, blocks: Sequence[CacheBlock]
+    ) -> bool:
+        """Bring `blocks`, each named once, then `client.finish`. False if there is no room for more work."""
         with self._lock:
-            new = [piece for piece in pieces if piece.name not in self._wanted]
+            new = [block for block in blocks if block.name not in self._wanted]
             if self._closed or len(self._wanted) + len(new) > self._max_pieces:
                 return False
             if not self._staff(len(new), self._max_workers):
                 return False
-            waiting = _Waiting(asker, number, request, len(pieces))
-            for piece in pieces:
-                self._wanted.setdefault(piece.name, []).append(waiting)
-            self._queue.extend((piece, asker.held) for piece in new)
+            waiting = _Waiting(client, number, request, len(blocks))
+            for block in blocks:
+                self._wanted.setdefault(block.name, []).append(waiting)
+            self._queue.extend((block, client.cached) for block in new)
             if not self._waiting:
                 self._waits.notify_all()
             self._waiting[waiting] = None
@@ -129,12 +131,12 @@ class SlowAnswers:
                     if self._closed:
                         return
                     self._queued.wait()
-                piece, held = self._queue.popleft()
+                block, cached = self._queue.popleft()
                 self._idle -= 1
-            brought, failure = self._bring(piece, held)
+            loaded, failure = self._load(block, cached)
             with self._lock:
                 ended = []
-                for waiting in self._wanted.pop(piece.name):
+                for waiting in self._wanted.pop(block.name):
                     if waiting.missing and not self._closed:
                         waiting.missing = 0 if failure else waiting.missing - 1
                         if not waiting.missing:
@@ -142,8 +144,8 @@ class SlowAnswers:
                             ended.append(waiting)
                 self._answering += 1
             for waiting in ended:
-                waiting.asker.finish(waiting.number, waiting.request, failure)
-            del brought
+                waiting.client.finish(waiting.number, waiting.request, failure)
+            del loaded
             with self._lock:
                 self._answering -= 1
                 if self._workers > self._max_workers + self._answering:  # another came in its stead
@@ -151,18 +153,18 @@ class SlowAnswers:
                     return
                 self._idle += 1
 
-    def _bring(self, piece: Piece, held: HeldChunks) -> tuple[object, Answer | None]:
+    def _load(self, block: CacheBlock, cached: CachedChunks) -> tuple[object, Answer | None]:
         """What keeps it held, until it is answered; no answer: it was held a moment ago."""
         try:
-            return held.bring(piece), None
-        except (NoRoom, MasterGone):
-            return None, NotHeld()
+            return cached.load(block), None
+        except (CacheFull, MasterGone):
+            return None, NotCached()
         except (ChunkStoreError, LocalFileError) as error:
             return None, Failed(str(error))
         except Exception as error:
             if type(error) not in self._surprises:
                 self._surprises.add(type(error))
-                log.exception("piece %s could not be brought for a peer", piece.name)
+                log.exception("piece %s could not be brought for a peer", block.name)
             return None, Failed(f"unexpected: {type(error).__name__}")
 
     def _tell(self) -> None:
@@ -180,6 +182,6 @@ class SlowAnswers:
                 self._lock.release()
                 try:
                     for one in waiting:
-                        one.asker.say_working(one.number)
+                        one.client.report_working(one.number)
                 finally:
                     self._lock.acquire()

@@ -14,8 +14,8 @@ from dieselfs.peercache.runtime import Address
 EQUAL_WEIGHT: Final = 1
 
 
-class StaticDirectory:
-    """Implements `Directory`, at no cost."""
+class StaticRegistry:
+    """Implements `MembershipRegistry`, at no cost."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._members = tuple(

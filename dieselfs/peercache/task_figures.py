@@ -21,7 +21,7 @@ class ReadSources:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFigures:
+class TaskTotals:
     """Of a task as one of its nodes sees it. Bytes since each node began, unless said otherwise."""
 
     task: str
@@ -34,10 +34,10 @@ class TaskFigures:
     members_open: int
     """Of the others, those whose breaker is open: readers do not ask them."""
     budget_bytes: int
-    held_bytes: int
+    cached_bytes: int
     share_bytes: int
     """Of all members' shares, as far as they know them: the dataset, once. As of now."""
-    share_held_bytes: int
+    share_cached_bytes: int
     from_store_bytes: int
     served_bytes: int
     """By members to each other."""
@@ -50,14 +50,14 @@ class TaskFigures:
     filling: FillingStatistics | None
 
 
-def task_figures(statistics: TaskStatistics) -> TaskFigures:
+def task_totals(statistics: TaskStatistics) -> TaskTotals:
     statuses = [member.status for member in statistics.members]
     states = [member.state for member in statistics.members]
     node = next((m.status for m in statistics.members if m.state == "me"), NodeStatus())
     counts = dict(statistics.counts)
     from_store = _sum(statuses, "from_store_bytes")
     served = _sum(statuses, "served_bytes")
-    return TaskFigures(
+    return TaskTotals(
         task=statistics.task,
         policy=statistics.policy,
         trouble=statistics.trouble,
@@ -65,9 +65,9 @@ def task_figures(statistics: TaskStatistics) -> TaskFigures:
         members_up=states.count("up") + states.count("me"),
         members_open=states.count("open"),
         budget_bytes=_sum(statuses, "budget_bytes"),
-        held_bytes=_sum(statuses, "held_bytes"),
+        cached_bytes=_sum(statuses, "cached_bytes"),
         share_bytes=_sum(statuses, "share_bytes"),
-        share_held_bytes=_sum(statuses, "share_held_bytes"),
+        share_cached_bytes=_sum(statuses, "share_cached_bytes"),
         from_store_bytes=from_store,
         served_bytes=served,
         task_store_bytes_per_byte=share_of(from_store, from_store + served),
@@ -77,8 +77,8 @@ def task_figures(statistics: TaskStatistics) -> TaskFigures:
         sources=ReadSources(
             counts.get("read.files_from_peers", 0)
             + counts.get("read.chunks_from_peers", 0)
-            - counts.get("read.held_hits", 0),
-            counts.get("read.held_hits", 0),
+            - counts.get("read.second_hits", 0),
+            counts.get("read.second_hits", 0),
             counts.get("read.files_from_store", 0) + counts.get("read.chunks_from_store", 0),
         ),
         connections=counts.get("connections", 0),

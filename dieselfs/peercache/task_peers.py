@@ -35,7 +35,7 @@ class PendingAnswer(Protocol):
     def result(self) -> Answer: ...
 
 
-class Asker(Protocol):
+class PeerSession(Protocol):
     """What is needed of `peer_client.PeerClient`."""
 
     def ask(self, member: Member, request: Request) -> Answer: ...
@@ -63,7 +63,7 @@ class Peers:
 
     view: View
     placement: Placement
-    client: Asker
+    client: PeerSession
     breakers: Breakers
     runtime: Runtime
 
@@ -84,18 +84,20 @@ class TaskPeers:
         self._folder = folder
         self._board: ViewBoard = ViewFile(folder.path)
         self._runtime: Runtime | None = None
-        self._given: Asker | None = None
+        self._given: PeerSession | None = None
         """By `attach`; not ours to close."""
         self._given_breakers: Breakers | None = None
         self._trouble = ""
         self._failed: Callable[[MemberId], None] | None = None
         self._opening: threading.Lock
-        self._opened: Asker | None
+        self._opened: PeerSession | None
         """Ours."""
         self._peers: Peers | None
         renew_now_and_after_fork(self)
 
-    def attach(self, runtime: Runtime, client: Asker, board: ViewBoard, breakers: Breakers) -> None:
+    def attach(
+        self, runtime: Runtime, client: PeerSession, board: ViewBoard, breakers: Breakers
+    ) -> None:
         """Use these from now on. They stay the caller's."""
         with self._opening:
             opened, self._opened = self._opened, None
@@ -105,7 +107,7 @@ class TaskPeers:
         if opened is not None:
             opened.close()
 
-    def tell_failed(self, failed: Callable[[MemberId], None]) -> None:
+    def report_failed(self, failed: Callable[[MemberId], None]) -> None:
         """Whom to tell of peers that this process finds failing, once a second each at most. Not of those that `attach` gives."""
         self._failed = failed
 
@@ -153,7 +155,7 @@ class TaskPeers:
             self._peers = peers
             return peers
 
-    def _open(self, runtime: Runtime, view: View) -> Asker | None:
+    def _open(self, runtime: Runtime, view: View) -> PeerSession | None:
         try:
             assert isinstance(self._board, ViewFile)
             secret = self._board.read_secret()

@@ -32,11 +32,11 @@ class MemberStatistics:
 class FillingStatistics:
     """Of the policy *oneshot*: how far this node is with fetching its share."""
 
-    pieces: int = 0
+    blocks: int = 0
     """Of its share in the present view, in the snapshots that it knows."""
-    pieces_held: int = 0
+    blocks_cached: int = 0
     share_bytes: int = 0
-    held_bytes: int = 0
+    cached_bytes: int = 0
     fetched_bytes: int = 0
     """Brought in by it since this node began."""
     rate_bytes_s: float = 0.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.node_memory.master_port import MasterPort
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.plan.follower import FollowerStatistics
 from dieselfs.plan.plan_file import ReadingPlan
 from dieselfs.plan.plan_following import PlanFollowing
@@ -28,7 +28,7 @@ class _AskedOfMaster:
 
     def fetch(self, chunks: Sequence[ChunkRef]) -> None:
         for chunk in chunks:
-            self.master.fetch(Piece(chunk), ahead=True)
+            self.master.fetch(CacheBlock(chunk), ahead=True)
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         self.master.expect([str(chunk) for chunk in chunks])

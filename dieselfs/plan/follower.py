@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.pace import Pace
 
@@ -419,7 +419,7 @@ class Follower:
             self._late += bool(self._first[index] < self._foremost)
             if index < len(self._orders[0].uses):
                 self._readers.arrived(int(self._number[index]))
-        elif isinstance(result.error, NoRoom | MasterGone):
+        elif isinstance(result.error, CacheFull | MasterGone):
             self._state[index] = _WAITING
             self._next = min(self._next, index)
             self._retry_at = now + self._interval_s()

@@ -1,4 +1,4 @@
-"""What every `Directory` must do. A subscriber says how a node opens one, and how leases come to their end.
+"""What every `MembershipRegistry` must do. A subscriber says how a node opens one, and how leases come to their end.
 
 `DirectoryContract` is for all; `LeasedDirectoryContract` for those in which nodes learn of each other by their announcements.
 """
@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from dieselfs.peercache.directory import Directory
+from dieselfs.peercache.directory import MembershipRegistry
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.runtime import Address
 
-OpenDirectory = Callable[[int], Directory]
+OpenDirectory = Callable[[int], MembershipRegistry]
 """As node 0, 1 or 2 of one task does it."""
 
 NODES = tuple(
@@ -31,7 +31,7 @@ def by_id(members: Sequence[Member]) -> list[Member]:
 
 class DirectoryContract:
     @pytest.fixture
-    def open_directory(self) -> OpenDirectory:
+    def open_registry(self) -> OpenDirectory:
         raise NotImplementedError
 
     @pytest.fixture
@@ -40,31 +40,31 @@ class DirectoryContract:
         return NODES
 
     def test_who_announces_itself_is_among_them_as_it_said(
-        self, open_directory: OpenDirectory, nodes: Sequence[Member]
+        self, open_registry: OpenDirectory, nodes: Sequence[Member]
     ) -> None:
         for number, me in enumerate(nodes):
-            found = open_directory(number).announce(me)
+            found = open_registry(number).announce(me)
             assert [member for member in found if member.id == me.id] == [me]
 
-    def test_all_see_all(self, open_directory: OpenDirectory, nodes: Sequence[Member]) -> None:
-        directories = [open_directory(number) for number in range(len(nodes))]
-        for directory, me in zip(directories, nodes, strict=True):
-            directory.announce(me)
-        for directory, me in zip(directories, nodes, strict=True):
-            found = by_id(directory.announce(me))
+    def test_all_see_all(self, open_registry: OpenDirectory, nodes: Sequence[Member]) -> None:
+        directories = [open_registry(number) for number in range(len(nodes))]
+        for registry, me in zip(directories, nodes, strict=True):
+            registry.announce(me)
+        for registry, me in zip(directories, nodes, strict=True):
+            found = by_id(registry.announce(me))
             assert [(one.id, one.address) for one in found] == [
                 (one.id, one.address) for one in by_id(nodes)
             ]
 
     def test_a_member_may_leave_more_than_once_and_come_back(
-        self, open_directory: OpenDirectory, nodes: Sequence[Member]
+        self, open_registry: OpenDirectory, nodes: Sequence[Member]
     ) -> None:
-        directory = open_directory(0)
-        directory.leave(nodes[0])
-        directory.announce(nodes[0])
-        directory.leave(nodes[0])
-        directory.leave(nodes[0])
-        assert nodes[0] in directory.announce(nodes[0])
+        registry = open_registry(0)
+        registry.leave(nodes[0])
+        registry.announce(nodes[0])
+        registry.leave(nodes[0])
+        registry.leave(nodes[0])
+        assert nodes[0] in registry.announce(nodes[0])
 
 
 class LeasedDirectoryContract(DirectoryContract):
@@ -73,21 +73,21 @@ class LeasedDirectoryContract(DirectoryContract):
         """Time passes: all leases that there are end."""
         raise NotImplementedError
 
-    def test_who_is_there_is_told_as_it_said(self, open_directory: OpenDirectory) -> None:
-        open_directory(0).announce(NODES[0])
-        assert by_id(open_directory(1).announce(NODES[1])) == list(NODES[:2])
+    def test_who_is_there_is_told_as_it_said(self, open_registry: OpenDirectory) -> None:
+        open_registry(0).announce(NODES[0])
+        assert by_id(open_registry(1).announce(NODES[1])) == list(NODES[:2])
 
-    def test_who_has_left_is_gone(self, open_directory: OpenDirectory) -> None:
-        first, second = open_directory(0), open_directory(1)
+    def test_who_has_left_is_gone(self, open_registry: OpenDirectory) -> None:
+        first, second = open_registry(0), open_registry(1)
         first.announce(NODES[0])
         second.announce(NODES[1])
         second.leave(NODES[1])
         assert first.announce(NODES[0]) == [NODES[0]]
 
     def test_a_lease_that_is_not_renewed_ends(
-        self, open_directory: OpenDirectory, end_leases: Callable[[], None]
+        self, open_registry: OpenDirectory, end_leases: Callable[[], None]
     ) -> None:
-        first, second = open_directory(0), open_directory(1)
+        first, second = open_registry(0), open_registry(1)
         second.announce(NODES[1])
         first.announce(NODES[0])
         end_leases()
@@ -95,10 +95,10 @@ class LeasedDirectoryContract(DirectoryContract):
         assert by_id(second.announce(NODES[1])) == list(NODES[:2])
 
     def test_a_node_that_has_started_again_replaces_what_it_left(
-        self, open_directory: OpenDirectory
+        self, open_registry: OpenDirectory
     ) -> None:
         """It is told once what it has replaced; the others see the new entry alone."""
-        first, again = open_directory(0), open_directory(1)
+        first, again = open_registry(0), open_registry(1)
         first.announce(NODES[0])
         again.announce(NODES[1])
         moved = replace(NODES[1], address=Address("10.0.0.9", 7001), weight=7)
@@ -106,9 +106,9 @@ class LeasedDirectoryContract(DirectoryContract):
         assert set(again.announce(moved)) == {NODES[0], moved}
         assert set(first.announce(NODES[0])) == {NODES[0], moved}
 
-    def test_two_under_one_name_are_told_of_each_other(self, open_directory: OpenDirectory) -> None:
+    def test_two_under_one_name_are_told_of_each_other(self, open_registry: OpenDirectory) -> None:
         one, other = NODES[1], replace(NODES[1], address=Address("10.0.0.9", 7000))
-        directories = open_directory(1), open_directory(1)
+        directories = open_registry(1), open_registry(1)
         for _ in range(2):
             directories[0].announce(one)
             assert set(directories[1].announce(other)) == {one, other}

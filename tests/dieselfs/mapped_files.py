@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock
 
 
 class MappedFiles:
@@ -24,16 +24,16 @@ class MappedFiles:
         self.ranges = 0
         """Calls of `read`."""
         self.batches: list[int] = []
-        """The files of each call of `read_past`."""
+        """The files of each call of `read_bypassing`."""
         self.forget: list[Callable[[str], None]] = []
         folder.mkdir(exist_ok=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.folder, self.source)
 
-    def map(self, piece: Piece) -> memoryview:
+    def map(self, piece: CacheBlock) -> memoryview:
         if self.full:
-            raise NoRoom("full")
+            raise CacheFull("full")
         self.mapped.append(piece.name)
         path = self.folder / piece.name
         if not path.exists():
@@ -45,14 +45,14 @@ class MappedFiles:
         self.ranges += 1
         return self.source.read(file, start, length)
 
-    def is_past(self, chunk: ChunkRef) -> bool:
+    def is_bypassed(self, chunk: ChunkRef) -> bool:
         return self.known_full
 
-    def read_past(self, files: Sequence[FileExtent]) -> list[bytes]:
+    def read_bypassing(self, files: Sequence[FileExtent]) -> list[bytes]:
         self.batches.append(len(files))
         return [bytes(self.source.read(file, 0, file.length)) for file in files]
 
-    def prefetch(self, pieces: Sequence[Piece]) -> None:
+    def prefetch(self, pieces: Sequence[CacheBlock]) -> None:
         self.prefetched += [piece.name for piece in pieces]
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:

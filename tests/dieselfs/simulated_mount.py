@@ -15,7 +15,7 @@ import numpy as np
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.errors import NoRoom
+from dieselfs.errors import CacheFull
 from dieselfs.fuse.page_filler import MAX_FILLED_FILE_BYTES, Filled, Inodes
 from dieselfs.fuse.planned_pages import PlannedPages
 from dieselfs.fuse.statistics import FillStatistics
@@ -219,7 +219,7 @@ class SimulatedMemory:
         while self.bytes + chunk.payload_bytes > self.budget_bytes:
             last = max(self._bytes, key=self._next_use, default=number)
             if self._next_use(last) <= self._next_use(number):
-                raise NoRoom("full")
+                raise CacheFull("full")
             self._evict(last)
         self.fetched.append(number)
         self._bytes[number] = chunk.payload_bytes

@@ -41,10 +41,10 @@ from dieselfs.ssd_tier import SsdSettings
 from metadata.snapshot import Snapshot
 snapshot = Snapshot.open(sys.argv[2])
 work = BackgroundWarmUp(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
-work.bring(snapshot)
-while not work.progress().brought_bytes:
+work.load(snapshot)
+while not work.progress().loaded_bytes:
     time.sleep(0.01)
-print("brings", flush=True)
+print("loads", flush=True)
 time.sleep(600)
 """
 
@@ -88,8 +88,8 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
         try:
             SsdSettings(settings.folder, BUDGET).check()  # a budget, for both
             assert other.stdout is not None
-            assert other.stdout.readline() == b"brings\n"
-            work.bring(snapshot)
+            assert other.stdout.readline() == b"loads\n"
+            work.load(snapshot)
             eventually(lambda: work.progress().state.startswith("waits: another process"))
         finally:
             other.send_signal(signal.SIGKILL)
@@ -97,8 +97,8 @@ def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
         work.close()
     told = work.progress()
     size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in wanted_chunks(snapshot))
-    assert (told.held_chunks, told.held_bytes, told.failed) == (told.chunks, size, 0)
-    assert 0 < told.brought_bytes < size
+    assert (told.cached_chunks, told.cached_bytes, told.failed) == (told.chunks, size, 0)
+    assert 0 < told.loaded_bytes < size
     largest = max(chunk.head_bytes + chunk.payload_bytes for chunk in wanted_chunks(snapshot))
     assert size <= dataset.from_store_bytes() <= size + JOBS * largest, (
         "what was under way, at most"
@@ -111,18 +111,18 @@ def test_it_ends_at_once_and_goes_on_another_time(
     dataset.set_speed(seek_s=0.2)
     settings = SsdSettings(tmp_path / "ssd", BUDGET)
     work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
-    work.bring(snapshot)
-    eventually(lambda: work.progress().brought_bytes)
+    work.load(snapshot)
+    eventually(lambda: work.progress().loaded_bytes)
     work.close()
     eventually(lambda: work.progress().state == "stopped")
-    brought = work.progress().held_chunks
-    assert 0 < brought < work.progress().chunks
+    loaded = work.progress().cached_chunks
+    assert 0 < loaded < work.progress().chunks
     dataset.set_speed()
     again = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
-    again.bring(snapshot)
+    again.load(snapshot)
     eventually(lambda: again.progress().state == "done")
     again.close()
-    assert again.progress().brought_bytes < again.progress().bytes
+    assert again.progress().loaded_bytes < again.progress().bytes
 
 
 class _Away(ReadWrapper):
@@ -148,13 +148,13 @@ def test_a_store_that_is_away_is_waited_for_and_a_lost_chunk_is_left_out(
     disk.delete(chunk_key(snapshot.dataset.name, lost.id))
     store = _Away(disk)
     work = BackgroundWarmUp(store, snapshot.dataset, settings)
-    work.bring(snapshot)
+    work.load(snapshot)
     eventually(lambda: work.progress().state == "waits: the store is away")
     store.is_away = False
     eventually(lambda: work.progress().state == "done")
     work.close()
     told = work.progress()
-    assert (told.failed, told.held_chunks) == (1, told.chunks - 1)
+    assert (told.failed, told.cached_chunks) == (1, told.chunks - 1)
 
 
 def test_a_client_warms_what_it_reads(
@@ -172,7 +172,7 @@ def test_a_client_warms_what_it_reads(
         work = client._warm_up
         assert work is not None
         eventually(lambda: work.progress().state == "done")
-    assert work.progress().held_chunks == snapshot.chunk_count
+    assert work.progress().cached_chunks == snapshot.chunk_count
 
 
 @dataclass
@@ -203,20 +203,20 @@ def test_while_readers_miss_the_store_is_left_to_them_nine_tenths_of_the_time() 
     tier, stopping, now = _Tier(), _Rests(), [0.0]
     turn = behind_readers(cast(SsdTier, tier), stopping, lambda: now[0])
 
-    def bring(seconds: float) -> list[float]:
+    def load(seconds: float) -> list[float]:
         stopping.rested.clear()
         with turn():
             now[0] += seconds
         return [round(rest, 6) for rest in stopping.rested]
 
-    assert bring(2.0) == [], "nobody has missed"
+    assert load(2.0) == [], "nobody has missed"
     tier.misses = 5
-    assert bring(0.04) == [0.36]
-    assert bring(2.0) == [10.0], "never longer"
+    assert load(0.04) == [0.36]
+    assert load(2.0) == [10.0], "never longer"
     tier.misses = 6
-    assert bring(0.04) == [0.36]
+    assert load(0.04) == [0.36]
     now[0] += 4
-    assert bring(0.04) == [], "they miss no more"
+    assert load(0.04) == [], "they miss no more"
 
 
 def test_what_the_disk_has_no_room_for_is_not_fetched(
@@ -231,6 +231,6 @@ def test_what_the_disk_has_no_room_for_is_not_fetched(
     work = WarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings, chunks)
     report = work.run(lambda chunks, size: None)
     assert report.bound == "disk"
-    assert 0 < report.brought < 9
-    assert report.no_room == len(chunks) - report.brought
-    assert dataset.from_store_bytes() - before == report.brought_bytes
+    assert 0 < report.loaded < 9
+    assert report.no_room == len(chunks) - report.loaded
+    assert dataset.from_store_bytes() - before == report.loaded_bytes

@@ -149,7 +149,7 @@ def test_what_is_prefetched_need_not_be_waited_for(packed: Packed, by: str) -> N
         else:
             ids = [ChunkId.parse(chunk) for chunk in printed]
             client.prefetch(chunks=ids if by == "chunks" else printed)
-        wait_for(lambda: node_of(client).pieces == len(printed), "chunk in memory")  # type: ignore[attr-defined]
+        wait_for(lambda: node_of(client).blocks == len(printed), "chunk in memory")  # type: ignore[attr-defined]
         assert client.get_many(filled) == [packed.files[path] for path in filled]
         memory = client.statistics().memory
         assert memory is not None
@@ -203,7 +203,7 @@ def test_the_master_fetches_ahead_within_the_memory(packed: Packed) -> None:
             return memory.node or MemoryStatistics()
 
         wait_for(lambda: node().prefetched > 2, "chunk before anybody reads")
-        assert 0 < node().window_bytes <= node().held_bytes <= 6 * 8192
+        assert 0 < node().window_bytes <= node().cached_bytes <= 6 * 8192
         assert [client.get(path) for path in order] == [packed.files[path] for path in order]
         assert node().prefetched_used > 2
 
@@ -260,7 +260,7 @@ def test_memory_may_be_open_without_a_snapshot(packed: Packed) -> None:
         assert client.get_many(["3/3", "4/4"]) == [packed.files["3/3"], packed.files["4/4"]]
         memory = client.statistics().memory
         assert memory is not None
-        assert memory.mapped_pieces > 0
+        assert memory.mapped_blocks > 0
 
 
 def replace_by_other_content(packed: Packed, snapshot: Path, path: str) -> None:

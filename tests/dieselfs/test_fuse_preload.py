@@ -12,7 +12,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Unavailable
-from dieselfs.errors import NoRoom
+from dieselfs.errors import CacheFull
 from dieselfs.fuse.preload import FETCHES, Preload
 
 
@@ -102,7 +102,7 @@ def test_one_that_fails_is_logged_and_left_to_its_readers(
 def test_it_ends_where_others_have_taken_the_room(caplog: pytest.LogCaptureFixture) -> None:
     def fail(number: int) -> None:
         if number >= FETCHES:
-            raise NoRoom("others are there")
+            raise CacheFull("others are there")
 
     assert len(preloaded([1] * 100, 1000, Source(fail))) == 2 * FETCHES
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

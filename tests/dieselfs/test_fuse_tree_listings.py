@@ -100,7 +100,7 @@ def test_the_cache_is_bounded(crowd: Snapshot, monkeypatch: pytest.MonkeyPatch) 
     for _ in range(3):
         assert list(listed(listings, below, 4096)) == expected(crowd, below)
         blocks = listings._blocks.values()
-        assert listings._cached_bytes == sum(block.held_bytes for block in blocks) <= 8000
+        assert listings._cached_bytes == sum(block.cached_bytes for block in blocks) <= 8000
 
 
 def test_a_file_is_no_directory(crowd: Snapshot) -> None:

@@ -98,7 +98,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
         with closing(RingStore(disk, snapshot.dataset, chunks, ring, large)) as through:
             own = SsdSettings(tmp_path / name, 60 * MIB)
             warmed = WarmUp(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
-        assert (warmed.brought, warmed.brought_bytes) == (len(chunks), size)
+        assert (warmed.loaded, warmed.loaded_bytes) == (len(chunks), size)
     assert dataset.from_store_bytes() - before in [2 * of for of in heads]
     end_tiers()
 

@@ -13,7 +13,7 @@ import pytest
 from chunkstore.errors import Corrupt
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.client import Client
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.sample_reader import SampleReader
 from metadata.errors import PathConflict, PathNotFound, SnapshotRefused
 from metadata.kv.memory import MemoryStore
@@ -156,7 +156,7 @@ def test_a_dataset_of_empty_files_maps_nothing(tmp_path: Path) -> None:
 def test_an_evicted_chunk_is_let_go_and_mapped_again(packed: Packed) -> None:
     chunk = packed.snapshot.chunk(packed.snapshot.chunk_number(0))
     expected = packed.reader.read(0)
-    name = Piece(chunk).name
+    name = CacheBlock(chunk).name
     mapped_file = str(packed.memory.folder / name)
     assert mapped_file in Path("/proc/self/maps").read_text()
     packed.memory.evict(name)
@@ -235,7 +235,7 @@ def test_a_damaged_snapshot_is_refused(
 
 
 def test_a_piece_of_another_length_is_refused(packed: Packed) -> None:
-    name = Piece(packed.snapshot.chunk(packed.snapshot.chunk_number(0))).name
+    name = CacheBlock(packed.snapshot.chunk(packed.snapshot.chunk_number(0))).name
     (packed.memory.folder / name).write_bytes(b"short")
     with pytest.raises(Corrupt, match="5 bytes"):
         packed.reader.read(0)
@@ -262,12 +262,12 @@ class _NoSource:
 
 
 def test_a_batch_maps_each_chunk_once_where_each_evicts_the_one_before(packed: Packed) -> None:
-    map_piece = packed.memory.map
+    map_block = packed.memory.map
 
-    def map_and_evict(piece: Piece) -> memoryview:
+    def map_and_evict(piece: CacheBlock) -> memoryview:
         if packed.memory.mapped:
             packed.memory.evict(packed.memory.mapped[-1])
-        return map_piece(piece)
+        return map_block(piece)
 
     packed.memory.map = map_and_evict  # type: ignore[method-assign]
     inodes = [packed.inode(path) for path in packed.files]

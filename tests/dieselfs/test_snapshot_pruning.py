@@ -36,10 +36,10 @@ DAY_NS = 86_400 * NS
 NOW_NS = 1_700_000_000 * NS
 
 
-def version(generation: int, age_days: float | None = 0, **held: object) -> Version:
+def version(generation: int, age_days: float | None = 0, **cached: object) -> Version:
     time_ns = None if age_days is None else NOW_NS - int(age_days * DAY_NS)
     made = Version(f"{generation}-{generation:032x}", time_ns, 1000, published=True)
-    return replace(made, **held)  # type: ignore[arg-type]
+    return replace(made, **cached)  # type: ignore[arg-type]
 
 
 def pruned(versions: list[Version], last: int | None, within_days: float | None) -> list[int]:
@@ -50,20 +50,21 @@ def pruned(versions: list[Version], last: int | None, within_days: float | None)
 
 def test_the_rule_over_all_small_cases() -> None:
     ages = [40.0, 30.0, 20.0, 10.0, 1.0]
-    for held, last, within in product(range(1 << 5), [None, 1, 2, 9], [None, 0.0, 15.0, 99.0]):
+    for cached, last, within in product(range(1 << 5), [None, 1, 2, 9], [None, 0.0, 15.0, 99.0]):
         versions = [
-            version(n + 1, age, tags=("t",) if held >> n & 1 else ()) for n, age in enumerate(ages)
+            version(n + 1, age, tags=("t",) if cached >> n & 1 else ())
+            for n, age in enumerate(ages)
         ]
         want = [
             n + 1
             for n, age in enumerate(ages)
             if (last, within) != (None, None)
             and n != 4
-            and not held >> n & 1
+            and not cached >> n & 1
             and (last is None or n < 5 - last)
             and (within is None or age > within)
         ]
-        assert pruned(versions, last, within) == want, (held, last, within)
+        assert pruned(versions, last, within) == want, (cached, last, within)
 
 
 def test_what_holds_or_is_not_known_stays() -> None:

@@ -306,12 +306,12 @@ def test_a_damaged_local_file_is_pulled_again(
 ) -> None:
     path = snapshots.create(dataset, folder)
     good = path.read_bytes()
-    with Snapshot.open(path) as held:
+    with Snapshot.open(path) as cached:
         path.unlink()  # never written to: somebody may have it mapped
         path.write_bytes(good[:-7] + b"damaged")
         assert snapshots.pull(store, "pets", None, folder) == path
         assert path.read_bytes() == good
-        assert held.resolve(b"0/0/0") is not None
+        assert cached.resolve(b"0/0/0") is not None
     assert list(folder.iterdir()) == [path]
 
 

@@ -16,7 +16,7 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
-from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, pieces_of
+from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, blocks_of
 from dieselfs.ssd_tier import SsdSettings, end_tiers
 from dieselfs.ssd_warmup import WarmUp, open_tier, warmth
 
@@ -38,7 +38,7 @@ work = WarmUp(SharedDisk(folder), DATASET, SsdSettings(folder / "ssd", 60 << 20)
 print("ready", flush=True)
 sys.stdin.readline()
 report = work.run(lambda chunks, size: None, jobs=4)
-print(report.brought, report.held_before, report.by_others, report.no_room)
+print(report.loaded, report.cached_before, report.by_others, report.no_room)
 """
 
 
@@ -60,7 +60,7 @@ def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
     for warmer in warmers:
         assert warmer.stdout is not None
         assert warmer.stdout.readline() == "ready\n"
-    brought = 0
+    loaded = 0
     outputs = []
     for warmer in warmers:
         assert warmer.stdin is not None
@@ -70,8 +70,8 @@ def test_each_chunk_leaves_the_store_once(tmp_path: Path) -> None:
         out, _ = warmer.communicate(timeout=60)
         assert warmer.returncode == 0
         outputs.append([int(number) for number in out.split()])
-        brought += outputs[-1][0]
-    assert brought == CHUNKS
+        loaded += outputs[-1][0]
+    assert loaded == CHUNKS
     assert all(sum(counts) == CHUNKS for counts in outputs), outputs
     assert disk.state().bytes == CHUNKS * CHUNK_BYTES
     settings = SsdSettings(tmp_path / "ssd")
@@ -90,24 +90,24 @@ def test_a_chunk_of_several_pieces_is_one_chunk_and_a_quota_bounds(tmp_path: Pat
     settings = SsdSettings(tmp_path / "ssd", 100 << 20)
     told: list[tuple[int, int]] = []
     report = WarmUp(disk, DATASET, settings, [large]).run(lambda *done: told.append(done))
-    assert (report.brought, report.brought_bytes) == (1, size)
+    assert (report.loaded, report.loaded_bytes) == (1, size)
     assert (sum(chunks for chunks, _ in told), sum(came for _, came in told)) == (1, size)
-    assert len(told) == len(pieces_of(large.id, size))
+    assert len(told) == len(blocks_of(large.id, size))
 
     quota = DatasetLimits(quota_bytes=40 << 20)
     LimitsFolder(settings.folder).write(DATASET.id, NamedLimits(DATASET.name, quota))
     bound = WarmUp(disk, DATASET, settings, [large, *CHUNK_REFS]).run(lambda *done: None)
-    assert (bound.bound, bound.held_before) == ("quota", 1)
-    assert bound.no_room + bound.brought + bound.failed == CHUNKS
+    assert (bound.bound, bound.cached_before) == ("quota", 1)
+    assert bound.no_room + bound.loaded + bound.failed == CHUNKS
     assert bound.no_room > 0
     end_tiers()
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20, MAX_WHOLE_BYTES, MAX_WHOLE_BYTES + 1, 40 << 20])
 def test_pieces_cover_an_object_once(size: int) -> None:
-    pieces = pieces_of(ChunkId(bytes(16)), size)
-    assert [piece.start for piece in pieces] == [
-        sum(before.length for before in pieces[:at]) for at in range(len(pieces))
+    blocks = blocks_of(ChunkId(bytes(16)), size)
+    assert [block.start for block in blocks] == [
+        sum(before.length for before in blocks[:at]) for at in range(len(blocks))
     ]
-    assert sum(piece.length for piece in pieces) == size
-    assert [piece.is_end for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert sum(block.length for block in blocks) == size
+    assert [block.is_end for block in blocks] == [False] * (len(blocks) - 1) + [True]

@@ -252,14 +252,14 @@ def test_republished(measured: Measured, tmp_path: Path) -> None:
 def test_removed(measured: Measured, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")
     with place.make(FILES, target_bytes=64_000) as snapshot:
-        held = [PATHS[inode] for inode in range(len(PATHS)) if snapshot.chunk_number(inode) == 0]
+        cached = [PATHS[inode] for inode in range(len(PATHS)) if snapshot.chunk_number(inode) == 0]
         with place.mounted(tmp_path / "mnt", "--store-ahead", "0") as mount:
-            assert (mount.path / held[0]).read_bytes() == FILES[held[0]]
+            assert (mount.path / cached[0]).read_bytes() == FILES[cached[0]]
             done = place.dlcmd("dataset", "rm", NAME, "--yes")
             assert done.returncode == 0, done.stderr
             for path in PATHS:
                 found = measured.call((mount.path / path).read_bytes)
-                if path in held:
+                if path in cached:
                     assert found == FILES[path]
                 else:
                     assert isinstance(found, OSError)

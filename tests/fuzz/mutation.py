@@ -40,8 +40,8 @@ def _change(damaged: bytearray, others: Sequence[bytes], draw: random.Random) ->
         case 6:
             other = draw.choice(others)
             start = draw.randrange(len(other) + 1)
-            piece = other[start : start + draw.choice([4, 16, 64, 1024])]
-            damaged[at : at + len(piece)] = piece
+            block = other[start : start + draw.choice([4, 16, 64, 1024])]
+            damaged[at : at + len(block)] = block
         case _:  # two fields change places
             width = draw.choice([1, 4, 8, 16, 32])
             to = draw.randrange(len(damaged) + 1)

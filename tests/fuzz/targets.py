@@ -37,7 +37,7 @@ from chunkstore.paths import check_paths
 from chunkstore.tags import Tag
 from dieselfs.errors import PeerRefused, UsageError
 from dieselfs.node_memory import messages
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache import frames
 from dieselfs.peercache.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
 from dieselfs.plan.plan_file import ReadingPlan, open_plan, write_plan
@@ -325,16 +325,16 @@ def _reseal_snapshot(data: bytes) -> bytes:
 
 
 def packets() -> Target:
-    piece = Piece(ChunkRef(CHUNK, 64, 1 << 22))
+    block = CacheBlock(ChunkRef(CHUNK, 64, 1 << 22))
     said: list[messages.Message] = [
         messages.JoinAsMember(b"m" * 16, 1 << 30),
         messages.OpenRequests(b"m" * 16),
-        messages.Mapped((piece.name,) * 5),
-        messages.Fetch(piece, ahead=True),
-        messages.Prefetch((piece,) * 3),
-        messages.Expect((piece.name,) * 9, is_last=True),
+        messages.Mapped((block.name,) * 5),
+        messages.Fetch(block, ahead=True),
+        messages.Prefetch((block,) * 3),
+        messages.Expect((block.name,) * 9, is_last=True),
         messages.Failed("Corrupt", "what", "hint"),
-        messages.News(((True, piece.name),)),
+        messages.EventsReported(((True, block.name),)),
         messages.Follow("/dev/shm/x/plans/1"),
     ]
     seeds = [messages.encode(message) for message in said]

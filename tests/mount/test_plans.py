@@ -250,7 +250,7 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
 
     def look() -> None:
         found = shuffled.statistics()
-        sampled.append((found["plan"]["window_bytes"], found["cache"]["node"]["held_bytes"]))
+        sampled.append((found["plan"]["window_bytes"], found["cache"]["node"]["cached_bytes"]))
 
     total_bytes = sum(len(content(path)) for path in order)
     assert BUDGET / total_bytes < 0.07
@@ -285,7 +285,7 @@ def test_where_nothing_is_filled_chunks_are_fetched_ahead_too(
     options = ("--shuffle", f"seed=1,group={GROUP}", "--cache-bytes", str(BUDGET))
     with mounted(large, tmp_path, *options, "--store-ahead-bytes", "0") as mount:
         order = order_of(mount, f"seed=1,group={GROUP}")[: FILES // 2]
-        read_by_steps(mount, order, lambda: held.append(memory_of(mount)["held_bytes"]))
+        read_by_steps(mount, order, lambda: held.append(memory_of(mount)["cached_bytes"]))
         assert max(held) <= BUDGET
         found, half = mount.statistics(), chunks_of(mount) / 2
         assert found["cache"]["node"]["prefetched"] >= 0.9 * half
@@ -517,7 +517,7 @@ def test_a_mount_whose_master_is_killed_reads_on(large: PackedDataset, tmp_path:
                     pass
             found = other.statistics()["cache"]
             assert found["joins"] == 2
-            assert found["node"]["held_bytes"] <= BUDGET
+            assert found["node"]["cached_bytes"] <= BUDGET
             assert "Traceback" not in other.log
     finally:
         end(leading)
@@ -555,7 +555,7 @@ def test_a_mount_that_is_killed_leaves_no_process_and_the_next_one_goes_on(
         with mounted(large, tmp_path / "second", *options) as second:
             read_by_steps(second, order[: FILES // 8])
             eventually(lambda: plan_of(second)["position"] > FILES // 16, "a position")
-            assert memory_of(second)["held_bytes"] <= BUDGET
+            assert memory_of(second)["cached_bytes"] <= BUDGET
             folder = task_folder(second)
             assert folder.name == task
         assert not folder.exists()

@@ -25,15 +25,15 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member, View
 from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.redis_directory import RedisRegistry
 from dieselfs.peercache.runtime import Address, Listener, Stream
 from dieselfs.peercache.secret import TaskSecret
 from metadata.snapshot import Snapshot
@@ -43,7 +43,7 @@ _SMALL: Final = 4096
 
 
 class LyingMemory:
-    """Implements `HeldChunks`: all chunks of a snapshot, not as they are."""
+    """Implements `CachedChunks`: all chunks of a snapshot, not as they are."""
 
     def __init__(self, snapshot: Snapshot, store: LocalDirectory, fault: str) -> None:
         chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
@@ -73,14 +73,14 @@ class LyingMemory:
         key = chunk_key(self._name, chunk)
         return memoryview(self._store.get_range(key, 0, self._chunks[chunk].head_bytes))
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        return self.payload(piece.chunk.id)
+    def block(self, block: CacheBlock) -> memoryview | None:
+        return self.payload(block.chunk.id)
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         return False
 
-    def bring(self, piece: Piece) -> None:
-        raise NoRoom("nothing is brought here")
+    def load(self, block: CacheBlock) -> None:
+        raise CacheFull("nothing is brought here")
 
     def status(self) -> NodeStatus:
         return NodeStatus()
@@ -156,15 +156,15 @@ def main() -> None:
     assert secret is not None
     runtime, task, fault = FaultyNetwork(order["fault"]), order["task"], order["fault"]
     with Snapshot.open(Path(order["snapshot"])) as snapshot:
-        held = LyingMemory(snapshot, LocalDirectory(Path(order["disk"]) / "store"), fault)
+        cached = LyingMemory(snapshot, LocalDirectory(Path(order["disk"]) / "store"), fault)
         listen = Address(order["address"], 0)
         # A name for each fault: a breaker that has opened for one stays open for up to a minute.
         id = f"faulty-{fault}"
-        server = PeerServer(runtime, secret, task, id, listen, held)
+        server = PeerServer(runtime, secret, task, id, listen, cached)
         client = PeerClient(OperatingSystem(), secret, task, id)
         me = Member(id, server.address, order["weight"])
-        directory = RedisDirectory(order["redis"], task)
-        membership = TaskMembership(OperatingSystem(), directory, client, me, NoBoard())
+        registry = RedisRegistry(order["redis"], task)
+        membership = TaskMembership(OperatingSystem(), registry, client, me, NoBoard())
         membership.start()
         sys.stdin.read()
         membership.close(2.0)

@@ -141,14 +141,14 @@ QUICK = ("stopped", "mute", "slower than a peer may be", *AT_ONCE)
 def test_a_node_is_out_of_reach_and_comes_back(task: RunningTask, fault: str) -> None:
     begin, end = FAULTS[fault]
     with reading(task.others):
-        held = task.from_store_bytes()
+        cached = task.from_store_bytes()
         begin(task.lost)
         try:
             goes_on(task.others, 2 * FILES)
             without_store(task, task.others)
             if fault in AT_ONCE:
                 # What was lost, a third and some more: once in chunks, by who owns it now, and once in files until both nodes know that.
-                assert task.from_store_bytes() - held < task.nodes.dataset.bytes * 0.8
+                assert task.from_store_bytes() - cached < task.nodes.dataset.bytes * 0.8
         finally:
             end(task.lost)
         before = task.from_store_bytes()

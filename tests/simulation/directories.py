@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
-from dieselfs.errors import DirectoryUnavailable
-from dieselfs.peercache.directory import LEASE_S, Directory
+from dieselfs.errors import RegistryUnavailable
+from dieselfs.peercache.directory import LEASE_S, MembershipRegistry
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_server import Roll
-from dieselfs.peercache.rank_zero import LeaseRoll, OwnRoll, RollOfRankZero, rank_id
+from dieselfs.peercache.peer_server import MemberList
+from dieselfs.peercache.rank_zero import LeasedMembers, LocalRegistry, RankZeroRegistry, rank_id
 from dieselfs.peercache.runtime import Address
-from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticDirectory
+from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticRegistry
 from tests.simulation.runtime import SimulatedRuntime
 
 DirectoryKind: TypeAlias = Literal["leases", "static", "rank zero"]
@@ -44,22 +44,22 @@ class Directories:
 
     def open(
         self, number: int, runtime: SimulatedRuntime, client: PeerClient
-    ) -> tuple[Directory, Roll | None]:
+    ) -> tuple[MembershipRegistry, MemberList | None]:
         """Of one node, and the roll that its server keeps."""
         match self._kind:
             case "leases":
                 return _Leases(runtime, self), None
             case "static":
-                return StaticDirectory(self._addresses), None
+                return StaticRegistry(self._addresses), None
             case "rank zero":
                 if number:
-                    return RollOfRankZero(client, self._addresses[0]), None
-                roll = LeaseRoll(runtime.now)
-                return OwnRoll(roll), roll
+                    return RankZeroRegistry(client, self._addresses[0]), None
+                member_list = LeasedMembers(runtime.now)
+                return LocalRegistry(member_list), member_list
 
 
 class _Leases:
-    """Implements `Directory`, as `redis_directory` does."""
+    """Implements `MembershipRegistry`, as `redis_directory` does."""
 
     def __init__(self, runtime: SimulatedRuntime, table: Directories) -> None:
         self._runtime, self._table = runtime, table
@@ -67,7 +67,7 @@ class _Leases:
     def announce(self, me: Member) -> Sequence[Member]:
         self._runtime.sleep(2.0 if self._table.is_out else 0.001)
         if self._table.is_out:
-            raise DirectoryUnavailable("the table of leases is out")
+            raise RegistryUnavailable("the table of leases is out")
         now, leases = self._runtime.now(), self._table.leases
         leases[me.id] = me, now
         for id, (_, renewed) in list(leases.items()):

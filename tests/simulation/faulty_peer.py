@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.stores.object_store import Buffer
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.runtime import Address
 from tests.simulation.memory import SimulatedMemory
@@ -30,8 +30,8 @@ class Conscience:
         self.random = random.Random(seed)
 
 
-class FaultyHeld:
-    """A `HeldChunks` between a server and a sound memory."""
+class FaultyCache:
+    """A `CachedChunks` between a server and a sound memory."""
 
     def __init__(
         self, runtime: SimulatedRuntime, memory: SimulatedMemory, conscience: Conscience
@@ -44,23 +44,23 @@ class FaultyHeld:
     def head(self, chunk: ChunkId) -> memoryview | None:
         return self._memory.head(chunk)
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        found = self._memory.piece(piece)
-        return self._bent(piece.chunk.id, found)
+    def block(self, block: CacheBlock) -> memoryview | None:
+        found = self._memory.block(block)
+        return self._bent(block.chunk.id, found)
 
-    def is_coming(self, piece: Piece) -> bool:
-        return self._memory.is_coming(piece)
+    def is_loading(self, block: CacheBlock) -> bool:
+        return self._memory.is_loading(block)
 
-    def bring(self, piece: Piece) -> None:
+    def load(self, block: CacheBlock) -> None:
         vice = self._conscience.vice
         if vice == "works for ever":
             while self._conscience.vice == vice:
                 self._runtime.sleep(1.0)
         if vice == "holds nothing":
-            raise NoRoom("says that it has no room")
+            raise CacheFull("says that it has no room")
         if vice == "fails":
             raise OSError("says that it failed")
-        self._memory.bring(piece)
+        self._memory.load(block)
 
     def status(self) -> NodeStatus:
         return self._memory.status()
@@ -79,7 +79,7 @@ class FaultyHeld:
         if vice == "short":
             return data[: len(data) // 2]
         if vice == "another":
-            others = [each for each in self._memory.held() if each != chunk]
+            others = [each for each in self._memory.cached() if each != chunk]
             if others:
                 return self._memory.payload(draw.choice(others))
         return data

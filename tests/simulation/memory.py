@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.errors import MasterGone, NoRoom
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull, MasterGone
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.peer_source import PeerSource
 from tests.simulation.runtime import SimulatedRuntime
@@ -24,7 +24,7 @@ class _Flight:
 
 
 class SimulatedMemory:
-    """Implements `HeldChunks`. Where `Master` has files and mappings it has a dictionary."""
+    """Implements `CachedChunks`. Where `Master` has files and mappings it has a dictionary."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SimulatedMemory:
         self._budget_bytes = budget_bytes
         self._lock = runtime.lock()
         self._changed = runtime.condition(self._lock)
-        self._held: dict[ChunkId, tuple[memoryview, memoryview]] = {}
+        self._cached: dict[ChunkId, tuple[memoryview, memoryview]] = {}
         """Head and payload, by the order of arrival."""
         self._reserved = 0
         self._flights: dict[ChunkId, _Flight] = {}
@@ -56,14 +56,14 @@ class SimulatedMemory:
             while True:
                 if self._closed:
                     raise MasterGone("closed")
-                if chunk.id in self._held:
+                if chunk.id in self._cached:
                     return
                 flight = self._flights.get(chunk.id)
                 if flight is None:
                     break
                 while not flight.ended and not self._closed:
                     if as_owner and not (flight.as_owner or self._from_store(chunk.id)):
-                        raise NoRoom("a reader of this node fetches it from a peer")
+                        raise CacheFull("a reader of this node fetches it from a peer")
                     self._changed.wait()
                 if flight.error is not None:
                     raise flight.error
@@ -82,7 +82,7 @@ class SimulatedMemory:
                 self._reserved -= size
                 del self._flights[chunk.id]
                 if flight.error is None:
-                    self._held[chunk.id] = found
+                    self._cached[chunk.id] = found
                 flight.ended = True
                 self._changed.notify_all()
 
@@ -91,34 +91,34 @@ class SimulatedMemory:
             self._closed = True
             self._changed.notify_all()
 
-    def held(self) -> list[ChunkId]:
-        return list(self._held)
+    def cached(self) -> list[ChunkId]:
+        return list(self._cached)
 
     def evict(self, chunk: ChunkId) -> None:
-        self._held.pop(chunk, None)
+        self._cached.pop(chunk, None)
 
-    # HeldChunks
+    # CachedChunks
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
-        held = self._held.get(chunk)
-        return None if held is None else held[1]
+        cached = self._cached.get(chunk)
+        return None if cached is None else cached[1]
 
     def head(self, chunk: ChunkId) -> memoryview | None:
-        held = self._held.get(chunk)
-        return None if held is None else held[0]
+        cached = self._cached.get(chunk)
+        return None if cached is None else cached[0]
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        return self.payload(piece.chunk.id) if piece.file is None else None
+    def block(self, block: CacheBlock) -> memoryview | None:
+        return self.payload(block.chunk.id) if block.file is None else None
 
-    def is_coming(self, piece: Piece) -> bool:
-        return piece.chunk.id in self._flights and self._from_store(piece.chunk.id)
+    def is_loading(self, block: CacheBlock) -> bool:
+        return block.chunk.id in self._flights and self._from_store(block.chunk.id)
 
-    def bring(self, piece: Piece) -> None:
-        self.fetch(piece.chunk, as_owner=True)
+    def load(self, block: CacheBlock) -> None:
+        self.fetch(block.chunk, as_owner=True)
 
     def status(self) -> NodeStatus:
         return NodeStatus(
-            budget_bytes=self._budget_bytes, held_bytes=self._taken(), pieces=len(self._held)
+            budget_bytes=self._budget_bytes, cached_bytes=self._taken(), blocks=len(self._cached)
         )
 
     def _from_store(self, chunk: ChunkId) -> bool:
@@ -126,18 +126,18 @@ class SimulatedMemory:
 
     def _taken(self) -> int:
         return self._reserved + sum(
-            len(head) + len(payload) for head, payload in self._held.values()
+            len(head) + len(payload) for head, payload in self._cached.values()
         )
 
     def _make_room(self, chunk: ChunkId, size: int, as_owner: bool) -> None:
         """Called with the lock held. Copies leave for owned chunks; nothing leaves for a copy."""
         taken = self._taken()
         if as_owner or self._owns(chunk):
-            for other in list(self._held):
+            for other in list(self._cached):
                 if taken + size <= self._budget_bytes:
                     break
                 if not self._owns(other):
-                    head, payload = self._held.pop(other)
+                    head, payload = self._cached.pop(other)
                     taken -= len(head) + len(payload)
         if taken + size > self._budget_bytes:
-            raise NoRoom("full")
+            raise CacheFull("full")

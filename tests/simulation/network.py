@@ -285,7 +285,7 @@ class SimulatedListener:
     def address(self) -> Address:
         return self._address
 
-    def offer(self, stream: SimulatedStream, at: float) -> None:
+    def insert(self, stream: SimulatedStream, at: float) -> None:
         self._waiting.append((at, stream))
         if self._acceptor is not None:
             self._network.scheduler.wake(self._acceptor)
@@ -395,7 +395,7 @@ class Network:
         out.opposite, into.opposite = into, out
         mine = SimulatedStream(self, host, f"{address}", out, into)
         theirs = SimulatedStream(self, listener.host, f"{ip} ({me.name})", into, out)
-        listener.offer(theirs, scheduler.now + to.latency_s)
+        listener.insert(theirs, scheduler.now + to.latency_s)
         if scheduler.tracing:
             scheduler.trace(f"connected to {address}")
         return mine

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.errors import MasterGone, NoRoom, PeerFailed
+from dieselfs.errors import CacheFull, MasterGone, PeerFailed
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import FIRST_HOLD_S, Breakers
 from dieselfs.peercache.members import Member, MemberId, View
@@ -32,7 +32,7 @@ from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.secret import TaskSecret
 from tests.simulation.dataset import DATASET, SimulatedCallThreads
-from tests.simulation.faulty_peer import Conscience, FaultyHeld, FaultyRuntime
+from tests.simulation.faulty_peer import Conscience, FaultyCache, FaultyRuntime
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scheduler import Host, Scheduler, SimulationFailed, Task
@@ -220,18 +220,18 @@ class SimulatedNode:
             plan.budget_bytes,
             lambda chunk: not leader.source.owner_is_elsewhere(chunk),
         )
-        directory, roll = world.directories.open(self.number, runtime, leader.client)
+        registry, member_list = world.directories.open(self.number, runtime, leader.client)
         self.server = PeerServer(
             faulty,
             SECRET,
             TASK,
             self.id,
             self.me.address,
-            FaultyHeld(runtime, self.memory, self.conscience),
-            roll,
+            FaultyCache(runtime, self.memory, self.conscience),
+            member_list,
         )
         self.membership = TaskMembership(
-            runtime, directory, leader.client, self.me, self.board, leader.breakers
+            runtime, registry, leader.client, self.me, self.board, leader.breakers
         )
         for process in self.processes:
             process.source.serve(self)
@@ -262,7 +262,7 @@ class SimulatedNode:
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
         try:
             self.memory.fetch(chunk)
-        except (NoRoom, MasterGone):
+        except (CacheFull, MasterGone):
             return None
         return self.memory.payload(chunk.id)
 
@@ -274,7 +274,7 @@ class SimulatedNode:
         if payload is None:
             try:
                 self.memory.fetch(chunk)
-            except NoRoom:
+            except CacheFull:
                 return bytes(process.source.read(file, 0, file.length))
             payload = self.memory.payload(chunk.id)
             if payload is None:  # evicted meanwhile
@@ -295,7 +295,7 @@ class SimulatedNode:
             if not self.processes[0].source.owner_is_elsewhere(chunk.id):
                 try:
                     self.memory.fetch(chunk, as_owner=True)
-                except NoRoom:
+                except CacheFull:
                     pass
                 except MasterGone:
                     return

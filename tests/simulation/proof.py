@@ -15,7 +15,7 @@ from chunkstore.chunk_reader import ChunkReader
 from dieselfs.peercache import peer_questions, peer_source, placement, routing, task_peers
 from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.membership import TaskMembership
-from dieselfs.peercache.messages import NotHeld
+from dieselfs.peercache.messages import NotCached
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_connection import PeerConnection
 from dieselfs.peercache.peer_server import PeerServer
@@ -73,11 +73,11 @@ def _taken_as_they_are(
 def _fetch_each_for_himself(
     self: SimulatedMemory, chunk: object, *, as_owner: bool = False
 ) -> None:
-    if chunk.id not in self._held:  # type: ignore[attr-defined]
+    if chunk.id not in self._cached:  # type: ignore[attr-defined]
         route = (
             self._source.whole_as_owner if as_owner or self._owns(chunk.id) else self._source.whole
         )  # type: ignore[attr-defined]
-        self._held[chunk.id] = route(chunk)  # type: ignore[attr-defined, arg-type]
+        self._cached[chunk.id] = route(chunk)  # type: ignore[attr-defined, arg-type]
 
 
 def _never_allowed_again(self: Breakers, peer: str, answered: float | None) -> bool:
@@ -115,11 +115,11 @@ _steps = routing.steps
 _begin = PeerClient.begin
 
 BREAKS = [
-    Break("who works never says so", ServedConnection, "say_working", nothing),
+    Break("who works never says so", ServedConnection, "report_working", nothing),
     Break("a breaker never opens", Breakers, "failed", nothing),
     Break("a breaker never closes", Breakers, "allows", _never_allowed_again),
     Break(
-        "a question for what is held is passed on", task_peers, "steps", _steps_that_always_fetch
+        "a question for what is cached is passed on", task_peers, "steps", _steps_that_always_fetch
     ),
     Break("chunks from peers are not verified", ChunkReader, "verified", _unverified),
     Break("files from peers are not verified", peer_source, "verified_file", _file_as_it_is),
@@ -142,12 +142,12 @@ BREAKS = [
     Break("a connection for each question", PeerClient, "begin", _connect_anew),
     Break("a server does not end", PeerServer, "close", _no_end),
     Break("the slow workers do not end", SlowAnswers, "close", lambda *_: ()),
-    Break("a brought piece is not answered", ServedConnection, "finish", nothing),
+    Break("a loaded block is not answered", ServedConnection, "finish", nothing),
     Break(
         "an owner that can't fetch says so without asking",
         SlowAnswers,
-        "_bring",
-        lambda *_: NotHeld(),
+        "_load",
+        lambda *_: NotCached(),
     ),
 ]
 

@@ -53,7 +53,7 @@ class Scenario:
     kind: Kind
     dataset: int
     nodes: tuple[NodePlan, ...]
-    directory: DirectoryKind
+    registry: DirectoryKind
     policy: CachePolicy
     preempt: float
     window: int
@@ -85,7 +85,7 @@ class Scenario:
     def lines(self) -> list[str]:
         """For people."""
         about = (
-            f"seed {self.seed}: {self.kind}, {len(self.nodes)} nodes, dataset {self.dataset}, {self.directory}, {self.policy}, preempt {self.preempt},"
+            f"seed {self.seed}: {self.kind}, {len(self.nodes)} nodes, dataset {self.dataset}, {self.registry}, {self.policy}, preempt {self.preempt},"
             f" window {self.window}, cutting {self.cutting}, store {self.store_latency_s * 1e3:.0f} ms, {self.reads} reads each{' in step' if self.in_step else ''}"
         )
         return [

@@ -73,7 +73,7 @@ class World:
         self.controller = SimulatedRuntime(
             self.scheduler, self.network, Host("controller"), "10.0.1.1"
         )
-        self.directories = Directories(scenario.directory, len(scenario.nodes))
+        self.directories = Directories(scenario.registry, len(scenario.nodes))
         self.nodes = [SimulatedNode(self, at, plan) for at, plan in enumerate(scenario.nodes)]
         self._restarted: list[Task] = []
         """Readers of nodes that were killed and started again."""
@@ -468,7 +468,7 @@ class World:
     def _sweep(self) -> None:
         """Everybody reads every chunk past its memory, in an order of its own, all at once."""
         self.store.gets.clear()
-        held = {(node.id, chunk) for node in self._alive() for chunk in node.memory.held()}
+        cached = {(node.id, chunk) for node in self._alive() for chunk in node.memory.cached()}
         placement = Placement([node.me for node in self._alive()])
         owner = {chunk.id: placement.owner(chunk.id) for chunk in self.dataset.chunks}
         tasks = []
@@ -492,7 +492,7 @@ class World:
             for chunk in self.dataset.chunks:
                 whose = owner[chunk.id]
                 assert whose is not None
-                allowed = 0 if (whose.id, chunk.id) in held else 1
+                allowed = 0 if (whose.id, chunk.id) in cached else 1
                 gets = self.store.gets.whole[chunk.id]
                 if gets > allowed:
                     raise SimulationFailed(

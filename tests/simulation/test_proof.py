@@ -10,7 +10,7 @@ AT_ONCE = {
     "who answers is not noticed": "not healed",
     "a connection for each question": "left open",
     "a server does not end": "left open",
-    "a brought piece is not answered": "not in time|in vain",
+    "a loaded block is not answered": "not in time|in vain",
 }
 SEEDS = 20
 

@@ -29,14 +29,14 @@ CHUNKS = [chunk(number) for number in range(40)]
 class Pair:
     scheduler: Scheduler
     network: Network
-    held: PlainChunks
+    cached: PlainChunks
     asks: SimulatedRuntime
     answers: SimulatedRuntime
 
     def play(self, scene: Callable[[PeerClient, Member], None]) -> None:
         def run() -> None:
             listen = Address(ANSWERS, 1)
-            server = PeerServer(self.answers, SECRET, TASK, "peer", listen, self.held)
+            server = PeerServer(self.answers, SECRET, TASK, "peer", listen, self.cached)
             client = PeerClient(self.asks, SECRET, TASK, "test")
             scene(client, Member("peer", listen, 1))
             client.close()
@@ -107,14 +107,14 @@ def test_readers_that_share_a_line_that_is_fast_enough(pair: Pair) -> None:
 
 
 def test_a_store_that_is_slow_is_not_the_peers_fault(pair: Pair) -> None:
-    held = pair.held
-    held.payloads.clear()
-    held.fetch = lambda piece: (pair.answers.sleep(0.25), held.keep(piece))[1]
+    cached = pair.cached
+    cached.payloads.clear()
+    cached.fetch = lambda block: (pair.answers.sleep(0.25), cached.keep(block))[1]
 
     def scene(client: PeerClient, peer: Member) -> None:
         for number in range(len(CHUNKS)):
             pair.ask(client, peer, number)
-        assert len(held.brought) == len(CHUNKS)
+        assert len(cached.loaded) == len(CHUNKS)
         assert client.statistics().connected == 1
 
     pair.play(scene)

@@ -392,15 +392,15 @@ class SegmentsMachine(RuleBasedStateMachine):
         if not hasattr(self, "observer"):
             return
         for dataset, kept in self.sure.items():
-            held = self.observer.held(dataset)
+            cached = self.observer.cached(dataset)
             for one in kept:
                 start = one.first * SEGMENT
                 wanted = self.known[one.chunk][start : start + one.length]
                 assert self.observer.read(one.chunk, start, one.length) == wanted
                 assert self.observer.holds(one.chunk, one.first, one.length, one.is_end)
-                assert held[one.chunk].bytes >= one.length
+                assert cached[one.chunk].bytes >= one.length
                 if one.length == len(self.known[one.chunk]):
-                    assert held[one.chunk].is_whole
+                    assert cached[one.chunk].is_whole
 
     @invariant()
     def the_budget_is_kept(self) -> None:
@@ -415,10 +415,10 @@ class SegmentsMachine(RuleBasedStateMachine):
     def limits_are_kept(self) -> None:
         if not hasattr(self, "observer"):
             return
-        held = {of.dataset: of.bytes for of in self.observer.occupancy()}
+        cached = {of.dataset: of.bytes for of in self.observer.occupancy()}
         for dataset, limits in self.limits.items():
             if limits.quota_bytes is not None:
-                assert held.get(dataset, 0) <= limits.quota_bytes
+                assert cached.get(dataset, 0) <= limits.quota_bytes
 
     @rule()
     def what_its_time_is_over_has_gone(self) -> None:

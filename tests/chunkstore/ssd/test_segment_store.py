@@ -84,16 +84,16 @@ def test_the_budget_is_kept_whatever_comes(open_store: Open, tmp_path: Path, ord
     budget = 40 * MIB
     store = open_store(budget, order=order)
     chosen = random.Random(order)
-    wrong = held = 0
+    wrong = cached = 0
     for number in range(120):
         put(store, number, chosen.randint(1, 5 * MIB))
         assert du(tmp_path / "ssd") <= budget
     for number in range(120):
         data = store.read_whole(chunk_id(number))
-        held += data is not None
+        cached += data is not None
         wrong += data is not None and data != content_of(order, number)
     assert wrong == 0
-    assert held >= 5
+    assert cached >= 5
     store.close()
 
 
@@ -120,9 +120,9 @@ def test_first_in_first_out(open_store: Open) -> None:
         put(store, number, 3 * MIB)
         store.read_whole(chunk_id(0))
         store.touch()
-    held = [number for number in range(60) if store.read_whole(chunk_id(number)) is not None]
-    assert held == list(range(held[0], 60))
-    assert held[0] > 40
+    cached = [number for number in range(60) if store.read_whole(chunk_id(number)) is not None]
+    assert cached == list(range(cached[0], 60))
+    assert cached[0] > 40
     store.close()
 
 
@@ -182,20 +182,20 @@ def test_what_nobody_uses_for_its_ttl_goes_though_there_is_room(open_store: Open
     put(store, 9, 3 * MIB)
     clock.now += 59
     store.tend()
-    assert len(store.held(OTHER)) == 4
+    assert len(store.cached(OTHER)) == 4
     assert store.read_whole(chunk_id(0)) is not None
     clock.now += 30
     store.tend()
-    assert chunk_id(0) in store.held(OTHER), "it was read"
-    assert chunk_id(2) not in store.held(OTHER)
+    assert chunk_id(0) in store.cached(OTHER), "it was read"
+    assert chunk_id(2) not in store.cached(OTHER)
     limits[OTHER] = DatasetLimits(ttl_s=60, pinned=True)
     clock.now += 3600
     store.tend()
-    assert chunk_id(0) in store.held(OTHER)
+    assert chunk_id(0) in store.cached(OTHER)
     limits[OTHER] = DatasetLimits(ttl_s=60)
     store.tend()
-    assert not store.held(OTHER)
-    assert chunk_id(9) in store.held(DATASET)
+    assert not store.cached(OTHER)
+    assert chunk_id(9) in store.cached(DATASET)
     store.close()
 
 
@@ -253,9 +253,9 @@ def test_a_clock_that_is_set_back_keeps_nothing_for_ever(open_store: Open) -> No
     for number in range(100, 140):
         clock.now += 1
         put(store, number, 3 * MIB)
-    held = set(store.held(DATASET))
-    assert held <= {chunk_id(number) for number in range(100, 140)}
-    assert len(held) >= 5
+    cached = set(store.cached(DATASET))
+    assert cached <= {chunk_id(number) for number in range(100, 140)}
+    assert len(cached) >= 5
     store.close()
 
 
@@ -356,12 +356,12 @@ def test_killed_writers_leave_nothing_wrong(open_store: Open, tmp_path: Path) ->
             rest, _ = writer.communicate()  # what it wrote meanwhile has evicted some of the others
             written += map(int, re.findall(rb"^(\d+)\n", rest, re.MULTILINE))
         store = open_store()
-        held = 0
+        cached = 0
         for number in written:
             data = store.read_whole(chunk_id(number))
-            held += data is not None
+            cached += data is not None
             assert data is None or data == content(number, 3 * MIB)
-        assert held >= 3
+        assert cached >= 3
         put(store, 90_000 + turn, 3 * MIB)
         assert du(tmp_path / "ssd") <= 40 * MIB
         store.close()
@@ -385,7 +385,7 @@ def test_what_is_missing_of_a_chunk_comes_though_its_beginning_is_there(open_sto
     assert store.read_whole(chunk_id(1)) is None
     assert store.append(DATASET, chunk_id(1), 0, memoryview(data), is_end=True)
     assert store.read_whole(chunk_id(1)) == data
-    assert store.held(DATASET)[chunk_id(1)].is_whole
+    assert store.cached(DATASET)[chunk_id(1)].is_whole
     store.close()
 
 

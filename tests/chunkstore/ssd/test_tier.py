@@ -21,7 +21,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.admission import RejectFirst
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.segment_store import SegmentStore
-from chunkstore.ssd.tier import Offer, SsdTier
+from chunkstore.ssd.tier import CacheInsert, SsdTier
 from chunkstore.ssd.tiered_store import TieredStore
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer, ObjectInfo
@@ -286,7 +286,7 @@ def test_what_has_no_room_is_not_fetched_in_vain_each_time(
     )
     assert tier.wait_until_open(PATIENCE_S)
     filler = memoryview(content(99))
-    while tier.keep(Offer(others.id, os.urandom(16), 0, filler, True)):
+    while tier.keep(CacheInsert(others.id, os.urandom(16), 0, filler, True)):
         pass
     tiered = TieredStore(store, DATASET, tier)
     for number in range(8):

@@ -115,20 +115,20 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
 ) -> None:
     append = SegmentStore.append
 
-    def slowly(store: SegmentStore, *offer: Any) -> bool:
+    def slowly(store: SegmentStore, *insert: Any) -> bool:
         time.sleep(0.01)  # 20 MB/s
-        return append(store, *offer)
+        return append(store, *insert)
 
     monkeypatch.setattr(SegmentStore, "append", slowly)
     monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 6 << 20)
-    monkeypatch.setattr("dieselfs.peercache.peer_questions.NOT_HELD_S", 0.05)
+    monkeypatch.setattr("dieselfs.peercache.peer_questions.NOT_CACHED_S", 0.05)
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         work = RingWarmUp(SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings)
         report = work.run(lambda n, size: None, jobs=24, patience_s=60.0)
         assert node._tier.wait_until_written(60)
         assert node._tier.segments is not None
-        held = node._tier.segments.held(client.snapshot.dataset.id)
-        assert report.given == len(held) == len(client.chunks)
+        cached = node._tier.segments.cached(client.snapshot.dataset.id)
+        assert report.given == len(cached) == len(client.chunks)
         assert report.ssd_bytes == 128 << 20
 
 
@@ -141,7 +141,7 @@ def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
         assert not node.statistics().tier.in_service
         [shown] = ring_nodes(client.settings)
         assert shown.status is not None
-        assert (shown.status.budget_bytes, shown.status.held_bytes) == (0, 0)
+        assert (shown.status.budget_bytes, shown.status.cached_bytes) == (0, 0)
         assert node.member.weight == 128, "its share is what it was"
         for chunk in client.chunks:
             client.source.whole(chunk)
@@ -186,7 +186,7 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
             warmed.append((work, settings, through))
         with ThreadPoolExecutor(2) as threads:
             for run in [threads.submit(work.run, lambda *_: None) for work, _, _ in warmed]:
-                assert run.result(60).brought == len(client.chunks)
+                assert run.result(60).loaded == len(client.chunks)
         for _, settings, through in warmed:
             assert warmth(shared_tier(settings), snapshot.dataset, client.chunks).is_all
             shared_tier(settings).close()

@@ -310,7 +310,7 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
 
         def written() -> bool:
             [shown] = ring_nodes(client.settings)
-            return shown.status is not None and shown.status.held_bytes >= client.object_bytes
+            return shown.status is not None and shown.status.cached_bytes >= client.object_bytes
 
         eventually(written, "all of it is on the SSD")
         assert node.end(signal.SIGKILL) == -signal.SIGKILL

@@ -24,10 +24,10 @@ from dieselfs.cachenodes.chunk_memory import ChunkMemory
 from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.single_flight import SingleFlight
 from dieselfs.cachenodes.store_reads import StoreReads
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.held_chunks import HeldRanges, NodeStatus
-from dieselfs.peercache.held_ranges import held_ranges, missing_pieces
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.peercache.held_chunks import CachedRanges, NodeStatus
+from dieselfs.peercache.held_ranges import cached_ranges, missing_blocks
 from dieselfs.peercache.messages import Answer, ReadChunk, ReadFile, ReadRanges, Request
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.slow_answers import SlowAnswers
@@ -80,13 +80,13 @@ class Node:
     def payload(self, ref: ChunkRef) -> bytes:
         return self.object(ref)[ref.head_bytes :]
 
-    def bring_part(self, ref: ChunkRef) -> None:
+    def load_range(self, ref: ChunkRef) -> None:
         """A little of it."""
-        self.chunks.bring(Piece(ref, FileExtent(ref, 0, 1000, 0)))
+        self.chunks.load(CacheBlock(ref, FileExtent(ref, 0, 1000, 0)))
 
     def on_the_ssd(self, ref: ChunkRef) -> None:
         """And nowhere else."""
-        self.chunks.bring(Piece(ref))
+        self.chunks.load(CacheBlock(ref))
         assert self.tier.wait_until_written(30)
         self.memory.__init__(64 << 20)  # type: ignore[misc]
         self.store.gets.clear()
@@ -116,14 +116,14 @@ def no_tier(tmp_path: Path) -> Iterator[SsdTier]:
 def test_a_chunk_comes_from_the_store_once_and_then_from_the_ssd(tier: SsdTier) -> None:
     node = Node(tier)
     ref = node.refs[0]
-    node.chunks.bring(Piece(ref))
-    node.chunks.bring(Piece(ref))
+    node.chunks.load(CacheBlock(ref))
+    node.chunks.load(CacheBlock(ref))
     assert len(node.store.gets) == 1
-    parts = held_ranges(node.chunks, ReadChunk(ref, True))
+    parts = cached_ranges(node.chunks, ReadChunk(ref, True))
     assert parts is not None
     assert b"".join(parts) == node.object(ref)
     node.on_the_ssd(ref)
-    node.chunks.bring(Piece(ref))
+    node.chunks.load(CacheBlock(ref))
     assert node.store.gets == []
     assert node.chunks.payload(ref.id) == node.payload(ref)
     assert node.parts.from_ssd_bytes == len(node.object(ref))
@@ -134,11 +134,11 @@ def test_many_who_want_a_chunk_read_it_once(tier: SsdTier) -> None:
     ref = node.refs[0]
     node.store.hold.clear()
     with ThreadPoolExecutor(8) as threads:
-        wanted = [threads.submit(node.chunks.bring, Piece(ref)) for _ in range(4)]
-        eventually(lambda: node.store.gets and node.chunks.is_coming(Piece(ref)), "it comes")
-        pieces = missing_pieces(node.chunks, ReadFile(ref, 5, 10, True))
-        assert pieces == [Piece(ref)], "who wants a part waits for what is coming"
-        wanted += [threads.submit(node.chunks.bring, pieces[0])]
+        wanted = [threads.submit(node.chunks.load, CacheBlock(ref)) for _ in range(4)]
+        eventually(lambda: node.store.gets and node.chunks.is_loading(CacheBlock(ref)), "it comes")
+        blocks = missing_blocks(node.chunks, ReadFile(ref, 5, 10, True))
+        assert blocks == [CacheBlock(ref)], "who wants a part waits for what is coming"
+        wanted += [threads.submit(node.chunks.load, blocks[0])]
         node.store.hold.set()
         for one in wanted:
             one.result(30)
@@ -149,13 +149,13 @@ def test_a_part_costs_a_part_of_the_ssd_and_several_cost_the_chunk(tier: SsdTier
     node = Node(tier)
     ref = node.refs[0]
     node.on_the_ssd(ref)
-    assert isinstance(node.chunks, HeldRanges)
+    assert isinstance(node.chunks, CachedRanges)
 
     def read(start: int, length: int) -> bytes:
         request = ReadFile(ref, start, length, True)
-        for piece in missing_pieces(node.chunks, request):
-            node.chunks.bring(piece)
-        parts = held_ranges(node.chunks, request)
+        for block in missing_blocks(node.chunks, request):
+            node.chunks.load(block)
+        parts = cached_ranges(node.chunks, request)
         assert parts is not None
         return b"".join(parts)
 
@@ -173,7 +173,7 @@ def test_ranges_of_many_chunks_some_of_them_in_memory(tier: SsdTier) -> None:
     node = Node(tier)
     for ref in node.refs[:3]:
         node.on_the_ssd(ref)
-    node.chunks.bring(Piece(node.refs[0]))
+    node.chunks.load(CacheBlock(node.refs[0]))
     request = ReadRanges(
         tuple(node.refs[:4]),
         np.array([0, 1, 2, 3, 1], np.uint16),
@@ -181,10 +181,10 @@ def test_ranges_of_many_chunks_some_of_them_in_memory(tier: SsdTier) -> None:
         np.array([100, 200, 300, 400, 7], np.uint32),
         True,
     )
-    assert held_ranges(node.chunks, request) is None
-    for piece in missing_pieces(node.chunks, request):
-        node.chunks.bring(piece)
-    parts = held_ranges(node.chunks, request)
+    assert cached_ranges(node.chunks, request) is None
+    for block in missing_blocks(node.chunks, request):
+        node.chunks.load(block)
+    parts = cached_ranges(node.chunks, request)
     assert parts is not None
     which, start, length = request.which.tolist(), request.start.tolist(), request.length.tolist()
     for part, w, s, n in zip(parts, which, start, length, strict=True):
@@ -196,11 +196,11 @@ def test_without_its_ssd_a_node_passes_chunks_on_and_leaves_parts_to_the_store(
 ) -> None:
     node = Node(no_tier)
     ref = node.refs[0]
-    [part] = missing_pieces(node.chunks, ReadFile(ref, 0, 1000, True))
-    with pytest.raises(NoRoom):
-        node.chunks.bring(part)
+    [part] = missing_blocks(node.chunks, ReadFile(ref, 0, 1000, True))
+    with pytest.raises(CacheFull):
+        node.chunks.load(part)
     assert node.store.gets == []
-    node.chunks.bring(Piece(ref))
+    node.chunks.load(CacheBlock(ref))
     assert node.chunks.payload(ref.id) == node.payload(ref)
 
 
@@ -213,26 +213,26 @@ def test_an_ssd_that_writes_slowly_holds_up_nobody_and_who_asks_for_parts_hears_
     monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 11 << 19)
     append = SegmentStore.append
 
-    def writes_when_let(store: SegmentStore, *offer: Any) -> bool:
+    def writes_when_let(store: SegmentStore, *insert: Any) -> bool:
         assert lets.acquire(timeout=9)
-        return append(store, *offer)
+        return append(store, *insert)
 
     monkeypatch.setattr(SegmentStore, "append", writes_when_let)
     for ref in (first, second):  # for these there is room
-        node.bring_part(ref)
+        node.load_range(ref)
     for _ in range(3):
-        with pytest.raises(NoRoom):
-            node.bring_part(third)
+        with pytest.raises(CacheFull):
+            node.load_range(third)
     assert len(node.store.gets) == 2
-    node.chunks.bring(Piece(fourth))
+    node.chunks.load(CacheBlock(fourth))
     assert node.chunks.payload(fourth.id) == node.payload(fourth), "it is passed on"
     lets.release(2)
     assert tier.wait_until_written(30)
     lets.release()
-    node.bring_part(third)
+    node.load_range(third)
     assert tier.wait_until_written(30)
     assert tier.segments is not None
-    assert tier.segments.held(DATASET.id).keys() == {ref.id.value for ref in refs[:3]}
+    assert tier.segments.cached(DATASET.id).keys() == {ref.id.value for ref in refs[:3]}
 
 
 def test_a_part_of_what_is_not_admitted_is_left_to_the_store(tier: SsdTier) -> None:
@@ -240,16 +240,16 @@ def test_a_part_of_what_is_not_admitted_is_left_to_the_store(tier: SsdTier) -> N
     node = Node(tier)
     ref = node.refs[0]
     request = ReadFile(ref, 1000, 500, True)
-    [part] = missing_pieces(node.chunks, request)
-    with pytest.raises(NoRoom):
-        node.chunks.bring(part)
+    [part] = missing_blocks(node.chunks, request)
+    with pytest.raises(CacheFull):
+        node.chunks.load(part)
     assert node.store.gets == []
-    node.chunks.bring(part)
+    node.chunks.load(part)
     assert tier.wait_until_written(30)
     node.memory.__init__(64 << 20)  # type: ignore[misc]
-    node.chunks.bring(part)
+    node.chunks.load(part)
     assert len(node.store.gets) == 1, "the second miss brings it onto the SSD"
-    found = held_ranges(node.chunks, request)
+    found = cached_ranges(node.chunks, request)
     assert found is not None
     assert b"".join(found) == node.payload(ref)[1000:1500]
 
@@ -258,13 +258,13 @@ def test_no_more_is_read_in_vain_than_may_be(tier: SsdTier) -> None:
     first = Node(tier).refs[0]
     node = Node(tier, allowed_bytes=first.head_bytes + first.payload_bytes)
     [part], [other] = (
-        missing_pieces(node.chunks, ReadFile(ref, 0, 500, True)) for ref in node.refs[:2]
+        missing_blocks(node.chunks, ReadFile(ref, 0, 500, True)) for ref in node.refs[:2]
     )
-    node.chunks.bring(part)
-    with pytest.raises(NoRoom):
-        node.chunks.bring(other)
+    node.chunks.load(part)
+    with pytest.raises(CacheFull):
+        node.chunks.load(other)
     node.sent_bytes = first.payload_bytes
-    node.chunks.bring(other)
+    node.chunks.load(other)
     assert len(node.store.gets) == 2
 
 
@@ -284,15 +284,15 @@ def test_a_piece_of_a_large_file_that_came_damaged_from_the_store_is_asked_for_a
     wrong[file.chunk.head_bytes + (9 << 20)] ^= 1
     node.store.delete(key)
     node.store.create(key, [wrong])
-    pieces = [Piece(file.chunk, file, number) for number in range(3)]
-    for piece in pieces[:2]:
-        node.chunks.bring(piece)
+    blocks = [CacheBlock(file.chunk, file, number) for number in range(3)]
+    for block in blocks[:2]:
+        node.chunks.load(block)
     with pytest.raises(Corrupt):
-        node.chunks.bring(pieces[2])
+        node.chunks.load(blocks[2])
     node.store.delete(key)
     node.store.create(key, [sound])
-    node.chunks.bring(pieces[2])
-    assert node.chunks.piece(pieces[2]) == content[8 << 20 : 12 << 20]
+    node.chunks.load(blocks[2])
+    assert node.chunks.block(blocks[2]) == content[8 << 20 : 12 << 20]
 
 
 def test_what_is_damaged_in_the_store_is_not_kept(tier: SsdTier) -> None:
@@ -302,11 +302,11 @@ def test_what_is_damaged_in_the_store_is_not_kept(tier: SsdTier) -> None:
     node.store.delete(key)
     node.store.create(key, [sound[:-10], bytes(10)])
     with pytest.raises(Corrupt):
-        node.chunks.bring(Piece(ref))
+        node.chunks.load(CacheBlock(ref))
     assert node.chunks.payload(ref.id) is None
     node.store.delete(key)
     node.store.create(key, [sound])
-    node.chunks.bring(Piece(ref))
+    node.chunks.load(CacheBlock(ref))
     assert node.chunks.payload(ref.id) == node.payload(ref)
 
 
@@ -315,7 +315,7 @@ def test_a_chunk_of_other_lengths_than_the_request_says_is_none(tier: SsdTier) -
     ref = node.refs[0]
     node.on_the_ssd(ref)
     with pytest.raises(Corrupt):
-        node.chunks.bring(Piece(ChunkRef(ref.id, ref.head_bytes + 1, ref.payload_bytes - 1)))
+        node.chunks.load(CacheBlock(ChunkRef(ref.id, ref.head_bytes + 1, ref.payload_bytes - 1)))
 
 
 def test_all_who_wait_hear_of_a_failure_and_the_next_one_tries_again() -> None:
@@ -352,14 +352,14 @@ def test_memory_keeps_its_budget_and_what_came_last() -> None:
     for number in range(5):
         memory.put_part((b"c", number, 30), memoryview(bytes(30)))
         assert memory.part((b"c", 0, 30)) is not None, "what is used stays"
-    assert memory.held == (3, 90)
+    assert memory.cached == (3, 90)
     assert memory.part((b"c", 1, 30)) is None
     memory.put_part((b"d", 0, 200), memoryview(bytes(200)))
-    assert memory.held == (1, 200)
+    assert memory.cached == (1, 200)
     memory.put_part((b"d", 0, 200), memoryview(bytes(20)))
-    assert memory.held == (1, 20)
+    assert memory.cached == (1, 20)
     memory.forget_part((b"d", 0, 200))
-    assert memory.held == (0, 0)
+    assert memory.cached == (0, 0)
     assert memory.part((b"d", 0, 200)) is None
 
 
@@ -367,12 +367,12 @@ def test_what_has_left_memory_is_found_while_it_is_on_its_way() -> None:
     """To the SSD, or to who has asked for it."""
     node = Node(SsdTier(lambda: pytest.fail("not opened"), Path("none")), memory_bytes=1)
     first, second = node.refs[:2]
-    brought = node.chunks.bring(Piece(first))
-    node.chunks.bring(Piece(second))
-    assert node.memory.held[0] == 1
+    loaded = node.chunks.load(CacheBlock(first))
+    node.chunks.load(CacheBlock(second))
+    assert node.memory.cached[0] == 1
     assert node.chunks.payload(first.id) == node.payload(first)
-    node.chunks.bring(Piece(second))
-    del brought
+    node.chunks.load(CacheBlock(second))
+    del loaded
     assert node.chunks.payload(first.id) is None
 
 
@@ -380,20 +380,23 @@ def test_who_has_waited_for_a_chunk_is_answered_though_memory_has_no_room(tier: 
     node, answers = Node(tier, memory_bytes=1), []
 
     class Asker:
-        held = node.chunks
+        cached = node.chunks
 
         def finish(self, number: int, request: Request, failure: Answer | None) -> None:
-            node.chunks.bring(Piece(node.refs[1 + number]))  # somebody else's
+            node.chunks.load(CacheBlock(node.refs[1 + number]))  # somebody else's
             assert isinstance(request, ReadChunk)
-            answers.append((failure, held_ranges(node.chunks, request) is not None))
+            answers.append((failure, cached_ranges(node.chunks, request) is not None))
 
-        def say_working(self, number: int) -> None: ...
+        def report_working(self, number: int) -> None: ...
 
     slow = SlowAnswers(OperatingSystem(), 1, 10)
     for number in range(2):
         request = ReadChunk(node.refs[0], True)
         assert slow.begin(
-            Asker(), number, request, missing_pieces(node.chunks, request) or [Piece(node.refs[0])]
+            Asker(),
+            number,
+            request,
+            missing_blocks(node.chunks, request) or [CacheBlock(node.refs[0])],
         )
     eventually(lambda: len(answers) == 2, "both are answered")
     assert answers == [(None, True)] * 2

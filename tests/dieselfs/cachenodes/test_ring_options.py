@@ -24,7 +24,7 @@ NODES = StaticPeers((Address("n1", 7700), Address("n2", 7701)))
 def test_a_list_of_nodes(tmp_path: Path, written: str) -> None:
     found = ring_from_environment({**SECRET, "HOME": str(tmp_path), "DIESELFS_RING": written})
     assert found is not None
-    assert (found.name, found.directory) == ("ring", NODES)
+    assert (found.name, found.registry) == ("ring", NODES)
 
 
 def test_a_ring_may_have_a_name(tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ def test_a_ring_may_have_a_name(tmp_path: Path) -> None:
     met = ring_settings(RingOptions("redis:images"), config, environment)
     assert listed is not None
     assert met is not None
-    assert (listed.name, listed.directory) == ("images", NODES)
-    assert (met.name, met.directory) == ("images", RedisLeases("redis://r:1/0"))
+    assert (listed.name, listed.registry) == ("images", NODES)
+    assert (met.name, met.registry) == ("images", RedisLeases("redis://r:1/0"))
 
 
 def test_a_flag_goes_before_a_variable_and_none_turns_it_off(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_flag_goes_before_a_variable_and_none_turns_it_off(tmp_path: Path) -> 
     config = load_config(environment=environment)
     found = ring_settings(RingOptions("n1:7700,n2:7701"), config, environment)
     assert found is not None
-    assert found.directory == NODES
+    assert found.registry == NODES
     assert ring_settings(RingOptions("none"), config, environment) is None
 
 
@@ -56,7 +56,7 @@ def test_a_profile_says_ring_and_secret(tmp_path: Path) -> None:
     environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
     found = ring_from_environment(environment)
     assert found is not None
-    assert found.directory == NODES
+    assert found.registry == NODES
     assert found.secret == read_secret_file(tmp_path / "secret")
     said = ring_from_environment({**environment, **SECRET})
     assert said is not None

@@ -13,7 +13,7 @@ from chunkstore.errors import NotFound, Unavailable
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.cachenodes import store_reads
 from dieselfs.cachenodes.store_reads import STORE_READS, StoreReads
-from dieselfs.errors import NoRoom
+from dieselfs.errors import CacheFull
 
 FOR_EVER_S = 1000.0
 
@@ -55,7 +55,7 @@ def test_nobody_waits_for_a_store_of_which_nothing_comes(
     under_way = [threads.submit(reads.get, "object") for _ in range(STORE_READS)]
     for _ in under_way:
         assert store.begun.acquire(timeout=60)
-    with pytest.raises(NoRoom):
+    with pytest.raises(CacheFull):
         reads.get("object")
     store.lets.release(STORE_READS + 1)
     assert {bytes(one.result(60)) for one in under_way} == {b"content"}

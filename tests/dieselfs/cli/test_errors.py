@@ -47,7 +47,7 @@ def test_no_error_of_ours_counts_as_internal(error: type[Exception]) -> None:
         (dieselfs.errors.MountpointBusy("x"), 8),
         (dieselfs.errors.MountError("x"), 1),
         (dieselfs.errors.ConfigError("x"), 2),
-        (dieselfs.errors.DirectoryUnavailable("x"), 5),
+        (dieselfs.errors.RegistryUnavailable("x"), 5),
         (dieselfs.errors.PartialFailure("x"), 6),
         (chunkstore.errors.InvalidPath("x"), 2),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), 1),

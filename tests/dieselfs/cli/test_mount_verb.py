@@ -72,7 +72,7 @@ def test_preloading_and_storing_ahead_reach_the_daemon(
     def node_memory() -> dict[str, Any]:
         return dict(statistics()["cache"]["node"])
 
-    eventually(lambda: node_memory()["held_bytes"] > 0, "chunks in memory, none read")
+    eventually(lambda: node_memory()["cached_bytes"] > 0, "chunks in memory, none read")
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
     assert not any(statistics()["page_cache"]["filled"].values())
     assert node_memory()["budget_bytes"] == 64 << 20

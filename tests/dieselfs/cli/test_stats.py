@@ -75,7 +75,7 @@ def test_node_memory_and_the_plan_are_shown() -> None:
             "cache": {
                 "fallbacks": 7,
                 "node": {
-                    "held_bytes": 1 << 20,
+                    "cached_bytes": 1 << 20,
                     "budget_bytes": 4 << 20,
                     "prefetched": 50,
                     "prefetched_used": 40,

@@ -303,7 +303,7 @@ def test_oneshot_fetches_what_a_refresh_brings(
         """Bytes of the whole share, if it is held."""
         peers = node.statistics()["peers"]  # none while one server follows another
         filling = peers["filling"] if peers else {"done": False}
-        return int(filling["held_bytes"]) if filling["done"] else 0
+        return int(filling["cached_bytes"]) if filling["done"] else 0
 
     eventually(filled, "a share in memory that nobody has read")
     before = filled()

@@ -33,11 +33,11 @@ def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Path) -> None:
     checked = dlcmd("warmup", "--check", "pets")
     assert (checked.code, "0 of 1 chunk" in checked.out.decode()) == (ExitCode.FOUND, True)
-    [brought] = dlcmd("warmup", "--json", "pets").records
-    assert (brought["brought"], brought["held_chunks"], brought["no_room"]) == (1, 1, 0)
-    assert brought["brought_bytes"] == brought["bytes"] > sum(map(len, FILES.values()))
+    [loaded] = dlcmd("warmup", "--json", "pets").records
+    assert (loaded["loaded"], loaded["cached_chunks"], loaded["no_room"]) == (1, 1, 0)
+    assert loaded["loaded_bytes"] == loaded["bytes"] > sum(map(len, FILES.values()))
     [again] = dlcmd("warmup", "--json", "pets").records
-    assert (again["brought"], again["held_chunks"]) == (0, 1)
+    assert (again["loaded"], again["cached_chunks"]) == (0, 1)
     assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
     [dataset, tier] = dlcmd("cache", "ls", "--json").records
     assert (dataset["dataset"], dataset["bytes"]) == ("pets", 4 * MIB)
@@ -60,11 +60,11 @@ def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Pat
         "pets", store=open_store(url), index=open_index(url), snapshot_folder=snapshots
     ) as client:
         client.put(b"new" * 1000, "new.bin")
-    [brought] = dlcmd("warmup", "--json", "--since", "v1", "pets").records
-    assert (brought["chunks"], brought["brought"]) == (1, 1)
-    assert 3000 < brought["bytes"] < 30_000
+    [loaded] = dlcmd("warmup", "--json", "--since", "v1", "pets").records
+    assert (loaded["chunks"], loaded["loaded"]) == (1, 1)
+    assert 3000 < loaded["bytes"] < 30_000
     [whole] = dlcmd("warmup", "--check", "--json", "pets").records
-    assert (whole["chunks"], whole["held_chunks"]) == (2, 1)
+    assert (whole["chunks"], whole["cached_chunks"]) == (2, 1)
 
 
 def test_in_the_background_it_says_where_its_log_is(dlcmd: Dlcmd, dataset: Path) -> None:

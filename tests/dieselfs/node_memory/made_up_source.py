@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 
 
-def piece_of(number: int, length: int = 1000) -> Piece:
-    return Piece(ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, length))
+def block_of(number: int, length: int = 1000) -> CacheBlock:
+    return CacheBlock(ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, length))
 
 
-def content_of(piece: Piece) -> bytes:
-    return piece.chunk.id.value[-1:] * piece.length
+def content_of(block: CacheBlock) -> bytes:
+    return block.chunk.id.value[-1:] * block.length
 
 
 class MadeUpSource:
@@ -30,7 +30,7 @@ class MadeUpSource:
         with self._lock:
             self.asked.append(chunk)
         self.before(chunk)
-        return memoryview(content_of(Piece(chunk)))
+        return memoryview(content_of(CacheBlock(chunk)))
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
         return self.payload(file.chunk)[file.offset + start :][:length]

@@ -86,7 +86,7 @@ def read_until(memory: NodeMemory, numbers: Sequence[int], stop: Path, rounds: P
             for number in numbers:
                 if not is_right(memory, number):
                     os._exit(1)
-                memory._pieces.clear()  # so that it is asked again, or mapped again
+                memory._blocks.clear()  # so that it is asked again, or mapped again
             done.write(b".")
     memory.close()
     os._exit(0)

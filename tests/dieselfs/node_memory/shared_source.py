@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.shared_source import OwnNode
 from tests.dieselfs.node_memory.made_up_source import MadeUpSource
 
@@ -50,5 +50,5 @@ class MadeUpSharedSource(MadeUpSource):
     def serve(self, node: OwnNode) -> None:
         pass
 
-    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
-        return (str(chunk) if piece is None else piece.name) in self.reading
+    def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
+        return (str(chunk) if block is None else block.name) in self.reading

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.errors import LocalFileError, NoRoom
-from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull, map_piece
+from dieselfs.errors import CacheFull, LocalFileError
+from dieselfs.node_memory.chunk_files import ChunkFiles, FileSystemFull, map_block
 
 MIB = 1 << 20
 
@@ -35,12 +35,12 @@ def test_a_piece_is_stored_mapped_and_removed(tmp_path: Path) -> None:
     assert files.has("piece", len(data))
     assert not files.has("piece", len(data) - 1)
     assert (tmp_path / "piece").stat().st_mode & 0o777 == 0o400
-    view = map_piece(tmp_path, "piece", len(data))
+    view = map_block(tmp_path, "piece", len(data))
     assert view is not None
     assert view[:] == data
     files.remove("piece")
     assert not files.has("piece", len(data))
-    assert map_piece(tmp_path, "piece", len(data)) is None
+    assert map_block(tmp_path, "piece", len(data)) is None
     files.remove("piece")
     files.store("piece", memoryview(bytes(len(data))))
     assert view[:] == data, "a map does not change, whatever becomes of the name"
@@ -49,7 +49,7 @@ def test_a_piece_is_stored_mapped_and_removed(tmp_path: Path) -> None:
 
 def test_a_map_can_not_be_written_through(tmp_path: Path) -> None:
     ChunkFiles(tmp_path).store("piece", memoryview(b"content"))
-    view = map_piece(tmp_path, "piece", 7)
+    view = map_block(tmp_path, "piece", 7)
     assert view is not None
     assert memoryview(view).readonly
     with pytest.raises(TypeError):
@@ -60,7 +60,7 @@ def test_maps_keep_no_descriptor_open(tmp_path: Path) -> None:
     files = ChunkFiles(tmp_path)
     files.store("piece", memoryview(b"content"))
     before = os.listdir("/proc/self/fd")
-    views = [map_piece(tmp_path, "piece", 7) for _ in range(50)]
+    views = [map_block(tmp_path, "piece", 7) for _ in range(50)]
     assert os.listdir("/proc/self/fd") == before
     assert {view[:] for view in views if view is not None} == {b"content"}
     assert None not in views
@@ -72,7 +72,7 @@ def maps_of(path: Path) -> int:
 
 def test_a_closed_map_is_gone(tmp_path: Path) -> None:
     ChunkFiles(tmp_path).store("piece", memoryview(b"content"))
-    view = map_piece(tmp_path, "piece", 7)
+    view = map_block(tmp_path, "piece", 7)
     assert view is not None
     assert maps_of(tmp_path / "piece") == 1
     reader = memoryview(view)[:3]
@@ -94,18 +94,18 @@ def test_a_failed_map_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ChunkFiles(tmp_path).store("piece", memoryview(b"content"))
     monkeypatch.setattr(chunk_files._libc, "mmap", fails)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        map_piece(tmp_path, "piece", 7)
+        map_block(tmp_path, "piece", 7)
 
 
 def test_a_file_of_another_length_is_not_mapped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "piece").write_bytes(b"short")
-    assert map_piece(tmp_path, "piece", 6) is None
+    assert map_block(tmp_path, "piece", 6) is None
     assert "has 5 bytes instead of 6" in caplog.text
     (tmp_path / "link").symlink_to(tmp_path / "piece")
     with pytest.raises(OSError):
-        map_piece(tmp_path, "link", 5)
+        map_block(tmp_path, "link", 5)
 
 
 def test_a_full_file_system_keeps_nothing_of_a_piece(
@@ -119,7 +119,7 @@ def test_a_full_file_system_keeps_nothing_of_a_piece(
         patched.setattr(os, "pwrite", lambda *_: pytest.fail("written before it is known to fit"))
         with pytest.raises(FileSystemFull) as caught:
             files.store("second", memoryview(bytes(MIB)))
-    assert isinstance(caught.value, NoRoom)
+    assert isinstance(caught.value, CacheFull)
     assert os.listdir(small_tmpfs) == ["first"]
     assert files.free_bytes() == free
     files.store("third", memoryview(bytes(free)))

@@ -9,10 +9,10 @@ import pytest
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.errors import NoRoom
-from dieselfs.node_memory.full_memory import FULL_S, LOOK_S, FullMemory
+from dieselfs.errors import CacheFull
+from dieselfs.node_memory.full_memory import FULL_S, LOOK_S, CacheBypass
 from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.shared_source import OwnNode
 from dieselfs.node_memory.task_folder import TaskFolder
 from tests.dieselfs.node_memory.logged_source import (
@@ -47,26 +47,26 @@ class Folder:
 
 def test_when_it_is_asked_again() -> None:
     clock = Clock()
-    full = FullMemory(Folder(), clock)
+    full = CacheBypass(Folder(), clock)
     assert not full.is_full()
     assert full.may_ask()
     assert full.may_ask(), "nothing is known"
-    full.had_no_room()
+    full.note_full()
     assert full.is_full()
     assert not full.may_ask()
     clock.now += FULL_S
     assert not full.is_full()
     assert [full.may_ask(), full.may_ask()] == [True, False], "one asks"
     assert full.is_full()
-    full.had_room()
+    full.note_room()
     assert not full.is_full()
     assert full.may_ask()
 
 
 def test_when_the_folder_is_looked_into_again() -> None:
     clock, folder = Clock(), Folder()
-    full = FullMemory(folder, clock)
-    full.had_no_room()
+    full = CacheBypass(folder, clock)
+    full.note_full()
     full.note_absent(b"a")
     full.is_absent(b"a")  # the first look
     full.note_absent(b"a")
@@ -83,15 +83,15 @@ def test_when_the_folder_is_looked_into_again() -> None:
     assert not full.is_absent(b"a")
     full.note_absent(b"a")
     assert full.is_absent(b"a")
-    full.had_room()
+    full.note_room()
     assert not full.is_absent(b"a")
 
 
 def test_a_folder_that_has_just_changed_is_looked_into_again() -> None:
     """Its time does not tell two changes in a tick apart."""
     clock, folder = Clock(), Folder()
-    full = FullMemory(folder, clock)
-    full.had_no_room()
+    full = CacheBypass(folder, clock)
+    full.note_full()
     for _ in range(3):
         folder.changed_ns = time.time_ns() + 10**12  # in the future: younger than any tick
         full.note_absent(b"a")
@@ -105,8 +105,8 @@ def test_a_folder_that_has_gone() -> None:
     def gone() -> int:
         raise FileNotFoundError
 
-    full = FullMemory(gone, clock)
-    full.had_no_room()
+    full = CacheBypass(gone, clock)
+    full.note_full()
     full.note_absent(b"a")
     assert full.is_absent(b"a")
 
@@ -139,7 +139,7 @@ class Shared(LoggedSource):
     def serve(self, node: OwnNode) -> None:
         pass
 
-    def is_reading_store(self, chunk: ChunkId, piece: Piece | None = None) -> bool:
+    def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
         return True
 
 
@@ -152,7 +152,7 @@ def shared(source: LoggedSource) -> Shared:
 def memory(folder: TaskFolder, shared: Shared) -> Iterator[NodeMemory]:
     """Has room for a chunk and a half."""
     with opened(folder, shared, lead=True, budget_bytes=CHUNK_BYTES * 3 // 2) as memory:
-        memory._full = FullMemory(memory._folder_changed_ns, Clock())
+        memory._full = CacheBypass(memory._folder_changed_ns, Clock())
         yield memory
 
 
@@ -171,7 +171,7 @@ def not_kept(memory: NodeMemory) -> int:
 def test_a_full_master_is_asked_for_others_chunks_once_a_second(
     memory: NodeMemory, shared: Shared
 ) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     for number in (2, 4, 6, 2, 4, 6):
         file = extent(chunk(number), 100, 50)
         assert memory.read(file, 0, 50) == content(chunk(number))[100:150]
@@ -187,7 +187,7 @@ def test_a_full_master_is_asked_for_others_chunks_once_a_second(
 
 
 def test_a_full_master_is_asked_for_own_chunks_each_time(memory: NodeMemory) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     for number in (2, 3, 5, 2):
         memory.read(extent(chunk(number)), 0, 10)
     assert not_kept(memory) == 3
@@ -196,7 +196,7 @@ def test_a_full_master_is_asked_for_own_chunks_each_time(memory: NodeMemory) -> 
 def test_what_was_anothers_until_now_is_asked_of_the_master_once(
     memory: NodeMemory, shared: Shared
 ) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     for number in (2, 4):
         memory.read(extent(chunk(number)), 0, 10)
     asked = not_kept(memory)
@@ -207,25 +207,25 @@ def test_what_was_anothers_until_now_is_asked_of_the_master_once(
     memory._full.note_absent(chunk(4).id.value)  # the folder has changed a moment ago, perhaps
     assert memory.take_over(chunk(4)) == content(chunk(4))
     assert memory.read(extent(chunk(4)), 0, 10) == content(chunk(4))[:10]
-    assert memory.is_past(chunk(2))
+    assert memory.is_bypassed(chunk(2))
 
 
 def test_what_came_into_the_folder_is_found_soon(
     memory: NodeMemory, shared: Shared, folder: TaskFolder
 ) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     file = extent(chunk(2))
     memory.read(file, 0, 10)
 
     def is_seen() -> bool:
         """Whether the folder's time is taken for known."""
         clock_of(memory).now += LOOK_S
-        memory._full.had_no_room()
+        memory._full.note_full()
         memory.read(file, 0, 10)
         return memory._full._seen_ns == memory._folder_changed_ns()
 
     wait_for(is_seen, "a folder that has not changed for a tick")
-    assert memory.is_past(chunk(2))
+    assert memory.is_bypassed(chunk(2))
     (folder.chunks / str(chunk(2).id)).write_bytes(content(chunk(2)))
     before = shared.ranges
     assert memory.peek(file, 0, 10) is None
@@ -233,7 +233,7 @@ def test_what_came_into_the_folder_is_found_soon(
     assert shared.ranges == before + 1, "looked for a moment ago"
     clock_of(memory).now += LOOK_S
     assert memory.read(file, 0, 10) == content(chunk(2))[:10]
-    assert not memory.is_past(chunk(2))
+    assert not memory.is_bypassed(chunk(2))
     assert shared.ranges == before + 1
     found = memory.peek(file, 0, 10)
     assert found is not None
@@ -243,7 +243,7 @@ def test_what_came_into_the_folder_is_found_soon(
 def test_when_there_is_room_again_others_chunks_are_kept(
     memory: NodeMemory, shared: Shared
 ) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     memory.read(extent(chunk(2)), 0, 10)
     memory.set_budget(10 * CHUNK_BYTES)
     memory.read(extent(chunk(4)), 0, 10)
@@ -252,13 +252,13 @@ def test_when_there_is_room_again_others_chunks_are_kept(
     for number in (2, 4, 6):
         memory.read(extent(chunk(number)), 0, 10)
     assert shared.payloads == 4
-    assert not memory.is_past(chunk(8))
+    assert not memory.is_bypassed(chunk(8))
 
 
 def test_many_files_that_have_no_room_are_read_together(memory: NodeMemory, shared: Shared) -> None:
     files = [extent(chunk(number), 64 * at, 64) for at in range(5) for number in (1, 2, 4)]
     wanted = [content(file.chunk)[file.offset :][:64] for file in files]
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     for _ in range(2):
         assert memory.read_many(files) == wanted
     empty = extent(chunk(2), 5, 0)
@@ -271,8 +271,8 @@ def test_many_files_that_have_no_room_are_read_together(memory: NodeMemory, shar
 
 
 def test_map_says_that_there_is_no_room(memory: NodeMemory) -> None:
-    memory.map(Piece(chunk(1)))
+    memory.map(CacheBlock(chunk(1)))
     for _ in range(2):
-        with pytest.raises(NoRoom):
-            memory.map(Piece(chunk(2)))
+        with pytest.raises(CacheFull):
+            memory.map(CacheBlock(chunk(2)))
     assert not_kept(memory) == 1

@@ -13,19 +13,19 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import Corrupt, Denied, NotFound, Unavailable
-from dieselfs.errors import MasterGone, NoRoom, PlanTooLarge
+from dieselfs.errors import CacheFull, MasterGone, PlanTooLarge
 from dieselfs.node_memory import messages
 from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.messages import (
+    MAX_BLOCKS,
     MAX_NAMES,
     MAX_PACKET_BYTES,
-    MAX_PIECES,
     BadMessage,
     Message,
     decode,
     encode,
 )
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.node_memory.task_report import MEMBERS_AT_ONCE, joined
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.task_statistics import (
@@ -34,10 +34,10 @@ from dieselfs.peercache.task_statistics import (
     TaskStatistics,
 )
 
-WHOLE = Piece(ChunkRef(ChunkId(bytes(range(16))), 64, MAX_WHOLE_BYTES))
+WHOLE = CacheBlock(ChunkRef(ChunkId(bytes(range(16))), 64, MAX_WHOLE_BYTES))
 LARGE = ChunkRef(ChunkId(b"\xff" * 16), 64, 1 << 40)
-FILE = FileExtent(LARGE, 1 << 30, PIECE_BYTES + 1, (1 << 64) - 1)
-PART = Piece(LARGE, FILE, 1)
+FILE = FileExtent(LARGE, 1 << 30, CACHE_BLOCK_BYTES + 1, (1 << 64) - 1)
+PART = CacheBlock(LARGE, FILE, 1)
 NAMES = (WHOLE.name, PART.name)
 
 
@@ -53,18 +53,18 @@ NAMES = (WHOLE.name, PART.name)
         messages.Progress(7),
         messages.Fetch(WHOLE, ahead=False),
         messages.Fetch(PART, ahead=True),
-        messages.Prefetch((WHOLE, PART) * (MAX_PIECES // 2)),
+        messages.Prefetch((WHOLE, PART) * (MAX_BLOCKS // 2)),
         messages.Expect(NAMES, is_last=True),
         messages.SetBudget(0),
         messages.Follow("/dev/shm/dieselfs-0/task/plans/1"),
-        messages.AskStatistics(),
+        messages.GetStatistics(),
         messages.Done(),
         messages.Failed("Corrupt", "…", ""),
-        messages.Counted(MemoryStatistics(1, 2, 3, members=4)),
-        messages.AskTask(48),
-        messages.TaskTold(None),
-        messages.TaskTold(TaskStatistics("task", "on-demand", trouble="port in use")),
-        messages.News(((True, WHOLE.name), (False, PART.name)) * (MAX_NAMES // 2)),
+        messages.StatisticsReported(MemoryStatistics(1, 2, 3, members=4)),
+        messages.GetTask(48),
+        messages.TaskReported(None),
+        messages.TaskReported(TaskStatistics("task", "on-demand", trouble="port in use")),
+        messages.EventsReported(((True, WHOLE.name), (False, PART.name)) * (MAX_NAMES // 2)),
     ],
     ids=lambda message: type(message).__name__,
 )
@@ -90,10 +90,10 @@ def test_a_tasks_statistics_are_told_a_part_of_the_members_at_a_time() -> None:
     )
     parts = []
     for first in range(0, len(whole.members), MEMBERS_AT_ONCE):
-        packet = encode(messages.TaskTold(whole, first))
+        packet = encode(messages.TaskReported(whole, first))
         assert len(packet) <= MAX_PACKET_BYTES
         heard = decode(packet)
-        assert isinstance(heard, messages.TaskTold)
+        assert isinstance(heard, messages.TaskReported)
         assert heard.statistics is not None
         parts.append(heard.statistics)
     assert [len(part.members) for part in parts] == [MEMBERS_AT_ONCE, MEMBERS_AT_ONCE, 1]
@@ -114,7 +114,7 @@ def test_a_tasks_statistics_are_told_a_part_of_the_members_at_a_time() -> None:
     ],
 )
 def test_what_are_no_statistics_of_a_task_is_refused(body: list[object]) -> None:
-    kind = msgpack.unpackb(encode(messages.TaskTold(None)))[0]
+    kind = msgpack.unpackb(encode(messages.TaskReported(None)))[0]
     with pytest.raises(BadMessage):
         decode(msgpack.packb([kind, *body]))
 
@@ -126,7 +126,7 @@ def test_what_are_no_statistics_of_a_task_is_refused(body: list[object]) -> None
         NotFound("datasets/d/chunks/1"),
         Unavailable("x" * 100_000),
         Denied("\udcff"),
-        NoRoom("full", "give it more"),
+        CacheFull("full", "give it more"),
         PlanTooLarge("too large", "a group size of 3 fits"),
         MasterGone("it has ended"),
     ],
@@ -159,8 +159,8 @@ FETCH, MAPPED, PREFETCH, PROGRESS, FAILED, NEWS = (
         messages.Mapped(()),
         messages.Prefetch(()),
         messages.Progress(0),
-        messages.Failed("NoRoom", "", ""),
-        messages.News(()),
+        messages.Failed("CacheFull", "", ""),
+        messages.EventsReported(()),
     )
 )
 ID = WHOLE.chunk.id.value
@@ -188,7 +188,7 @@ ID = WHOLE.chunk.id.value
         [MAPPED, [WHOLE.name + "\n"]],
         [MAPPED, [WHOLE.name] * (MAX_NAMES + 1)],
         [MAPPED, WHOLE.name],
-        [PREFETCH, [[ID, 64, 1000]] * (MAX_PIECES + 1)],
+        [PREFETCH, [[ID, 64, 1000]] * (MAX_BLOCKS + 1)],
         [PROGRESS, True],
         [PROGRESS, 1.5],
         [FAILED, "SystemExit", "", ""],

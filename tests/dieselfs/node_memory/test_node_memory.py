@@ -14,10 +14,10 @@ import pytest
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.errors import Corrupt
-from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.node_memory import master, membership
 from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.node_memory.task_folder import TaskFolder
 from tests.dieselfs.node_memory.logged_source import (
     CHUNK_BYTES,
@@ -53,7 +53,7 @@ def memory(folder: TaskFolder, source: LoggedSource) -> Iterator[NodeMemory]:
 def held(memory: NodeMemory) -> int:
     node = memory.statistics().node
     assert node is not None
-    return node.held_bytes
+    return node.cached_bytes
 
 
 def evict(memory: NodeMemory, number: int) -> None:
@@ -70,13 +70,13 @@ def test_a_chunk_is_fetched_once_for_all_its_files(
         file = extent(ref, offset, 4096)
         assert memory.read(file, 1, 4000) == content(ref)[offset + 1 : offset + 4001]
     assert memory.payload(ref) == content(ref)
-    assert memory.map(Piece(ref)) == content(ref)
+    assert memory.map(CacheBlock(ref)) == content(ref)
     assert (source.payloads, source.ranges) == (1, 0)
     found = memory.statistics()
     assert (found.hits, found.misses, found.fallbacks) == (17, 1, 0)
-    assert (found.mapped_pieces, found.mapped_bytes, found.joins) == (1, CHUNK_BYTES, 1)
+    assert (found.mapped_blocks, found.mapped_bytes, found.joins) == (1, CHUNK_BYTES, 1)
     assert found.node is not None
-    assert (found.node.fetches, found.node.held_bytes) == (1, CHUNK_BYTES)
+    assert (found.node.fetches, found.node.cached_bytes) == (1, CHUNK_BYTES)
 
 
 def test_each_read_of_many_threads_is_a_hit_or_a_miss(memory: NodeMemory) -> None:
@@ -107,12 +107,12 @@ def test_each_read_of_many_threads_is_a_hit_or_a_miss(memory: NodeMemory) -> Non
 def test_a_read_of_several_pieces_counts_once(memory: NodeMemory) -> None:
     file = extent(chunk(1, 1000 + MAX_WHOLE_BYTES), 0)
     for hits, misses in ((0, 1), (1, 1)):
-        memory.read(file, PIECE_BYTES - 10, 20)
+        memory.read(file, CACHE_BLOCK_BYTES - 10, 20)
         found = memory.statistics()
         assert (found.hits, found.misses) == (hits, misses)
-    assert memory.peek(file, PIECE_BYTES - 10, 20) is not None
+    assert memory.peek(file, CACHE_BLOCK_BYTES - 10, 20) is not None
     assert memory.statistics().hits == 2
-    memory.read(file, PIECE_BYTES + 10, PIECE_BYTES)
+    memory.read(file, CACHE_BLOCK_BYTES + 10, CACHE_BLOCK_BYTES)
     found = memory.statistics()
     assert (found.hits, found.misses) == (2, 2), "one piece of two is there"
 
@@ -131,14 +131,14 @@ def test_peek_finds_what_is_mapped_or_in_the_folder_and_fetches_nothing(
 def test_large_chunks_come_by_pieces(memory: NodeMemory, source: LoggedSource) -> None:
     ref = chunk(1, 100 + MAX_WHOLE_BYTES + 1000)
     file, data = extent(ref, 100), content(ref)[100:]
-    border = PIECE_BYTES - 10
+    border = CACHE_BLOCK_BYTES - 10
     assert memory.peek(file, border, 20) is None
     assert memory.read(file, border, 20) == data[border : border + 20]
     assert memory.peek(file, border, 20) == data[border : border + 20]
     end = file.length - 500
     assert memory.read(file, end, 500) == data[end:]
     assert (source.payloads, source.ranges) == (0, 3)
-    assert memory.statistics().mapped_bytes == 2 * PIECE_BYTES + 1000
+    assert memory.statistics().mapped_bytes == 2 * CACHE_BLOCK_BYTES + 1000
     assert memory.payload(ref)[:10] == content(ref)[:10]  # past node memory
     assert memory.statistics().fallbacks == 1
 
@@ -146,7 +146,7 @@ def test_large_chunks_come_by_pieces(memory: NodeMemory, source: LoggedSource) -
 def test_nothing_is_read_for_an_empty_range(memory: NodeMemory, source: LoggedSource) -> None:
     assert memory.read(extent(chunk(1), 7, 0), 0, 0) == b""
     assert memory.read(extent(chunk(2, 0)), 0, 0) == b""
-    assert memory.map(Piece(chunk(2, 0))) == b""
+    assert memory.map(CacheBlock(chunk(2, 0))) == b""
     assert memory.read(extent(chunk(3, 2 * MAX_WHOLE_BYTES)), 9, 0) == b""
     assert (source.payloads, source.ranges) == (0, 0)
 
@@ -158,9 +158,9 @@ def test_what_there_is_no_room_for_is_read_by_its_range_alone(
     assert is_right(memory, 1)
     assert is_right(memory, 2, 10, 20)  # uniform: what is in stays
     assert (source.payloads, source.ranges) == (1, 1)
-    with pytest.raises(NoRoom):
-        memory.map(Piece(chunk(2)))
-    with pytest.raises(NoRoom):
+    with pytest.raises(CacheFull):
+        memory.map(CacheBlock(chunk(2)))
+    with pytest.raises(CacheFull):
         memory.fetch([chunk(2)])
     assert source.payloads == 1
     assert memory.statistics().fallbacks == 1
@@ -174,8 +174,8 @@ def test_errors_of_the_source_reach_the_reader(memory: NodeMemory) -> None:
     ):
         with pytest.raises(Corrupt, match="is corrupt"):
             ask()
-    with pytest.raises(NoRoom):  # the reader may still read file by file
-        memory.map(Piece(chunk(CORRUPT)))
+    with pytest.raises(CacheFull):  # the reader may still read file by file
+        memory.map(CacheBlock(chunk(CORRUPT)))
     assert is_right(memory, 1)
 
 
@@ -235,7 +235,7 @@ def test_a_reader_that_waits_for_a_piece_lets_go_of_what_is_evicted_meanwhile(
     wait_for(lambda: source.payloads == 2, "a reader that waits")
     memory.discard(chunk(1).id)
     wait_for(lambda: held(memory) == CHUNK_BYTES, "room for the second alone")
-    assert memory.statistics().mapped_pieces == 0
+    assert memory.statistics().mapped_blocks == 0
     source.gate.touch()
     reader.join()
     assert right == [True]
@@ -246,7 +246,7 @@ def test_chunks_are_fetched_ahead_at_once_or_in_the_background(
 ) -> None:
     memory.fetch([chunk(1), chunk(2), chunk(3, 2 * MAX_WHOLE_BYTES), chunk(4, 0)])
     assert source.payloads == 2
-    memory.prefetch([Piece(chunk(5))])
+    memory.prefetch([CacheBlock(chunk(5))])
     wait_for(lambda: memory.peek(extent(chunk(5)), 0, 1), "a piece fetched ahead")
     assert is_right(memory, 1)
     assert memory.statistics().misses == 0
@@ -256,14 +256,14 @@ def test_with_a_plan_what_is_used_last_leaves(memory: NodeMemory, source: Logged
     memory.set_budget(2 * CHUNK_BYTES)
     memory.expect([chunk(number).id for number in (1, 2, 3, 1)])
     memory.fetch([chunk(1), chunk(2)])
-    with pytest.raises(NoRoom):
+    with pytest.raises(CacheFull):
         memory.fetch([chunk(3)])
     memory.progress(2)
 
     def comes() -> bool:
         try:
             memory.fetch([chunk(3)])
-        except NoRoom:
+        except CacheFull:
             return False
         return True
 
@@ -419,10 +419,10 @@ def test_without_a_master_reads_go_past_and_do_not_wait_each_time(
         assert memory.statistics().fallbacks == source.ranges == 5
         with pytest.raises(MasterGone):
             memory.fetch([chunk(1)])
-        with pytest.raises(NoRoom):
-            memory.map(Piece(chunk(1)))
+        with pytest.raises(CacheFull):
+            memory.map(CacheBlock(chunk(1)))
         memory.expect([chunk(1).id])
-        memory.prefetch([Piece(chunk(1))])
+        memory.prefetch([CacheBlock(chunk(1))])
         memory.discard(chunk(1).id)
         memory.progress(1)
         assert memory.statistics().node is None

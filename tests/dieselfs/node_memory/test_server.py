@@ -14,7 +14,7 @@ import pytest
 
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt
-from dieselfs.errors import MasterGone, NoRoom, NotYetSupported
+from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
 from dieselfs.node_memory import packet_socket, remote_master
 from dieselfs.node_memory import server as server_module
 from dieselfs.node_memory.master import Master
@@ -27,7 +27,7 @@ from dieselfs.node_memory.messages import (
     batches,
     encode,
 )
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.server import Server
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -77,16 +77,16 @@ def joined(folder: TaskFolder, budget_bytes: int | None = None) -> Iterator[Remo
         member.close()
 
 
-def piece(number: int) -> Piece:
-    return Piece(chunk(number))
+def block(number: int) -> CacheBlock:
+    return CacheBlock(chunk(number))
 
 
 def heard(member: RemoteMaster, is_enough: Callable[[list[tuple[bool, str]]], bool]) -> bool:
-    news: list[tuple[bool, str]] = []
+    events: list[tuple[bool, str]] = []
 
     def listens() -> bool:
-        news.extend(member.news())
-        return is_enough(news)
+        events.extend(member.events())
+        return is_enough(events)
 
     wait_for(listens, "such news")
     return True
@@ -94,18 +94,18 @@ def heard(member: RemoteMaster, is_enough: Callable[[list[tuple[bool, str]]], bo
 
 def test_what_is_fetched_is_in_the_folder(folder: TaskFolder, server: Server) -> None:
     with joined(folder) as member:
-        member.fetch(piece(1))
-        assert (folder.chunks / piece(1).name).read_bytes() == content(chunk(1))
+        member.fetch(block(1))
+        assert (folder.chunks / block(1).name).read_bytes() == content(chunk(1))
         assert member.pid == os.getpid()
 
 
 def test_pieces_are_fetched_ahead_in_any_number(
     folder: TaskFolder, server: Server, source: LoggedSource
 ) -> None:
-    pieces = [Piece(chunk(number, 64)) for number in range(600)]
+    blocks = [CacheBlock(chunk(number, 64)) for number in range(600)]
     with joined(folder) as member:
-        member.prefetch(pieces)
-        wait_for(lambda: member.statistics().pieces == 600 - 1, "all but the corrupt one")
+        member.prefetch(blocks)
+        wait_for(lambda: member.statistics().blocks == 600 - 1, "all but the corrupt one")
     assert source.payloads == 600
 
 
@@ -118,7 +118,7 @@ def test_threads_that_miss_one_chunk_fetch_it_once(
 
         def fetch(from_: RemoteMaster) -> bool:
             waiting.wait(DEADLINE_S)
-            from_.fetch(piece(1))
+            from_.fetch(block(1))
             return True
 
         done: list[bool] = []
@@ -142,13 +142,13 @@ def test_threads_that_miss_one_chunk_fetch_it_once(
 def test_errors_of_the_source_and_of_the_master_arrive(folder: TaskFolder, server: Server) -> None:
     with joined(folder) as member:
         with pytest.raises(Corrupt, match="is corrupt"):
-            member.fetch(piece(CORRUPT))
+            member.fetch(block(CORRUPT))
         member.set_budget(CHUNK_BYTES // 2)
-        with pytest.raises(NoRoom) as caught:
-            member.fetch(piece(1))
+        with pytest.raises(CacheFull) as caught:
+            member.fetch(block(1))
         assert caught.value.hint
         member.set_budget(BUDGET_BYTES)
-        member.fetch(piece(1))  # the connection is as good as before
+        member.fetch(block(1))  # the connection is as good as before
 
 
 def test_a_request_that_fails_in_an_unforeseen_way_is_a_master_that_failed(
@@ -161,8 +161,8 @@ def test_a_request_that_fails_in_an_unforeseen_way_is_a_master_that_failed(
         with monkeypatch.context() as patched:
             patched.setattr(LoggedSource, "payload", fails)
             with pytest.raises(MasterGone, match="by nothing"):
-                member.fetch(piece(1))
-        member.fetch(piece(1))
+                member.fetch(block(1))
+        member.fetch(block(1))
         with pytest.raises(NotYetSupported):
             member.follow(folder.plans)
 
@@ -182,18 +182,18 @@ def test_evicted_bytes_count_until_their_member_has_unmapped_them_or_left(
 ) -> None:
     with joined(folder) as member:
         for number in (1, 2):
-            member.fetch(piece(number))
+            member.fetch(block(number))
         with joined(folder) as other:
-            member.mapped(piece(1).name)
-            other.mapped(piece(2).name)
+            member.mapped(block(1).name)
+            other.mapped(block(2).name)
             wait_for(lambda: all(each.mapped for each in server._members.values()), "both maps")
             for number in (1, 2):
-                member.discard(piece(number).name)
-            wait_for(lambda: member.statistics().pieces == 0, "no piece")
-            assert member.statistics().held_bytes == 2 * CHUNK_BYTES
-            member.unmapped(piece(1).name)
-            wait_for(lambda: member.statistics().held_bytes == CHUNK_BYTES, "one less")
-        wait_for(lambda: member.statistics().held_bytes == 0, "nothing held")
+                member.discard(block(number).name)
+            wait_for(lambda: member.statistics().blocks == 0, "no piece")
+            assert member.statistics().cached_bytes == 2 * CHUNK_BYTES
+            member.unmapped(block(1).name)
+            wait_for(lambda: member.statistics().cached_bytes == CHUNK_BYTES, "one less")
+        wait_for(lambda: member.statistics().cached_bytes == 0, "nothing held")
 
 
 def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
@@ -201,22 +201,22 @@ def test_a_member_hears_of_what_it_maps_when_that_is_evicted(
 ) -> None:
     with joined(folder) as member, joined(folder) as other:
         for number in (1, 2, 3):
-            member.fetch(piece(number))
-        member.mapped(piece(1).name)
-        other.mapped(piece(2).name)
+            member.fetch(block(number))
+        member.mapped(block(1).name)
+        other.mapped(block(2).name)
         wait_for(lambda: member.statistics().members == 2, "both")
         for number in (3, 2, 1):
-            member.discard(piece(number).name)
-        assert heard(member, lambda news: set(news) == {(True, piece(1).name)})
-        assert heard(other, lambda news: set(news) == {(True, piece(2).name)})
+            member.discard(block(number).name)
+        assert heard(member, lambda events: set(events) == {(True, block(1).name)})
+        assert heard(other, lambda events: set(events) == {(True, block(2).name)})
 
 
 def test_what_was_evicted_before_it_was_said_to_be_mapped_is_heard_too(
     folder: TaskFolder, server: Server
 ) -> None:
     with joined(folder) as member:
-        member.mapped(piece(1).name)
-        assert heard(member, lambda news: news == [(True, piece(1).name)])
+        member.mapped(block(1).name)
+        assert heard(member, lambda events: events == [(True, block(1).name)])
 
 
 def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
@@ -224,18 +224,18 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
 ) -> None:
     with joined(folder) as deaf, joined(folder) as member:
         count = 40 * MAX_NAMES  # 1.4 MB: more than the socket holds
-        names = [Piece(chunk(number, 64)).name for number in range(count)]
+        names = [CacheBlock(chunk(number, 64)).name for number in range(count)]
         for part in batches(names):
             deaf.tell(Mapped(part))
-        member.fetch(piece(2))
+        member.fetch(block(2))
         for name in names:
             server.evicted(name)
-        member.fetch(piece(1))
-        assert heard(deaf, lambda news: len(news) >= count)
+        member.fetch(block(1))
+        assert heard(deaf, lambda events: len(events) >= count)
 
 
 class Part:
-    """Implements `TaskPart`."""
+    """Implements `PeerTask`."""
 
     def __init__(self) -> None:
         self.suspected: list[str] = []
@@ -269,7 +269,7 @@ def test_a_fetch_that_takes_longer_than_a_hanging_master_is_borne_goes_on(
     with closing(Server(folder, master)), joined(folder) as member:
         opening = threading.Timer(2.2, source.gate.touch)
         opening.start()
-        member.fetch(piece(1), on_news=lambda: None)
+        member.fetch(block(1), on_events=lambda: None)
         opening.join()
         assert source.payloads == 1
 
@@ -284,9 +284,9 @@ def test_a_notice_that_a_hanging_master_does_not_take_is_not_waited_for_for_ever
         hangs.set()
         goes_on.wait(DEADLINE_S)
 
-    monkeypatch.setattr(server, "_heed", heed)
+    monkeypatch.setattr(server, "_handle_notice", heed)
     with joined(folder) as member:
-        notice = Mapped((piece(1).name,) * MAX_NAMES)
+        notice = Mapped((block(1).name,) * MAX_NAMES)
         member.tell(notice)
         assert hangs.wait(DEADLINE_S)
         while member.tell(notice, wait=False):
@@ -300,22 +300,22 @@ def test_a_plan_of_any_length_can_be_expected(
     folder: TaskFolder, server: Server, source: LoggedSource
 ) -> None:
     with joined(folder, 2 * CHUNK_BYTES) as member:
-        names = [piece(number).name for number in range(1, 3 * MAX_NAMES)]
+        names = [block(number).name for number in range(1, 3 * MAX_NAMES)]
         member.expect(names)
         for number in (2, 1, 3):  # 3 is used later than both: it does not come in
             try:
-                member.fetch(piece(number))
-            except NoRoom:
+                member.fetch(block(number))
+            except CacheFull:
                 assert number == 3
         member.progress(1)  # 1 is done with
-        wait_for(lambda: fetches(member, piece(3)), "room for the next one")
-        assert sorted(os.listdir(folder.chunks)) == sorted([piece(2).name, piece(3).name])
+        wait_for(lambda: fetches(member, block(3)), "room for the next one")
+        assert sorted(os.listdir(folder.chunks)) == sorted([block(2).name, block(3).name])
 
 
-def fetches(member: RemoteMaster, wanted: Piece) -> bool:
+def fetches(member: RemoteMaster, wanted: CacheBlock) -> bool:
     try:
         member.fetch(wanted)
-    except NoRoom:
+    except CacheFull:
         return False
     return True
 
@@ -335,7 +335,7 @@ def test_who_speaks_otherwise_is_cut_off_and_others_are_served(
         says(bytes(1 << 17))
         says(encode(OpenRequests(bytes(MEMBER_ID_BYTES))))  # of no member
         says(encode(JoinAsMember(bytes(MEMBER_ID_BYTES), None)), b"\xc1")
-        member.fetch(piece(1))
+        member.fetch(block(1))
         wait_for(lambda: server.members == 1, "one member left")
 
 
@@ -363,13 +363,13 @@ def test_another_user_is_not_let_in(folder: TaskFolder, server: Server, root: Pa
 def test_when_the_server_ends_every_member_knows(folder: TaskFolder, master: Master) -> None:
     server = Server(folder, master)
     with joined(folder) as member, joined(folder) as other:
-        member.fetch(piece(1))
+        member.fetch(block(1))
         ended = threading.Event()
 
         def waits_for_news() -> None:
             while not other.is_gone:
                 with suppress(MasterGone):
-                    other.news()
+                    other.events()
                     time.sleep(0.01)
             ended.set()
 
@@ -379,7 +379,7 @@ def test_when_the_server_ends_every_member_knows(folder: TaskFolder, master: Mas
         thread.join(DEADLINE_S)
         assert ended.is_set()
         with pytest.raises(MasterGone):
-            member.fetch(piece(2))
+            member.fetch(block(2))
         assert member.is_gone
         assert other.is_gone
     assert not folder.socket_path.exists()
@@ -399,7 +399,7 @@ def test_a_dead_server_s_socket_is_replaced(folder: TaskFolder, master: Master) 
         left.bind(str(folder.socket_path))
     server = Server(folder, master)
     with joined(folder) as member:
-        member.fetch(piece(1))
+        member.fetch(block(1))
     server.close()
 
 

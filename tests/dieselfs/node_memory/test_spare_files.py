@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.node_memory.chunk_files import ChunkFiles, map_piece
+from dieselfs.node_memory.chunk_files import ChunkFiles, map_block
 
 SIZE = 1 << 20
 
@@ -19,7 +19,7 @@ def content(seed: int, size: int = SIZE) -> bytes:
 @pytest.fixture
 def files(tmp_path: Path) -> ChunkFiles:
     files = ChunkFiles(tmp_path)
-    files.allow_spare(2 * SIZE)
+    files.allow_recycled(2 * SIZE)
     return files
 
 
@@ -48,7 +48,7 @@ def test_another_length_is_the_files_length(tmp_path: Path, files: ChunkFiles, s
 
 def test_what_is_mapped_never_changes(tmp_path: Path, files: ChunkFiles) -> None:
     files.store("one", memoryview(content(1)))
-    mapped = map_piece(tmp_path, "one", SIZE)
+    mapped = map_block(tmp_path, "one", SIZE)
     assert mapped is not None
     files.remove("one")
     for seed in range(2, 9):
@@ -70,7 +70,7 @@ def test_what_is_open_never_changes(tmp_path: Path, files: ChunkFiles) -> None:
 def test_what_a_forked_child_maps_never_changes(tmp_path: Path, files: ChunkFiles) -> None:
     """Also when its parent has let go of it."""
     files.store("one", memoryview(content(1)))
-    mapped = map_piece(tmp_path, "one", SIZE)
+    mapped = map_block(tmp_path, "one", SIZE)
     assert mapped is not None
     go_on, tell = os.pipe()
     pid = os.fork()

@@ -10,7 +10,7 @@ from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
 from dieselfs.cachenodes.ring_topic import RingTopic
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.frames import encode_answer, encode_request
 from dieselfs.peercache.handshake import ClientHandshake, ServerHandshake
 from dieselfs.peercache.held_chunks import NodeStatus
@@ -22,12 +22,12 @@ from dieselfs.peercache.messages import (
     Join,
     Leave,
     Members,
-    NotHeld,
+    NotCached,
     Ping,
     Pong,
+    ReadBlock,
     ReadChunk,
     ReadFile,
-    ReadPiece,
     ReadRanges,
     Request,
     Working,
@@ -39,7 +39,7 @@ NUMBER: Final = 258
 CHUNK: Final = ChunkRef(ChunkId(bytes(range(16))), 4160, 1 << 22)
 OTHER: Final = ChunkRef(ChunkId(b"\xfe" * 16), 64, 1000)
 LARGE: Final = ChunkRef(ChunkId(b"\xff" * 16), 1 << 20, 1 << 40)
-PIECE: Final = Piece(LARGE, FileExtent(LARGE, 1 << 30, 1 << 24, 0x0102030405060708), 3)
+BLOCK: Final = CacheBlock(LARGE, FileExtent(LARGE, 1 << 30, 1 << 24, 0x0102030405060708), 3)
 NODE: Final = Member("node-1", Address("10.0.0.1", 7000), 16384, "gpu 1")
 READER: Final = Member("rank-2", Address("fd00::2", 65535), 0)
 
@@ -54,7 +54,7 @@ REQUESTS: Final[dict[str, Request]] = {
     "ReadFile": ReadFile(CHUNK, 4096, 110_000, True),
     "ReadRanges": RANGES,
     "ReadChunk": ReadChunk(CHUNK, False),
-    "ReadPiece": ReadPiece(PIECE, True),
+    "ReadBlock": ReadBlock(BLOCK, True),
     "Ping": Ping(),
     "Join": Join(NODE),
     "Leave": Leave("node-1"),
@@ -62,7 +62,7 @@ REQUESTS: Final[dict[str, Request]] = {
 BULK: Final = b"bytes of files"
 ANSWERS: Final[dict[str, tuple[Answer, bytes]]] = {
     "Data": (Data(memoryview(BULK)), BULK),
-    "NotHeld": (NotHeld(), b""),
+    "NotCached": (NotCached(), b""),
     "Failed": (Failed("Unavailable: the store does not answer"), b""),
     "Working": (Working(), b""),
     "Pong": (Pong(NodeStatus(1 << 34, 1 << 33, 2048, 1 << 32, 1 << 31, 5, 6, 7, 8)), b""),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
 
 CHUNK_BYTES = 256 << 10
@@ -28,34 +28,34 @@ def head(ref: ChunkRef) -> bytes:
     return random.Random(ref.id.value[::-1]).randbytes(ref.head_bytes)
 
 
-def large_piece(number: int) -> Piece:
+def large_block(number: int) -> CacheBlock:
     """The second, and last, piece of a file in a large chunk."""
     ref = ChunkRef(ChunkId(number.to_bytes(16, "big")), HEAD_BYTES, 20 << 20)
-    return Piece(ref, FileExtent(ref, 100, PIECE_BYTES + 5000, 0), 1)
+    return CacheBlock(ref, FileExtent(ref, 100, CACHE_BLOCK_BYTES + 5000, 0), 1)
 
 
 class PlainChunks:
-    """Implements `HeldChunks`."""
+    """Implements `CachedChunks`."""
 
     def __init__(self, chunks: Iterable[ChunkRef] = ()) -> None:
         self.payloads: dict[ChunkId, memoryview] = {}
         self.heads: dict[ChunkId, memoryview] = {}
-        self.pieces: dict[str, memoryview] = {}
+        self.blocks: dict[str, memoryview] = {}
         self.coming: set[str] = set()
-        self.brought: list[str] = []
-        self.fetch: Callable[[Piece], None] = self.keep
-        """What `bring` does, in the thread that calls it."""
+        self.loaded: list[str] = []
+        self.fetch: Callable[[CacheBlock], None] = self.keep
+        """What `load` does, in the thread that calls it."""
         self.state = NodeStatus(budget_bytes=1 << 30)
         self._lock = threading.Lock()
         for ref in chunks:
-            self.keep(Piece(ref))
+            self.keep(CacheBlock(ref))
 
-    def keep(self, piece: Piece) -> None:
-        if piece.file is None:
-            self.heads[piece.chunk.id] = memoryview(head(piece.chunk))
-            self.payloads[piece.chunk.id] = memoryview(content(piece.chunk))
+    def keep(self, block: CacheBlock) -> None:
+        if block.file is None:
+            self.heads[block.chunk.id] = memoryview(head(block.chunk))
+            self.payloads[block.chunk.id] = memoryview(content(block.chunk))
         else:
-            self.pieces[piece.name] = memoryview(content(piece.chunk)[: piece.length])
+            self.blocks[block.name] = memoryview(content(block.chunk)[: block.length])
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
         return self.payloads.get(chunk)
@@ -63,18 +63,18 @@ class PlainChunks:
     def head(self, chunk: ChunkId) -> memoryview | None:
         return self.heads.get(chunk)
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        if piece.file is None:
-            return self.payloads.get(piece.chunk.id)
-        return self.pieces.get(piece.name)
+    def block(self, block: CacheBlock) -> memoryview | None:
+        if block.file is None:
+            return self.payloads.get(block.chunk.id)
+        return self.blocks.get(block.name)
 
-    def is_coming(self, piece: Piece) -> bool:
-        return piece.name in self.coming
+    def is_loading(self, block: CacheBlock) -> bool:
+        return block.name in self.coming
 
-    def bring(self, piece: Piece) -> None:
+    def load(self, block: CacheBlock) -> None:
         with self._lock:
-            self.brought.append(piece.name)
-        self.fetch(piece)
+            self.loaded.append(block.name)
+        self.fetch(block)
 
     def status(self) -> NodeStatus:
         return self.state

@@ -14,10 +14,10 @@ from dieselfs.peercache.messages import (
     Answer,
     Data,
     Failed,
-    NotHeld,
+    NotCached,
+    ReadBlock,
     ReadChunk,
     ReadFile,
-    ReadPiece,
     ReadRanges,
     Request,
 )
@@ -68,7 +68,7 @@ def fails(answer: Answer) -> Answer:
 
 
 def holds_nothing(answer: Answer) -> Answer:
-    return NotHeld()
+    return NotCached()
 
 
 FAULTS = [other_bytes, no_bytes, silent, refuses, busy, fails, holds_nothing]
@@ -80,7 +80,7 @@ class Peer:
 
     objects: Mapping[ChunkId, bytes]
     """Head and payload of every chunk."""
-    held: set[ChunkId] = field(default_factory=set)
+    cached: set[ChunkId] = field(default_factory=set)
     fetches: bool = True
     fault: Callable[[Answer], Answer] = sound
     asked: list[Request] = field(default_factory=list)
@@ -98,23 +98,23 @@ class Peer:
             case ReadFile(chunk, start, length, may_fetch):
                 if self._has(chunk, may_fetch):
                     return Data(self._payload(chunk)[start : start + length])
-            case ReadPiece(piece, may_fetch):
-                if self._has(piece.chunk, may_fetch):
-                    assert piece.file is not None
-                    start = piece.file.offset + piece.number * (4 << 20)
-                    return Data(self._payload(piece.chunk)[start : start + piece.length])
+            case ReadBlock(block, may_fetch):
+                if self._has(block.chunk, may_fetch):
+                    assert block.file is not None
+                    start = block.file.offset + block.number * (4 << 20)
+                    return Data(self._payload(block.chunk)[start : start + block.length])
             case ReadRanges(chunks, which, start, length, may_fetch):
                 if all([self._has(chunk, may_fetch) for chunk in chunks]):
                     rows = zip(which.tolist(), start.tolist(), length.tolist(), strict=True)
                     parts = [self._payload(chunks[at])[begin : begin + n] for at, begin, n in rows]
                     return Data(memoryview(b"".join(parts)))
-        return NotHeld()
+        return NotCached()
 
     def _has(self, chunk: ChunkRef, may_fetch: bool) -> bool:
-        if chunk.id not in self.held and may_fetch and self.fetches:
-            self.held.add(chunk.id)
+        if chunk.id not in self.cached and may_fetch and self.fetches:
+            self.cached.add(chunk.id)
             self.fetched.append(chunk.id)
-        return chunk.id in self.held
+        return chunk.id in self.cached
 
     def _payload(self, chunk: ChunkRef) -> memoryview:
         return memoryview(self.objects[chunk.id])[chunk.head_bytes :]

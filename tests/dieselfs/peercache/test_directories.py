@@ -9,8 +9,8 @@ import pytest
 
 from chunkstore.chunk_id import ChunkId
 from dieselfs.errors import ConfigError, UsageError
-from dieselfs.node_memory.piece import Piece
-from dieselfs.peercache.directories import open_directory, own_id, own_member, roll_to_keep
+from dieselfs.node_memory.piece import CacheBlock
+from dieselfs.peercache.directories import members_to_keep, open_registry, own_id, own_member
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.membership import TaskMembership
@@ -18,23 +18,23 @@ from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.placement import reachable
-from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.redis_directory import RedisRegistry
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import PeerSettings, RankZero, RedisLeases, StaticPeers
-from dieselfs.peercache.static_directory import StaticDirectory
+from dieselfs.peercache.static_directory import StaticRegistry
 from dieselfs.peercache.view_file import ViewFile
 from tests.services.redis_processes import free_port, wait_until
 
 SECRET = TaskSecret(b"0123456789abcdef")
 REDIS = PeerSettings("task", SECRET, RedisLeases("redis://:s3cret@127.0.0.1:1/0"))
 HERE = Address("10.0.0.1", 7000)
-LIST = replace(REDIS, directory=StaticPeers((HERE, Address("10.0.0.2", 7000))))
-RANKS = replace(REDIS, directory=RankZero(HERE, 1, 2))
+LIST = replace(REDIS, registry=StaticPeers((HERE, Address("10.0.0.2", 7000))))
+RANKS = replace(REDIS, registry=RankZero(HERE, 1, 2))
 
 
 class Nothing:
-    """Implements `HeldChunks`, with nothing held."""
+    """Implements `CachedChunks`, with nothing held."""
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
         return None
@@ -42,13 +42,13 @@ class Nothing:
     def head(self, chunk: ChunkId) -> memoryview | None:
         return None
 
-    def piece(self, piece: Piece) -> memoryview | None:
+    def block(self, block: CacheBlock) -> memoryview | None:
         return None
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         return False
 
-    def bring(self, piece: Piece) -> None:
+    def load(self, block: CacheBlock) -> None:
         raise NotImplementedError
 
     def status(self) -> NodeStatus:
@@ -66,14 +66,14 @@ class Node:
 def node(settings: PeerSettings, folder: Path) -> Iterator[Node]:
     """A master without memory, over real sockets."""
     folder.mkdir(exist_ok=True)
-    runtime, roll = OperatingSystem(), None
+    runtime, member_list = OperatingSystem(), None
     id = own_id(settings, settings.listen)
-    roll = roll_to_keep(settings, runtime.now)
-    server = PeerServer(runtime, SECRET, "task", id, settings.listen, Nothing(), roll)
+    member_list = members_to_keep(settings, runtime.now)
+    server = PeerServer(runtime, SECRET, "task", id, settings.listen, Nothing(), member_list)
     client = PeerClient(runtime, SECRET, "task", id)
     me = own_member(settings, server.address, 7 << 20, id)
-    directory = open_directory(settings, client, roll)
-    membership = TaskMembership(runtime, directory, client, me, ViewFile(folder))
+    registry = open_registry(settings, client, member_list)
+    membership = TaskMembership(runtime, registry, client, me, ViewFile(folder))
     membership.start()
     try:
         yield Node(me, membership, ViewFile(folder))
@@ -120,21 +120,21 @@ def test_what_a_node_says_of_itself() -> None:
 
 def test_which_directory() -> None:
     client = PeerClient(OperatingSystem(), SECRET, "task", "me")
-    assert isinstance(open_directory(REDIS, client), RedisDirectory)
-    assert isinstance(open_directory(LIST, client), StaticDirectory)
-    wrong = replace(REDIS, directory=RedisLeases("redis://user:s3cret@h:port"))
+    assert isinstance(open_registry(REDIS, client), RedisRegistry)
+    assert isinstance(open_registry(LIST, client), StaticRegistry)
+    wrong = replace(REDIS, registry=RedisLeases("redis://user:s3cret@h:port"))
     with pytest.raises(ConfigError, match="not a Redis address") as caught:
-        open_directory(wrong, client)
+        open_registry(wrong, client)
     assert "s3cret" not in str(caught.value)
-    assert roll_to_keep(REDIS, lambda: 0.0) is None
-    assert roll_to_keep(RANKS, lambda: 0.0) is None
+    assert members_to_keep(REDIS, lambda: 0.0) is None
+    assert members_to_keep(RANKS, lambda: 0.0) is None
 
 
 def settings_of_ranks(count: int) -> list[PeerSettings]:
     zero = Address("127.0.0.1", free_port())
     listens = [zero, *(Address("127.0.0.1", free_port()) for _ in range(count - 1))]
     return [
-        replace(REDIS, directory=RankZero(zero, rank, count), listen=listen)
+        replace(REDIS, registry=RankZero(zero, rank, count), listen=listen)
         for rank, listen in enumerate(listens)
     ]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.frame_header import LEAD, MAX_CHUNK_HEAD_BYTES, decode_fields
 from dieselfs.peercache.frames import (
     MAX_BULK_BYTES,
@@ -46,20 +46,20 @@ from dieselfs.peercache.messages import (
     Leave,
     Members,
     Ping,
+    ReadBlock,
     ReadChunk,
     ReadFile,
-    ReadPiece,
     ReadRanges,
     Request,
 )
 from dieselfs.peercache.runtime import Address
 from tests.dieselfs.peercache.golden_frames import (
     ANSWERS,
+    BLOCK,
     BULK,
     CHUNK,
     NODE,
     NUMBER,
-    PIECE,
     RANGES,
     REQUESTS,
     golden_frames,
@@ -393,7 +393,7 @@ def test_a_request_that_is_not_in_order_is_refused(name: str) -> None:
 
 
 def test_what_those_were_made_of_is_in_order() -> None:
-    assert decode_request(*said(3, *LARGE))[1] == ReadPiece(PIECE, True)
+    assert decode_request(*said(3, *LARGE))[1] == ReadBlock(BLOCK, True)
     assert decode_request(*said(5, *MEMBER))[1] == Join(NODE)
     assert decode_request(*said(6, "x" * 64))[1] == Leave("x" * 64)
 
@@ -430,7 +430,7 @@ def test_an_answer_that_is_not_in_order_is_refused(name: str) -> None:
 
 
 def test_bulk_belongs_to_data_alone() -> None:
-    header = encode_answer(1, ANSWERS["NotHeld"][0])[PREFIX_BYTES:]
+    header = encode_answer(1, ANSWERS["NotCached"][0])[PREFIX_BYTES:]
     checksum = xxhash.xxh3_64_intdigest(header, len(BULK))
     with pytest.raises(BadFrame, match="bulk"):
         decode_answer(header, checksum, memoryview(BULK))
@@ -472,7 +472,7 @@ def test_what_failed_is_cut_at_a_character() -> None:
         Join(dataclasses.replace(NODE, node="a\nb")),
         Join(dataclasses.replace(NODE, address=Address("10.0.0.1", 0))),
         Leave(""),
-        ReadPiece(Piece(CHUNK), True),
+        ReadBlock(CacheBlock(CHUNK), True),
     ],
     ids=repr,
 )

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from dieselfs.errors import DirectoryUnavailable, PeerFailed, PeerRefused
+from dieselfs.errors import PeerFailed, PeerRefused, RegistryUnavailable
 from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.directory import LEASE_S
 from dieselfs.peercache.held_chunks import NodeStatus
@@ -29,7 +29,7 @@ ANSWER_S = 0.002
 
 
 class ListedMembers:
-    """A `Directory` that says what a test puts there."""
+    """A `MembershipRegistry` that says what a test puts there."""
 
     def __init__(self, runtime: SimulatedRuntime) -> None:
         self.runtime = runtime
@@ -40,7 +40,7 @@ class ListedMembers:
     def announce(self, me: Member) -> Sequence[Member]:
         self.runtime.sleep(2.0 if self.is_out else ANSWER_S)
         if self.is_out:
-            raise DirectoryUnavailable("Redis is out", "start it")
+            raise RegistryUnavailable("Redis is out", "start it")
         return [me, *self.others]
 
     def leave(self, me: Member) -> None:
@@ -97,13 +97,13 @@ class Node:
         self.runtime = SimulatedRuntime(
             self.scheduler, Network(self.scheduler), self.host, A.address.host
         )
-        self.directory = ListedMembers(self.runtime)
+        self.registry = ListedMembers(self.runtime)
         self.peers = Peers(self.runtime)
         self.board = Board(self.runtime)
         self.breakers = Breakers(self.runtime.now)
         self.membership = TaskMembership(
             self.runtime,
-            self.directory,
+            self.registry,
             self.peers,  # type: ignore[arg-type]
             A,
             self.board,
@@ -118,14 +118,14 @@ class Node:
             case()
             self.membership.close(5.0)
             assert self.board.withdrawn == 1
-            assert self.directory.left == 1
+            assert self.registry.left == 1
             assert [task.name for task in self.scheduler.tasks] == ["main"]
 
         self.scheduler.run(main, self.host)
 
     def meet(self, *members: Member) -> None:
         """These are there and answer."""
-        self.directory.others = list(members)
+        self.registry.others = list(members)
         for member in members:
             self.peers.up[member.address] = None
 
@@ -164,7 +164,7 @@ def test_the_first_view_comes_with_the_directorys_first_answer(node: Node) -> No
 
 def test_peers_are_asked_once_they_have_answered(node: Node) -> None:
     node.meet(B)
-    node.directory.others.append(C)
+    node.registry.others.append(C)
 
     def case() -> None:
         node.wait(lambda: node.sees(B), within_s=0.1)
@@ -238,7 +238,7 @@ def test_who_has_left_is_pinged_no_more(node: Node) -> None:
 
     def case() -> None:
         node.wait(lambda: node.sees(B, C))
-        node.directory.others.remove(B)
+        node.registry.others.remove(B)
         del node.peers.up[B.address]
         node.wait(lambda: node.membership.view.members == (A, C))
         asked = [id for id, _ in node.peers.asked].count("b")
@@ -258,7 +258,7 @@ def test_a_directory_that_is_out_changes_nothing(
 
     def case() -> None:
         node.wait(lambda: node.sees(B, C))
-        node.directory.is_out = True
+        node.registry.is_out = True
         node.runtime.sleep(60.0)
         assert node.sees(B, C)
         assert node.runtime.now() - node.board.published[-1][0] < 1.2
@@ -267,7 +267,7 @@ def test_a_directory_that_is_out_changes_nothing(
         ]
         del node.peers.up[C.address]
         node.wait(lambda: node.sees(B))
-        node.directory.is_out = False
+        node.registry.is_out = False
         node.wait(lambda: len(warnings()) == 2, within_s=5)
         assert warnings()[1] == "the members of the task can be asked for again"
 
@@ -277,7 +277,7 @@ def test_a_directory_that_is_out_changes_nothing(
 def test_a_directory_that_is_late_is_warned_of_when_it_is_late(
     node: Node, warnings: Callable[[], list[str]]
 ) -> None:
-    node.directory.is_out = True
+    node.registry.is_out = True
 
     def case() -> None:
         node.runtime.sleep(8.0)
@@ -285,7 +285,7 @@ def test_a_directory_that_is_late_is_warned_of_when_it_is_late(
         node.wait(warnings, within_s=6)
         assert node.board.current() is None
         assert not node.membership.settled(1, 0.5)
-        node.directory.is_out = False
+        node.registry.is_out = False
         node.wait(lambda: node.sees(), within_s=5)
         assert len(warnings()) == 2
 
@@ -297,10 +297,10 @@ def test_who_answers_stays_while_a_directory_that_forgot_fills_again(node: Node)
 
     def case() -> None:
         node.wait(lambda: node.sees(B, C))
-        node.directory.others = []
+        node.registry.others = []
         node.runtime.sleep(LEASE_S - 2)
         assert node.sees(B, C)
-        node.directory.others = [B]
+        node.registry.others = [B]
         node.wait(lambda: node.sees(B), within_s=4)
         node.runtime.sleep(LEASE_S)
         assert node.sees(B)
@@ -315,11 +315,11 @@ def test_who_answers_stays_when_a_directory_is_back_that_was_out_for_longer_than
 
     def case() -> None:
         node.wait(lambda: node.sees(B, C))
-        node.directory.is_out = True
+        node.registry.is_out = True
         node.runtime.sleep(20.0)
         del node.peers.up[C.address]
         node.wait(lambda: node.sees(B))
-        node.directory.is_out, node.directory.others = False, []  # the first to announce itself
+        node.registry.is_out, node.registry.others = False, []  # the first to announce itself
         before = len(node.board.published)
         node.runtime.sleep(LEASE_S)
         assert all(B in reachable(view) for _, view in node.board.published[before:])
@@ -335,7 +335,7 @@ def test_a_restarted_peer_is_asked_where_it_is_now(node: Node) -> None:
 
     def case() -> None:
         node.wait(lambda: node.sees(B))
-        node.directory.others = [moved]
+        node.registry.others = [moved]
         node.wait(lambda: node.membership.view.members == (A, moved), within_s=1.2)
         node.wait(lambda: node.sees(), within_s=0.1)
         assert node.membership.view.answered == {}
@@ -350,7 +350,7 @@ def test_a_weight_that_changes_is_seen_at_once(node: Node) -> None:
 
     def case() -> None:
         node.wait(lambda: node.sees(B))
-        node.directory.others = [replace(B, weight=7)]
+        node.registry.others = [replace(B, weight=7)]
         node.wait(lambda: node.sees(replace(B, weight=7)), within_s=1.2)
 
     node.run(case)
@@ -359,11 +359,11 @@ def test_a_weight_that_changes_is_seen_at_once(node: Node) -> None:
 def test_what_it_left_when_it_was_killed_is_no_namesake(
     node: Node, warnings: Callable[[], list[str]]
 ) -> None:
-    node.directory.others = [replace(A, address=Address("10.0.0.1", 6000))]
+    node.registry.others = [replace(A, address=Address("10.0.0.1", 6000))]
 
     def case() -> None:
         node.wait(lambda: node.sees(), within_s=0.1)
-        node.directory.others = []
+        node.registry.others = []
         node.runtime.sleep(3.0)
         assert not warnings()
 
@@ -377,7 +377,7 @@ def test_a_namesake_is_warned_of_once_and_everything_goes_on(
 
     def case() -> None:
         node.wait(lambda: node.sees(B))
-        node.directory.others.append(replace(A, address=Address("10.9.9.9", 7000), node="twin"))
+        node.registry.others.append(replace(A, address=Address("10.9.9.9", 7000), node="twin"))
         node.runtime.sleep(5.0)
         assert node.sees(B)
         [warning] = warnings()
@@ -409,7 +409,7 @@ def test_settled_when_all_that_are_expected_answer(node: Node) -> None:
     def case() -> None:
         assert node.membership.settled(2, 1.0)
         assert not node.membership.settled(3, 1.0)
-        node.directory.others = [B, C]
+        node.registry.others = [B, C]
         assert not node.membership.settled(3, 3.0)  # it is there, but does not answer
         node.peers.up[C.address] = None
         begun = node.runtime.now()
@@ -431,7 +431,7 @@ def test_settled_when_nothing_changes_any_more(node: Node) -> None:
     def come() -> None:
         for member in (B, C):
             node.runtime.sleep(0.7)
-            node.meet(*node.directory.others, member)
+            node.meet(*node.registry.others, member)
 
     node.run(case)
 
@@ -453,11 +453,11 @@ def test_the_end_is_no_settlement(node: Node) -> None:
 
 def test_it_ends_while_nothing_answers(node: Node) -> None:
     """Each thread waits for somebody at most once more; the view goes at once."""
-    node.directory.others = [B, C]
+    node.registry.others = [B, C]
 
     def case() -> None:
         node.runtime.sleep(0.5)
-        node.directory.is_out = True
+        node.registry.is_out = True
         node.runtime.sleep(1.0)
         begun = node.runtime.now()
         node.membership.close(0.1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chunkstore.chunk_id import ChunkId
-from dieselfs.node_memory.piece import PIECE_BYTES, Piece
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, CacheBlock
 from dieselfs.peercache.known_chunks import KnownChunks
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.node_share import NodeShare
@@ -20,7 +20,7 @@ from metadata.snapshot import Snapshot
 from tests.dieselfs.peercache.peer_nodes import make_snapshots
 
 MEMBERS = [Member(f"node-{number}", Address("host", 1 + number), 100) for number in range(3)]
-LARGE_BYTES = 4 * PIECE_BYTES + 5
+LARGE_BYTES = 4 * CACHE_BLOCK_BYTES + 5
 
 
 @pytest.fixture
@@ -38,74 +38,74 @@ def test_each_known_chunk_is_there_once_in_order(snapshots: tuple[Snapshot, Snap
     assert ids == sorted({*map(bytes, one.columns.chunk_id), *map(bytes, two.columns.chunk_id)})
     assert len(known) == two.chunk_count > one.chunk_count
     assert len(KnownChunks(())) == 0
-    pieces = [piece for at in range(len(known)) for piece in known.pieces(at)]
-    small = [piece for piece in pieces if piece.file is None]
-    large = [piece for piece in pieces if piece.file is not None]
-    assert len({piece.name for piece in pieces}) == len(pieces)
+    blocks = [block for at in range(len(known)) for block in known.blocks(at)]
+    small = [block for block in blocks if block.file is None]
+    large = [block for block in blocks if block.file is not None]
+    assert len({block.name for block in blocks}) == len(blocks)
     assert len(small) == two.chunk_count - 1
-    assert sum(piece.length for piece in large) == LARGE_BYTES
-    assert [piece.number for piece in large] == list(range(5))
+    assert sum(block.length for block in large) == LARGE_BYTES
+    assert [block.number for block in large] == list(range(5))
 
 
 def test_a_piece_is_its_chunks_owner_s(snapshots: tuple[Snapshot, Snapshot]) -> None:
     shares, placement = Shares(), Placement(MEMBERS)
     known = KnownChunks(snapshots)
-    pieces = [piece for at in range(len(known)) for piece in known.pieces(at)]
-    assert not any(shares.owns(piece.name) for piece in pieces), "alone it owns nothing"
+    blocks = [block for at in range(len(known)) for block in known.blocks(at)]
+    assert not any(shares.owns(block.name) for block in blocks), "alone it owns nothing"
     assert len(shares.owned_of(known.ids)) == 0
 
     def owned_by(number: int) -> set[str]:
-        found = {piece.name for piece in pieces if is_of(placement, number, piece)}
+        found = {block.name for block in blocks if is_of(placement, number, block)}
         shares.place(placement, MEMBERS[number].id)
-        assert {piece.name for piece in pieces if shares.owns(piece.name)} == found
+        assert {block.name for block in blocks if shares.owns(block.name)} == found
         shares.place(placement, MEMBERS[number].id)
-        shares.prepare([piece.name for piece in pieces])
-        assert {piece.name for piece in pieces if shares.owns(piece.name)} == found
+        shares.prepare([block.name for block in blocks])
+        assert {block.name for block in blocks if shares.owns(block.name)} == found
         owned = {known.ids[at].tobytes() for at in shares.owned_of(known.ids)}
-        assert owned == {piece.chunk.id.value for piece in pieces if piece.name in found}
+        assert owned == {block.chunk.id.value for block in blocks if block.name in found}
         return found
 
     parts = [owned_by(number) for number in range(3)]
-    assert sum(map(len, parts)) == len(pieces)
+    assert sum(map(len, parts)) == len(blocks)
     shares.prepare([])
     shares.place(None)
-    assert not any(shares.owns(piece.name) for piece in pieces)
+    assert not any(shares.owns(block.name) for block in blocks)
 
 
-def is_of(placement: Placement, number: int, piece: Piece) -> bool:
-    owner = placement.owner(piece.chunk.id)
+def is_of(placement: Placement, number: int, block: CacheBlock) -> bool:
+    owner = placement.owner(block.chunk.id)
     return owner is not None and owner.id == MEMBERS[number].id
 
 
 def test_a_share_follows_the_view_and_the_snapshots(
     snapshots: tuple[Snapshot, Snapshot],
 ) -> None:
-    shares, known, held, clock = Shares(), [snapshots[0]], list[str](), [0.0]
-    share = NodeShare(shares, lambda: known, lambda: held, lambda: clock[0])
+    shares, known, cached, clock = Shares(), [snapshots[0]], list[str](), [0.0]
+    share = NodeShare(shares, lambda: known, lambda: cached, lambda: clock[0])
     share.update()
-    assert share.pieces == ()
+    assert share.blocks == ()
     shares.place(Placement(MEMBERS[:1]), MEMBERS[0].id)
     assert share.update()
     assert not share.update()
-    assert len(share.pieces) == snapshots[0].chunk_count
-    assert share.size_bytes == sum(piece.length for piece in share.pieces)
+    assert len(share.blocks) == snapshots[0].chunk_count
+    assert share.size_bytes == sum(block.length for block in share.blocks)
 
     shares.place(Placement(MEMBERS[:1]), MEMBERS[0].id)
     assert not share.update(), "another view with the same members"
     known.append(snapshots[1])
     assert share.update()
-    assert len(share.pieces) == snapshots[1].chunk_count - 1 + 5
+    assert len(share.blocks) == snapshots[1].chunk_count - 1 + 5
     everything = share.size_bytes
 
     shares.place(Placement(MEMBERS), MEMBERS[0].id)
     assert share.update()
     assert 0 < share.size_bytes < everything
 
-    assert share.held() == (0, 0)
-    held += [share.pieces[0].name, share.pieces[-1].name, str(ChunkId(bytes(16)))]
-    assert share.held() == (0, 0), "counted once a second"
+    assert share.cached() == (0, 0)
+    cached += [share.blocks[0].name, share.blocks[-1].name, str(ChunkId(bytes(16)))]
+    assert share.cached() == (0, 0), "counted once a second"
     clock[0] += 1.0
-    assert share.held() == (2, share.pieces[0].length + share.pieces[-1].length)
+    assert share.cached() == (2, share.blocks[0].length + share.blocks[-1].length)
 
 
 def test_ids_are_read_as_rows(snapshots: tuple[Snapshot, Snapshot]) -> None:

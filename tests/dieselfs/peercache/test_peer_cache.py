@@ -22,7 +22,7 @@ from dieselfs.expected_files import ExpectedFiles
 from dieselfs.node_memory.leader import Leader, MemorySettings
 from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache import (
     frame_stream,
@@ -141,8 +141,8 @@ def pair() -> Callable[[int], PeerSettings]:
     return lambda number: replace(alike, listen=addresses[number])
 
 
-def pieces_of(node: Node) -> list[Piece]:
-    return [Piece(node.snapshot.chunk(number)) for number in range(node.snapshot.chunk_count)]
+def blocks_of(node: Node) -> list[CacheBlock]:
+    return [CacheBlock(node.snapshot.chunk(number)) for number in range(node.snapshot.chunk_count)]
 
 
 def test_two_nodes_find_each_other_and_share_the_dataset(
@@ -154,23 +154,23 @@ def test_two_nodes_find_each_other_and_share_the_dataset(
     other = nodes(pair(1))
     assert sorted(other.states()) == ["me", "up"], "it knows whom it may ask"
     wait_until(lambda: sorted(one.states()) == ["me", "up"], "a peer")
-    whole = sum(piece.length for piece in pieces_of(one))
+    whole = sum(block.length for block in blocks_of(one))
 
     def shares() -> list[int]:
         return [member.status.share_bytes for member in one.statistics().members]
 
     wait_until(lambda: sum(shares()) == whole and all(shares()), "two parts of the dataset")
-    for piece in pieces_of(one):
-        one.master.fetch(piece)
+    for block in blocks_of(one):
+        one.master.fetch(block)
 
-    def held() -> int:
-        return sum(member.status.share_held_bytes for member in one.statistics().members)
+    def cached() -> int:
+        return sum(member.status.share_cached_bytes for member in one.statistics().members)
 
-    wait_until(lambda: held() == whole, "word of the other's share")
+    wait_until(lambda: cached() == whole, "word of the other's share")
     statistics = one.statistics()
     me = next(member for member in statistics.members if member.state == "me")
     peer = next(member for member in statistics.members if member.state == "up")
-    assert me.status.share_bytes == me.status.share_held_bytes
+    assert me.status.share_bytes == me.status.share_cached_bytes
     assert me.status.from_peers_bytes > 0
     assert me.status.from_store_bytes > 0
     assert peer.status.served_bytes > 0
@@ -204,7 +204,7 @@ def test_a_port_in_use_keeps_a_node_from_its_peers_until_it_is_free(
         node = nodes(settings)
         assert "Address already in use" in node.statistics().trouble
         assert node.statistics().members == ()
-        node.master.fetch(pieces_of(node)[0])
+        node.master.fetch(blocks_of(node)[0])
         wait_until(lambda: "works without the peers of task task" in caplog.text, "a warning")
     wait_until(lambda: "me" in node.states(), "its part in the task")
     assert node.statistics().trouble == ""
@@ -216,7 +216,7 @@ def test_what_is_wrong_with_the_settings_is_said(nodes: Nodes) -> None:
     node = nodes(PeerSettings("task", SECRET, StaticPeers((other,)), listen))
     assert f"{listen} is not in the list of peers" in node.statistics().trouble
     assert "write the same list on all nodes" in node.statistics().trouble
-    node.master.fetch(pieces_of(node)[0])
+    node.master.fetch(blocks_of(node)[0])
 
 
 def test_who_has_another_secret_is_said_to(
@@ -233,8 +233,8 @@ def test_a_node_whose_redis_is_down_works_alone_and_ends_in_time(
     [nobody] = free_addresses(1)
     settings = PeerSettings("task", SECRET, RedisLeases(f"redis://{nobody}/0"))
     node = nodes(replace(settings, cache_policy="oneshot"))
-    for piece in pieces_of(node):
-        node.master.fetch(piece)
+    for block in blocks_of(node):
+        node.master.fetch(block)
     assert node.states() == ["me"]
     wait_until(lambda: str(nobody) in node.statistics().trouble, "why it is alone")
     filling = node.statistics().filling
@@ -266,9 +266,9 @@ def test_an_end_does_not_wait_for_a_store_that_hangs(
     assert one.master.holds(owned)
 
 
-def owned_elsewhere(node: Node) -> list[Piece]:
+def owned_elsewhere(node: Node) -> list[CacheBlock]:
     """As its readers see it."""
-    return [piece for piece in pieces_of(node) if node.source.owner_is_elsewhere(piece.chunk.id)]
+    return [block for block in blocks_of(node) if node.source.owner_is_elsewhere(block.chunk.id)]
 
 
 def test_a_share_is_fetched_at_once_where_nobody_else_is_expected(nodes: Nodes) -> None:
@@ -281,7 +281,7 @@ def test_a_share_is_fetched_at_once_where_nobody_else_is_expected(nodes: Nodes) 
         return filling is not None and filling.done
 
     wait_until(is_done, "a share that is held")
-    assert all(node.master.holds(piece) for piece in pieces_of(node))
+    assert all(node.master.holds(block) for block in blocks_of(node))
 
 
 # By the leader, and in a helper

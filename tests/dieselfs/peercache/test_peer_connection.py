@@ -20,7 +20,7 @@ from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.messages import (
     Data,
     Failed,
-    NotHeld,
+    NotCached,
     Ping,
     Pong,
     ReadChunk,
@@ -288,13 +288,13 @@ def damaged(frame: bytes) -> bytes:
     [
         lambda number: b"HTTP/1.1 200 OK\r\nServer: something else\r\n\r\n",
         lambda number: bytes(100),
-        lambda number: damaged(encode_answer(number, NotHeld())),
+        lambda number: damaged(encode_answer(number, NotCached())),
         lambda number: prefix(b"", 0, header_bytes=(1 << 32) - 1) + bytes(1000),
         lambda number: prefix(bytes(11), (1 << 32) - 1) + bytes(11),
         lambda number: encode_answer(number, Data(memoryview(b"")), 4095) + bytes(4095),
         lambda number: encode_answer(number, Data(memoryview(b"")), 16 << 20),
         lambda number: encode_answer(number, Data(memoryview(b"")), 0),
-        lambda number: encode_answer(number + 1, NotHeld()),
+        lambda number: encode_answer(number + 1, NotCached()),
         lambda number: encode_answer(number, Pong(NodeStatus())),
         lambda number: encode_request(number, Ping()),
         lambda number: encode_answer(number, Working())[:20],
@@ -336,14 +336,14 @@ def test_what_is_not_in_order_ends_the_connection(
 
 def test_other_answers(client: PeerClient) -> None:
     def answers(peer: Conversation) -> None:
-        for answer in (NotHeld(), Failed("a reason"), Pong(NodeStatus())):
+        for answer in (NotCached(), Failed("a reason"), Pong(NodeStatus())):
             peer.answer(peer.receive()[0], answer)
         number, _ = peer.receive()
         peer.answer(number, Data(memoryview(head(CHUNK) + content(CHUNK))))
         peer.receive()
 
     with scripted_peer(answers) as peer:
-        assert client.ask(peer, read()) == NotHeld()
+        assert client.ask(peer, read()) == NotCached()
         assert client.ask(peer, read()) == Failed("a reason")
         assert client.ask(peer, Ping()) == Pong(NodeStatus())
         chunk = client.ask(peer, ReadChunk(CHUNK, False))

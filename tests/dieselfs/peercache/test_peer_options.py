@@ -57,7 +57,7 @@ def settings(
 
 def test_redis() -> None:
     found = settings(PeerOptions("redis", nodes=3, cache_policy="oneshot", name="a"))
-    assert found.directory == RedisLeases(REDIS.value)
+    assert found.registry == RedisLeases(REDIS.value)
     assert (found.task, found.listen, found.advertise) == ("run1", LOOPBACK, None)
     assert (found.nodes, found.cache_policy, found.member) == (3, "oneshot", "a")
     assert found.gives_memory
@@ -135,10 +135,10 @@ ON_ONE_MACHINE = "127.0.0.1:7401,127.0.0.1:7402"
 )
 def test_the_own_entry_of_a_list(options: PeerOptions, own: str, listen: Address) -> None:
     found = settings(options, own=own, index=None)
-    assert isinstance(found.directory, StaticPeers)
+    assert isinstance(found.registry, StaticPeers)
     assert found.listen == listen
-    assert Address(str(found.advertise), listen.port) in found.directory.addresses
-    assert found.nodes == len(found.directory.addresses)
+    assert Address(str(found.advertise), listen.port) in found.registry.addresses
+    assert found.nodes == len(found.registry.addresses)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_a_list_without_one_own_entry_is_refused(options: PeerOptions, own: str)
 
 def test_torch() -> None:
     others = settings(PeerOptions("torch", listen="0.0.0.0"), environment=TORCHRUN)
-    assert others.directory == RankZero(Address("node0", 29500), 1, 3)
+    assert others.registry == RankZero(Address("node0", 29500), 1, 3)
     assert (others.listen, others.nodes) == (Address("0.0.0.0", 0), 3)
     assert others.advertise == "10.0.0.1"
     zero = settings(
         PeerOptions("torch:7400", listen="0.0.0.0"), environment={**TORCHRUN, "GROUP_RANK": "0"}
     )
-    assert zero.directory == RankZero(Address("node0", 7400), 0, 3)
+    assert zero.registry == RankZero(Address("node0", 7400), 0, 3)
     assert zero.listen == Address("0.0.0.0", 7400)
 
 
@@ -178,7 +178,7 @@ def test_torch() -> None:
 )
 def test_other_launchers(environment: dict[str, str], node: int, nodes: int) -> None:
     local = {"MASTER_ADDR": "127.0.0.1", **environment}
-    found = settings(PeerOptions("torch"), environment=local).directory
+    found = settings(PeerOptions("torch"), environment=local).registry
     assert found == RankZero(Address("127.0.0.1", 29600), node, nodes)
 
 
@@ -264,7 +264,7 @@ VARIABLES = {
 def test_training_code_needs_no_change() -> None:
     found = from_environment(VARIABLES)
     assert found is not None
-    assert found.directory == RedisLeases("redis://10.9.9.9")
+    assert found.registry == RedisLeases("redis://10.9.9.9")
     assert (found.task, found.listen) == ("run1", Address("10.0.0.1", 7400))
     assert (found.advertise, found.member, found.nodes) == ("node1", "first", 3)
     assert (found.cache_policy, found.gives_memory) == ("oneshot", False)

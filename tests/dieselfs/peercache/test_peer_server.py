@@ -15,8 +15,8 @@ import pytest
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.object_store import Buffer
-from dieselfs.errors import LocalFileError, MasterGone, NoRoom, PeerFailed, PeerRefused
-from dieselfs.node_memory.piece import Piece
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone, PeerFailed, PeerRefused
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache import peer_server, served_connection
 from dieselfs.peercache.frames import encode_request
 from dieselfs.peercache.held_chunks import NodeStatus
@@ -28,12 +28,12 @@ from dieselfs.peercache.messages import (
     Join,
     Leave,
     Members,
-    NotHeld,
+    NotCached,
     Ping,
     Pong,
+    ReadBlock,
     ReadChunk,
     ReadFile,
-    ReadPiece,
     ReadRanges,
     Request,
 )
@@ -50,7 +50,7 @@ from tests.dieselfs.peercache.plain_chunks import (
     chunk,
     content,
     head,
-    large_piece,
+    large_block,
 )
 from tests.dieselfs.peercache.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
 
@@ -91,13 +91,13 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def held() -> PlainChunks:
+def cached() -> PlainChunks:
     return PlainChunks([HELD])
 
 
 @pytest.fixture
-def server(held: PlainChunks) -> Iterator[PeerServer]:
-    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+def server(cached: PlainChunks) -> Iterator[PeerServer]:
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached)
     yield server
     assert server.close(SOON_S)
 
@@ -119,40 +119,42 @@ def greeted(server: PeerServer) -> Stream:
     return stream
 
 
-def test_what_is_held_is_answered(ask: Ask, held: PlainChunks) -> None:
-    whole, piece = content(HELD), large_piece(9)
-    held.keep(piece)
+def test_what_is_held_is_answered(ask: Ask, cached: PlainChunks) -> None:
+    whole, block = content(HELD), large_block(9)
+    cached.keep(block)
     assert ask(ReadFile(HELD, 77, 5000, False)) == Data(memoryview(whole)[77:5077])
     assert ask(ReadChunk(HELD, False)) == Data(memoryview(head(HELD) + whole))
-    assert ask(ReadPiece(piece, False)) == Data(memoryview(content(piece.chunk))[:5000])
+    assert ask(ReadBlock(block, False)) == Data(memoryview(content(block.chunk))[:5000])
     read = ranges((HELD, 9, 100), (HELD, 0, 200_000), (HELD, 5, 0), may_fetch=False)
     assert ask(read) == Data(memoryview(whole[9:109] + whole[:200_000]))
-    assert held.brought == []
+    assert cached.loaded == []
 
 
-def test_what_is_missing_is_brought_once_for_all(ask: Ask, held: PlainChunks) -> None:
+def test_what_is_missing_is_brought_once_for_all(ask: Ask, cached: PlainChunks) -> None:
     one, other = chunk(5), chunk(6)
     together = threading.Barrier(2)
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         together.wait(SOON_S)  # the two are fetched side by side
-        held.keep(piece)
+        cached.keep(block)
 
-    held.fetch = fetch
+    cached.fetch = fetch
     read = ranges((one, 0, 10), (HELD, 3, 10), (other, 1, 10), (one, 50, 10))
     expected = content(one)[:10] + content(HELD)[3:13] + content(other)[1:11] + content(one)[50:60]
     assert ask(read) == Data(memoryview(expected))
-    assert sorted(held.brought) == [Piece(one).name, Piece(other).name]
+    assert sorted(cached.loaded) == [CacheBlock(one).name, CacheBlock(other).name]
 
 
-def test_many_ask_for_what_is_brought_by_one_thread(server: PeerServer, held: PlainChunks) -> None:
+def test_many_ask_for_what_is_brought_by_one_thread(
+    server: PeerServer, cached: PlainChunks
+) -> None:
     asked, may_end = 100, threading.Event()
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         assert may_end.wait(SOON_S)
-        held.keep(piece)
+        cached.keep(block)
 
-    held.fetch = fetch
+    cached.fetch = fetch
     clients = [PeerClient(RUNTIME, SECRET, TASK, f"test {number}") for number in range(4)]
     member = Member("peer", server.address, 1)
     pending = [
@@ -167,79 +169,79 @@ def test_many_ask_for_what_is_brought_by_one_thread(server: PeerServer, held: Pl
     may_end.set()
     for number, one in enumerate(pending):
         assert one.result() == Data(memoryview(content(MISSING))[number : number + 10])
-    assert held.brought == [Piece(MISSING).name]
+    assert cached.loaded == [CacheBlock(MISSING).name]
     for client in clients:
         client.close()
 
 
-def test_a_slow_fetch_is_said_to_be_worked_at(ask: Ask, held: PlainChunks) -> None:
-    def fetch(piece: Piece) -> None:
+def test_a_slow_fetch_is_said_to_be_worked_at(ask: Ask, cached: PlainChunks) -> None:
+    def fetch(block: CacheBlock) -> None:
         time.sleep(1.6)  # longer than a client bears silence
-        held.keep(piece)
+        cached.keep(block)
 
-    held.fetch = fetch
+    cached.fetch = fetch
     assert ask(ReadFile(MISSING, 0, 10, True)) == Data(memoryview(content(MISSING))[:10])
 
 
-def test_what_may_not_be_fetched(ask: Ask, held: PlainChunks) -> None:
-    assert ask(ReadFile(MISSING, 0, 10, False)) == NotHeld()
-    assert ask(ReadChunk(MISSING, False)) == NotHeld()
-    assert ask(ReadPiece(large_piece(8), False)) == NotHeld()
-    assert ask(ranges((HELD, 0, 1), (MISSING, 0, 1), may_fetch=False)) == NotHeld()
-    assert held.brought == []
-    held.coming.add(Piece(MISSING).name)  # waiting for it costs nothing
+def test_what_may_not_be_fetched(ask: Ask, cached: PlainChunks) -> None:
+    assert ask(ReadFile(MISSING, 0, 10, False)) == NotCached()
+    assert ask(ReadChunk(MISSING, False)) == NotCached()
+    assert ask(ReadBlock(large_block(8), False)) == NotCached()
+    assert ask(ranges((HELD, 0, 1), (MISSING, 0, 1), may_fetch=False)) == NotCached()
+    assert cached.loaded == []
+    cached.coming.add(CacheBlock(MISSING).name)  # waiting for it costs nothing
     assert ask(ReadFile(MISSING, 0, 10, False)) == Data(memoryview(content(MISSING))[:10])
 
 
-def test_a_chunk_whose_head_was_not_kept(ask: Ask, held: PlainChunks) -> None:
-    held.heads.clear()
-    assert ask(ReadChunk(HELD, True)) == NotHeld()
+def test_a_chunk_whose_head_was_not_kept(ask: Ask, cached: PlainChunks) -> None:
+    cached.heads.clear()
+    assert ask(ReadChunk(HELD, True)) == NotCached()
     assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
 
 
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (NoRoom("full"), NotHeld()),
-        (MasterGone("gone"), NotHeld()),
+        (CacheFull("full"), NotCached()),
+        (MasterGone("gone"), NotCached()),
         (Corrupt("damaged"), Failed("damaged")),
         (NotFound("no such chunk"), Failed("no such chunk")),
         (Unavailable("no answer"), Failed("no answer")),
         (LocalFileError("no space"), Failed("no space")),
-        (None, NotHeld()),
+        (None, NotCached()),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_can_not_be_brought(
-    ask: Ask, held: PlainChunks, error: Exception | None, expected: Answer
+    ask: Ask, cached: PlainChunks, error: Exception | None, expected: Answer
 ) -> None:
-    def fetch(piece: Piece) -> None:
-        if error is not None and piece.chunk == MISSING:
+    def fetch(block: CacheBlock) -> None:
+        if error is not None and block.chunk == MISSING:
             raise error
-        if piece.chunk != MISSING:
-            held.keep(piece)
+        if block.chunk != MISSING:
+            cached.keep(block)
         # Else it is gone as soon as it has come.
 
-    held.fetch = fetch
+    cached.fetch = fetch
     assert ask(ReadFile(MISSING, 0, 10, True)) == expected
     assert ask(ranges((chunk(7), 0, 10), (MISSING, 0, 10))) == expected
     assert isinstance(ask(ReadFile(HELD, 0, 10, True)), Data)
 
 
 def test_what_was_not_expected_is_logged_once(
-    ask: Ask, held: PlainChunks, caplog: pytest.LogCaptureFixture
+    ask: Ask, cached: PlainChunks, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Surprise(Exception):
         pass
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         raise Surprise
 
-    held.fetch = fetch
+    cached.fetch = fetch
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             assert ask(ReadFile(MISSING, 0, 10, True)) == Failed("unexpected: Surprise")
-        held.payloads = None  # type: ignore[assignment]
+        cached.payloads = None  # type: ignore[assignment]
         for _ in range(3):
             assert isinstance(ask(ReadChunk(HELD, True)), Failed)
     assert len(caplog.records) == 2
@@ -255,19 +257,19 @@ def test_what_is_held_is_shorter_than_believed(ask: Ask) -> None:
         assert isinstance(ask(request), Failed)
 
 
-def test_more_work_than_there_may_be(monkeypatch: pytest.MonkeyPatch, held: PlainChunks) -> None:
-    monkeypatch.setattr(peer_server, "MAX_PIECES", 2)
+def test_more_work_than_there_may_be(monkeypatch: pytest.MonkeyPatch, cached: PlainChunks) -> None:
+    monkeypatch.setattr(peer_server, "MAX_BLOCKS", 2)
     may_end = threading.Event()
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         assert may_end.wait(SOON_S)
-        held.keep(piece)
+        cached.keep(block)
 
-    held.fetch = fetch
-    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+    cached.fetch = fetch
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached)
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
     pending = [client.begin(member, ReadFile(chunk(number), 0, 9, True)) for number in (11, 12)]
-    assert client.ask(member, ReadFile(chunk(13), 0, 9, True)) == NotHeld()
+    assert client.ask(member, ReadFile(chunk(13), 0, 9, True)) == NotCached()
     may_end.set()
     assert all(isinstance(one.result(), Data) for one in pending)
     assert isinstance(client.ask(member, ReadFile(chunk(13), 0, 9, True)), Data)
@@ -275,17 +277,17 @@ def test_more_work_than_there_may_be(monkeypatch: pytest.MonkeyPatch, held: Plai
     assert server.close(SOON_S)
 
 
-def test_pongs_tell_what_was_sent(ask: Ask, held: PlainChunks) -> None:
-    held.state = NodeStatus(budget_bytes=7, held_bytes=5)
+def test_pongs_tell_what_was_sent(ask: Ask, cached: PlainChunks) -> None:
+    cached.state = NodeStatus(budget_bytes=7, cached_bytes=5)
     ask(ReadFile(HELD, 0, 1000, True))
     ask(ReadFile(MISSING, 0, 24, False))
     assert ask(Ping()) == Pong(
-        NodeStatus(budget_bytes=7, held_bytes=5, served_bytes=1000, served_requests=1)
+        NodeStatus(budget_bytes=7, cached_bytes=5, served_bytes=1000, served_requests=1)
     )
 
 
 class List:
-    """Implements `Roll`."""
+    """Implements `MemberList`."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
@@ -298,10 +300,10 @@ class List:
         self.members.pop(member, None)
 
 
-def test_the_list_of_members(ask: Ask, held: PlainChunks) -> None:
+def test_the_list_of_members(ask: Ask, cached: PlainChunks) -> None:
     one, other = (Member(id, Address("10.0.0.1", 1000), 5, "host") for id in ("one", "other"))
     assert isinstance(ask(Join(one)), Failed)  # it is not kept here
-    keeper = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held, List())
+    keeper = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached, List())
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", keeper.address, 1)
     assert client.ask(member, Join(one)) == Members((one,))
     assert client.ask(member, Join(other)) == Members((one, other))
@@ -354,11 +356,11 @@ def test_a_stranger_who_says_nothing_is_let_go(
 
 
 def test_a_client_that_takes_nothing_holds_up_nobody(
-    server: PeerServer, ask: Ask, held: PlainChunks, monkeypatch: pytest.MonkeyPatch
+    server: PeerServer, ask: Ask, cached: PlainChunks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_connection, "TAKE_S", 0.5)
     monkeypatch.setattr(peer_server, "MAX_WORKERS", 2)
-    held.keep(Piece(LARGE))
+    cached.keep(CacheBlock(LARGE))
     greedy = greeted(server)
     for number in range(20):
         greedy.send((encode_request(number, ReadFile(LARGE, 0, 5 << 20, True)),), SOON_S)
@@ -372,7 +374,7 @@ def test_a_client_that_takes_nothing_holds_up_nobody(
 
 
 def test_a_client_that_has_gone_is_no_surprise(
-    held: PlainChunks, caplog: pytest.LogCaptureFixture
+    cached: PlainChunks, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Gone:
         """Its last request is there still."""
@@ -391,11 +393,11 @@ def test_a_client_that_has_gone_is_no_surprise(
         def close(self) -> None: ...
 
     slow = SlowAnswers(RUNTIME, 1, 1)
-    service = Service(held, slow, None, held.status)
+    service = Service(cached, slow, None, cached.status)
     with pytest.raises(ConnectionResetError):
         ServedConnection(RUNTIME, Gone(), "client", service).serve()
     assert not caplog.records
-    assert held.brought == []
+    assert cached.loaded == []
 
 
 def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:
@@ -417,7 +419,7 @@ def test_clients_that_take_nothing_leave_workers_for_the_others() -> None:
     assert patient.close(SOON_S)
 
 
-def test_connections_that_can_not_be_accepted(held: PlainChunks) -> None:
+def test_connections_that_can_not_be_accepted(cached: PlainChunks) -> None:
     class Scarce(OperatingSystem):
         """Has no descriptor left, for a while."""
 
@@ -433,22 +435,22 @@ def test_connections_that_can_not_be_accepted(held: PlainChunks) -> None:
             listener.accept = scarce  # type: ignore[method-assign]
             return listener
 
-    server = PeerServer(Scarce(), SECRET, TASK, "peer", LOOPBACK, held)
+    server = PeerServer(Scarce(), SECRET, TASK, "peer", LOOPBACK, cached)
     client = PeerClient(RUNTIME, SECRET, TASK, "test")
     assert isinstance(client.ask(Member("peer", server.address, 1), Ping()), Pong)
     client.close()
     assert server.close(SOON_S)
 
 
-def test_the_end_does_not_wait_for_a_fetch_that_hangs(held: PlainChunks) -> None:
+def test_the_end_does_not_wait_for_a_fetch_that_hangs(cached: PlainChunks) -> None:
     hangs, may_end = threading.Event(), threading.Event()
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         hangs.set()
         assert may_end.wait(SOON_S)
 
-    held.fetch = fetch
-    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, held)
+    cached.fetch = fetch
+    server = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached)
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
     pending = client.begin(member, ReadFile(MISSING, 0, 10, True))
     assert hangs.wait(SOON_S)
@@ -461,15 +463,15 @@ def test_the_end_does_not_wait_for_a_fetch_that_hangs(held: PlainChunks) -> None
 
 
 def test_threads_ask_for_what_is_held_and_what_is_not(
-    server: PeerServer, held: PlainChunks
+    server: PeerServer, cached: PlainChunks
 ) -> None:
     chunks = [chunk(number) for number in range(100, 110)]
 
-    def fetch(piece: Piece) -> None:
+    def fetch(block: CacheBlock) -> None:
         time.sleep(0.002)
-        held.keep(piece)
+        cached.keep(block)
 
-    held.fetch = fetch
+    cached.fetch = fetch
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", server.address, 1)
     wrong: list[object] = []
 
@@ -486,10 +488,10 @@ def test_threads_ask_for_what_is_held_and_what_is_not(
                 request = ranges((ref, start, length), (HELD, 1, 1000))
                 expected = memoryview(bytes(whole[start : start + length]) + content(HELD)[1:1001])
             if chance.random() < 0.1:
-                held.payloads.pop(ref.id, None)
+                cached.payloads.pop(ref.id, None)
             answer = client.ask(member, request)
             # What goes while it is being asked for may be gone.
-            if answer not in (Data(expected), NotHeld()):
+            if answer not in (Data(expected), NotCached()):
                 wrong.append(answer)
 
     threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]

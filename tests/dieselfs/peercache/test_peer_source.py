@@ -19,10 +19,10 @@ from chunkstore.chunk_writer import ChunkWriter
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.node_memory.piece import PIECE_BYTES
+from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.messages import Answer, ReadChunk, ReadFile, ReadPiece, ReadRanges
+from dieselfs.peercache.messages import Answer, ReadBlock, ReadChunk, ReadFile, ReadRanges
 from dieselfs.peercache.peer_source import PeerSource
 from tests.chunkstore.packed import DATASET, CountingStore, Packed
 from tests.dieselfs.peercache.scripted_peers import (
@@ -165,21 +165,21 @@ def test_whole_chunks_come_from_their_owners(node: Node) -> None:
         assert set(peer.fetched) == {chunk.id for chunk in node.owned_by(name)}
     counted, mine = node.source.statistics(), node.owned_by("me")
     assert counted.chunks_from_peers == len(node.chunks()) - len(mine)
-    assert (counted.chunks_from_store, counted.held_questions) == (len(mine), len(mine))
+    assert (counted.chunks_from_store, counted.cached_requests) == (len(mine), len(mine))
     total = sum(map(len, node.content.objects.values()))
     assert counted.bytes_from_peers + counted.bytes_from_store == total
 
 
 def test_an_owner_takes_over_from_who_holds_it_and_makes_nobody_fetch(node: Node) -> None:
-    held, missing = node.chunks()[:10], node.chunks()[10:20]
+    cached, missing = node.chunks()[:10], node.chunks()[10:20]
     for peer in node.peers.peers.values():
-        peer.held.update(chunk.id for chunk in held)
-    for chunk in [*held, *missing]:  # whoever I think owns them
+        peer.cached.update(chunk.id for chunk in cached)
+    for chunk in [*cached, *missing]:  # whoever I think owns them
         assert node.is_right(chunk, node.source.whole_as_owner(chunk))
     assert len(node.store.calls) == len(missing)
     assert all(peer.fetched == [] for peer in node.peers.peers.values())
     counted = node.source.statistics()
-    assert (counted.held_questions, counted.held_hits) == (20, 10)
+    assert (counted.cached_requests, counted.second_hits) == (20, 10)
 
 
 def test_files_come_from_their_owners(node: Node) -> None:
@@ -262,28 +262,31 @@ def test_parts_of_large_files(reading: Node, path: bytes) -> None:
     for start in range(0, len(data), 128 << 10):
         length = min(128 << 10, len(data) - start)
         assert reading.source.read(file, start, length) == data[start : start + length]
-    pieces = -(-len(data) // PIECE_BYTES)
-    assert len(reading.peers.begun) == pieces
+    blocks = -(-len(data) // CACHE_BLOCK_BYTES)
+    assert len(reading.peers.begun) == blocks
     assert reading.store.calls == ["get_range"] * (path != b"medium"), "the head, for block hashes"
     assert reading.source.statistics().bytes_from_peers == len(data)
     for start, length in ((0, 1), (len(data) - 1, 1), (BLOCK_BYTES - 1, 2), (0, len(data))):
         assert reading.source.read(file, start, length) == data[start : start + length]
     if path == b"big":
-        assert reading.source.read(file, PIECE_BYTES - 5, 10) == data[PIECE_BYTES - 5 :][:10]
+        assert (
+            reading.source.read(file, CACHE_BLOCK_BYTES - 5, 10)
+            == data[CACHE_BLOCK_BYTES - 5 :][:10]
+        )
 
 
 def test_pieces_of_a_chunk_above_16_mib(reading: Node) -> None:
     file, data = reading.content.extents[b"huge"], reading.content.files[b"huge"]
     for read in (reading.source.read, reading.source.read_as_owner):
-        for start in range(0, len(data), PIECE_BYTES):
-            length = min(PIECE_BYTES, len(data) - start)
+        for start in range(0, len(data), CACHE_BLOCK_BYTES):
+            length = min(CACHE_BLOCK_BYTES, len(data) - start)
             assert read(file, start, length) == data[start : start + length]
     asked = [request for peer in reading.peers.peers.values() for request in peer.asked]
-    assert {type(request) for request in asked} == {ReadPiece}
-    pieces = -(-len(data) // PIECE_BYTES)
-    assert sum(request.may_fetch for request in asked if isinstance(request, ReadPiece)) == pieces
-    assert len(asked) == 2 * pieces
-    assert reading.source.statistics().held_questions == pieces
+    assert {type(request) for request in asked} == {ReadBlock}
+    blocks = -(-len(data) // CACHE_BLOCK_BYTES)
+    assert sum(request.may_fetch for request in asked if isinstance(request, ReadBlock)) == blocks
+    assert len(asked) == 2 * blocks
+    assert reading.source.statistics().cached_requests == blocks
 
 
 def test_readers_of_parts_at_one_time_fetch_once(reading: Node) -> None:
@@ -346,8 +349,8 @@ def test_no_fault_of_a_peer_is_seen_in_large_files(
         peer.fault = fault
     for path, data in reading.content.files.items():
         file = reading.content.extents[path]
-        for start in range(0, len(data), PIECE_BYTES):
-            length = min(PIECE_BYTES, len(data) - start)
+        for start in range(0, len(data), CACHE_BLOCK_BYTES):
+            length = min(CACHE_BLOCK_BYTES, len(data) - start)
             for read in (reading.source.read, reading.source.read_as_owner):
                 if read == reading.source.read or len(data) > MAX_WHOLE_BYTES:
                     assert read(file, start, length) == data[start : start + length]
@@ -473,7 +476,7 @@ def test_a_batch_with_a_chunk_that_is_not_held_costs_the_others_nothing(node: No
     assert len(chunks) > 3
     peer = node.peers.peers["a"]
     peer.fetches = False
-    peer.held.update(chunk.id for chunk in chunks[1:])
+    peer.cached.update(chunk.id for chunk in chunks[1:])
     ids = {chunk.id for chunk in chunks}
     paths = [path for path in node.elsewhere() if node.content.extents[path].chunk.id in ids]
     missing = [path for path in paths if node.content.extents[path].chunk.id == chunks[0].id]
@@ -571,7 +574,7 @@ def test_a_store_that_does_not_answer_is_not_a_peers_fault(
     monkeypatch.setattr(reading.store, "get_range", down)
     file = reading.content.extents[b"huge"]
     with pytest.raises(Unavailable):  # the block hashes are in its head
-        reading.source.read(file, 0, PIECE_BYTES)
+        reading.source.read(file, 0, CACHE_BLOCK_BYTES)
     assert reading.reasons() == {}
     medium = reading.content.extents[b"medium"]
     assert reading.source.read(medium, 5, 9) == reading.content.files[b"medium"][5:14]

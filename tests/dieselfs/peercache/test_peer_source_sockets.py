@@ -21,7 +21,7 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.piece import Piece
+from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.node_memory.task_folder import TaskFolder
 from dieselfs.peercache import frame_stream, pace, peer_connection, peer_server, view_file
 from dieselfs.peercache.held_chunks import NodeStatus
@@ -55,7 +55,7 @@ class CountedStore(StoreWrapper):
 
 
 class Memory:
-    """Implements `HeldChunks` for a node that has room for everything."""
+    """Implements `CachedChunks` for a node that has room for everything."""
 
     def __init__(self) -> None:
         self.source: PeerSource
@@ -63,23 +63,23 @@ class Memory:
         self._lock = threading.Lock()
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
-        held = self.objects.get(chunk)
-        return None if held is None else held[1]
+        cached = self.objects.get(chunk)
+        return None if cached is None else cached[1]
 
     def head(self, chunk: ChunkId) -> memoryview | None:
-        held = self.objects.get(chunk)
-        return None if held is None else held[0]
+        cached = self.objects.get(chunk)
+        return None if cached is None else cached[0]
 
-    def piece(self, piece: Piece) -> memoryview | None:
-        return self.payload(piece.chunk.id)
+    def block(self, block: CacheBlock) -> memoryview | None:
+        return self.payload(block.chunk.id)
 
-    def is_coming(self, piece: Piece) -> bool:
+    def is_loading(self, block: CacheBlock) -> bool:
         return False
 
-    def bring(self, piece: Piece) -> None:
+    def load(self, block: CacheBlock) -> None:
         with self._lock:
-            if piece.chunk.id not in self.objects:
-                self.objects[piece.chunk.id] = self.source.whole_as_owner(piece.chunk)
+            if block.chunk.id not in self.objects:
+                self.objects[block.chunk.id] = self.source.whole_as_owner(block.chunk)
 
     def status(self) -> NodeStatus:
         return NodeStatus()
@@ -196,7 +196,7 @@ def test_each_chunk_leaves_the_store_once_for_all_nodes(task: Task) -> None:
     for node in task.nodes:
         for chunk in task.chunks:
             own[node.member.id] += task.ranked(chunk)[0] == node.member.id
-            node.memory.bring(Piece(chunk))
+            node.memory.load(CacheBlock(chunk))
     assert task.store.whole.total() == before, "whoever joins takes over from who holds it"
     assert task.store.ranges.total() == 0
     assert sum(own.values()) == len(task.chunks)
@@ -206,7 +206,7 @@ def test_readers_in_threads_get_every_byte(task: Task) -> None:
     for node in task.nodes:
         for chunk in task.chunks:
             if task.ranked(chunk)[0] == node.member.id:
-                node.memory.bring(Piece(chunk))
+                node.memory.load(CacheBlock(chunk))
     taken = task.store.whole.total()
     assert taken == len(task.chunks)
     right: list[bool] = []
@@ -335,7 +335,7 @@ def test_a_node_without_room_reads_ranges_from_the_owners(task: Task) -> None:
     reader = task.node("a")
     others = [chunk for chunk in task.chunks if task.ranked(chunk)[0] != "a"]
     for chunk in others:
-        task.node(task.ranked(chunk)[0]).memory.bring(Piece(chunk))
+        task.node(task.ranked(chunk)[0]).memory.load(CacheBlock(chunk))
     ids = {chunk.id for chunk in others}
     paths = [path for path, file in task.extents.items() if file.chunk.id in ids]
     with NodeMemory.open(reader.folder, reader.source, budget_bytes=1, lead=True) as memory:

@@ -45,8 +45,8 @@ def test_nothing_and_errors_are_not_kept(recent: RecentRanges) -> None:
     assert recent.obtain(A, lambda: memoryview(b"x")) == b"x"
 
 
-@pytest.mark.parametrize("brings", [True, False])
-def test_one_fetches_while_others_wait(recent: RecentRanges, brings: bool) -> None:
+@pytest.mark.parametrize("loads", [True, False])
+def test_one_fetches_while_others_wait(recent: RecentRanges, loads: bool) -> None:
     entered, go = threading.Event(), threading.Event()
     fetching = 0
     fetches: list[int] = []
@@ -58,7 +58,7 @@ def test_one_fetches_while_others_wait(recent: RecentRanges, brings: bool) -> No
         entered.set()
         assert go.wait(60)
         fetching -= 1
-        return memoryview(b"data") if brings else None
+        return memoryview(b"data") if loads else None
 
     found: list[memoryview | None] = []
     threads = [
@@ -71,5 +71,5 @@ def test_one_fetches_while_others_wait(recent: RecentRanges, brings: bool) -> No
     go.set()
     for thread in threads:
         thread.join(60)
-    assert found == [b"data" if brings else None] * 5
-    assert fetches == [1] * (1 if brings else 5), "never two at a time"
+    assert found == [b"data" if loads else None] * 5
+    assert fetches == [1] * (1 if loads else 5), "never two at a time"

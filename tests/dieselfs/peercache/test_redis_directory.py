@@ -9,9 +9,9 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from dieselfs.errors import DirectoryUnavailable
+from dieselfs.errors import RegistryUnavailable
 from dieselfs.peercache.members import Member
-from dieselfs.peercache.redis_directory import RedisDirectory
+from dieselfs.peercache.redis_directory import RedisRegistry
 from dieselfs.peercache.runtime import Address
 from tests.contracts.directory_contract import NODES, LeasedDirectoryContract, OpenDirectory
 from tests.services.redis_processes import RedisCluster, RedisProcess, wait_until
@@ -34,8 +34,8 @@ def end_all(client: redis.Redis, task: str) -> None:
 
 class TestRedisDirectory(LeasedDirectoryContract):
     @pytest.fixture
-    def open_directory(self, redis_url: str, task: str) -> OpenDirectory:
-        return lambda number: RedisDirectory(redis_url, task)
+    def open_registry(self, redis_url: str, task: str) -> OpenDirectory:
+        return lambda number: RedisRegistry(redis_url, task)
 
     @pytest.fixture
     def end_leases(self, redis_url: str, task: str) -> Callable[[], None]:
@@ -48,8 +48,8 @@ class TestRedisDirectory(LeasedDirectoryContract):
 
 class TestRedisDirectoryInACluster(LeasedDirectoryContract):
     @pytest.fixture
-    def open_directory(self, redis_cluster_url: str, task: str) -> OpenDirectory:
-        return lambda number: RedisDirectory(redis_cluster_url, task)
+    def open_registry(self, redis_cluster_url: str, task: str) -> OpenDirectory:
+        return lambda number: RedisRegistry(redis_cluster_url, task)
 
     @pytest.fixture
     def end_leases(
@@ -64,12 +64,12 @@ class TestRedisDirectoryInACluster(LeasedDirectoryContract):
 
 
 def test_two_tasks_share_nothing(redis_url: str) -> None:
-    RedisDirectory(redis_url, "one").announce(NODES[0])
-    assert RedisDirectory(redis_url, "other").announce(NODES[1]) == [NODES[1]]
+    RedisRegistry(redis_url, "one").announce(NODES[0])
+    assert RedisRegistry(redis_url, "other").announce(NODES[1]) == [NODES[1]]
 
 
 def test_what_is_there_is_for_people_to_read_and_ends_by_itself(redis_url: str, task: str) -> None:
-    RedisDirectory(redis_url, task).announce(NODES[0])
+    RedisRegistry(redis_url, task).announce(NODES[0])
     with redis.Redis.from_url(redis_url) as client:
         [entry] = client.zrange(key(task), 0, -1)
         assert 0 < client.pttl(key(task)) <= 6000
@@ -81,7 +81,7 @@ def test_what_is_there_is_for_people_to_read_and_ends_by_itself(redis_url: str, 
 def test_what_is_no_member_is_passed_over(
     redis_url: str, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    directory = RedisDirectory(redis_url, task)
+    registry = RedisRegistry(redis_url, task)
     bad: list[str | bytes] = [
         "",
         "x",
@@ -102,34 +102,34 @@ def test_what_is_no_member_is_passed_over(
     ]
     with redis.Redis.from_url(redis_url) as client:
         client.zadd(key(task), {entry: 1e15 for entry in bad})
-        assert directory.announce(NODES[0]) == [NODES[0]]
-        assert directory.announce(NODES[0]) == [NODES[0]]
+        assert registry.announce(NODES[0]) == [NODES[0]]
+        assert registry.announce(NODES[0]) == [NODES[0]]
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         client.delete(key(task))
         client.set(key(task), "not a set")
-        with pytest.raises(DirectoryUnavailable, match="WRONGTYPE"):
-            directory.announce(NODES[0])
+        with pytest.raises(RegistryUnavailable, match="WRONGTYPE"):
+            registry.announce(NODES[0])
         client.delete(key(task))
-    assert directory.announce(NODES[0]) == [NODES[0]]
+    assert registry.announce(NODES[0]) == [NODES[0]]
 
 
 def test_a_flood_of_entries_is_told_in_part(redis_url: str, task: str) -> None:
     flood = [Member(f"m-{number}", Address("h", 1), 1) for number in range(1500)]
     with redis.Redis.from_url(redis_url) as client:
         client.zadd(key(task), {f'{one.id} ["{one.id}","h",1,1,""]': 1e15 for one in flood})
-    found = RedisDirectory(redis_url, task).announce(NODES[0])
+    found = RedisRegistry(redis_url, task).announce(NODES[0])
     assert len(found) == 1025
     assert NODES[0] in found
 
 
 def test_redis_away_and_back(own_redis_server: RedisProcess, task: str) -> None:
     """Restarted without its data: who is there is there again."""
-    first = RedisDirectory(own_redis_server.url, task)
-    second = RedisDirectory(own_redis_server.url, task)
+    first = RedisRegistry(own_redis_server.url, task)
+    second = RedisRegistry(own_redis_server.url, task)
     first.announce(NODES[0])
     assert set(second.announce(NODES[1])) == set(NODES[:2])
     own_redis_server.stop()
-    with pytest.raises(DirectoryUnavailable, match="check the address"):
+    with pytest.raises(RegistryUnavailable, match="check the address"):
         first.announce(NODES[0])
     first.leave(NODES[0])
     own_redis_server.forget()
@@ -141,18 +141,18 @@ def test_redis_away_and_back(own_redis_server: RedisProcess, task: str) -> None:
 def test_a_redis_that_hangs_is_waited_for_shortly(
     own_redis_server: RedisProcess, task: str
 ) -> None:
-    directory = RedisDirectory(own_redis_server.url, task)
-    directory.announce(NODES[0])
+    registry = RedisRegistry(own_redis_server.url, task)
+    registry.announce(NODES[0])
     own_redis_server.pause()
     try:
         begun = time.monotonic()
-        with pytest.raises(DirectoryUnavailable, match=r"no answer within 0\.6 s"):
-            directory.announce(NODES[0])
-        directory.leave(NODES[0])
+        with pytest.raises(RegistryUnavailable, match=r"no answer within 0\.6 s"):
+            registry.announce(NODES[0])
+        registry.leave(NODES[0])
         assert time.monotonic() - begun < 4  # two calls of 0.6 s, on a busy machine
     finally:
         own_redis_server.resume()
-    wait_until(lambda: directory.announce(NODES[0]) == [NODES[0]], "it does not come back")
+    wait_until(lambda: registry.announce(NODES[0]) == [NODES[0]], "it does not come back")
 
 
 def test_a_server_of_a_cluster_says_so(redis_cluster_url: str, task: str) -> None:
@@ -160,18 +160,18 @@ def test_a_server_of_a_cluster_says_so(redis_cluster_url: str, task: str) -> Non
     slots_elsewhere = (
         name for n in range(99) if key_slot(key(name := f"{task}-{n}").encode()) > 5460
     )
-    with pytest.raises(DirectoryUnavailable, match=r"write redis\+cluster://"):
-        RedisDirectory(node, next(slots_elsewhere)).announce(NODES[0])
+    with pytest.raises(RegistryUnavailable, match=r"write redis\+cluster://"):
+        RedisRegistry(node, next(slots_elsewhere)).announce(NODES[0])
 
 
 def test_a_server_alone_is_no_cluster(redis_url: str, task: str) -> None:
     url = redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")
-    with pytest.raises(DirectoryUnavailable, match="write redis://"):
-        RedisDirectory(url, task).announce(NODES[0])
+    with pytest.raises(RegistryUnavailable, match="write redis://"):
+        RedisRegistry(url, task).announce(NODES[0])
 
 
 def test_no_password_in_what_is_said(task: str) -> None:
-    directory = RedisDirectory("redis://someone:s3cret@127.0.0.1:1/0", task)
-    with pytest.raises(DirectoryUnavailable) as caught:
-        directory.announce(NODES[0])
+    registry = RedisRegistry("redis://someone:s3cret@127.0.0.1:1/0", task)
+    with pytest.raises(RegistryUnavailable) as caught:
+        registry.announce(NODES[0])
     assert "s3cret" not in str(caught.value)

@@ -77,9 +77,9 @@ def test_nobody_asks_itself_or_who_is_down_and_no_question_leads_back() -> None:
 def test_the_owner_is_who_a_reader_asks_first() -> None:
     for ranked, me, up in cases():
         owner = owner_of(ranked, me, up.__contains__)
-        questions = asked(ranked, me, up, "reader")
-        if questions:
-            assert owner == questions[0].peer
+        requests = asked(ranked, me, up, "reader")
+        if requests:
+            assert owner == requests[0].peer
         else:
             assert owner is None or owner.id == me
 
@@ -93,9 +93,9 @@ def test_verdicts_are_asked_for_when_they_are_needed(role: Role) -> None:
         seen.append(member)
         return True
 
-    questions = steps(tuple(MEMBERS), "z", is_up, role)
-    assert next(questions).peer.id == "a"
+    requests = steps(tuple(MEMBERS), "z", is_up, role)
+    assert next(requests).peer.id == "a"
     assert seen == ["a"]
-    rest = [step.peer.id for step in questions]
+    rest = [step.peer.id for step in requests]
     assert rest == (["b"] if role == "reader" else [])
     assert seen == ["a", *rest]

@@ -6,7 +6,7 @@ import pytest
 
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.runtime import Address
-from dieselfs.peercache.static_directory import StaticDirectory
+from dieselfs.peercache.static_directory import StaticRegistry
 from tests.contracts.directory_contract import DirectoryContract, OpenDirectory
 
 ADDRESSES = (Address("a", 7000), Address("10.0.0.2", 7000), Address("localhost", 7001))
@@ -18,15 +18,15 @@ class TestStaticDirectory(DirectoryContract):
         return [Member(str(address), address, 1, "host") for address in ADDRESSES]
 
     @pytest.fixture
-    def open_directory(self) -> OpenDirectory:
-        return lambda number: StaticDirectory(ADDRESSES)
+    def open_registry(self) -> OpenDirectory:
+        return lambda number: StaticRegistry(ADDRESSES)
 
 
 def test_all_in_the_list_have_an_equal_share() -> None:
     me = Member("a:7000", ADDRESSES[0], 1)
-    assert {member.weight for member in StaticDirectory(ADDRESSES).announce(me)} == {1}
+    assert {member.weight for member in StaticRegistry(ADDRESSES).announce(me)} == {1}
 
 
 def test_an_entry_that_is_there_twice_is_one_member() -> None:
     me = Member("a:7000", ADDRESSES[0], 1)
-    assert len(StaticDirectory([*ADDRESSES, *ADDRESSES]).announce(me)) == 3
+    assert len(StaticRegistry([*ADDRESSES, *ADDRESSES]).announce(me)) == 3

@@ -3,7 +3,7 @@
 import pytest
 
 from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.task_figures import ReadSources, task_figures
+from dieselfs.peercache.task_figures import ReadSources, task_totals
 from dieselfs.peercache.task_statistics import (
     FillingStatistics,
     MemberState,
@@ -21,15 +21,15 @@ TASK = TaskStatistics(
     "oneshot",
     (
         member("a", "me", from_store_bytes=100, from_peers_bytes=300, share_bytes=200),
-        member("b", "up", from_store_bytes=50, served_bytes=400, share_bytes=300, held_bytes=70),
-        member("c", "silent", from_store_bytes=50, served_bytes=200, share_held_bytes=10),
+        member("b", "up", from_store_bytes=50, served_bytes=400, share_bytes=300, cached_bytes=70),
+        member("c", "silent", from_store_bytes=50, served_bytes=200, share_cached_bytes=10),
         member("d", "open", budget_bytes=1000),
     ),
-    FillingStatistics(pieces=10, pieces_held=4),
+    FillingStatistics(blocks=10, blocks_cached=4),
     (
         ("read.files_from_peers", 5),
         ("read.chunks_from_peers", 7),
-        ("read.held_hits", 2),
+        ("read.second_hits", 2),
         ("read.files_from_store", 3),
         ("read.chunks_from_store", 4),
         ("connections", 3),
@@ -38,20 +38,20 @@ TASK = TaskStatistics(
 
 
 def test_a_task() -> None:
-    found = task_figures(TASK)
+    found = task_totals(TASK)
     assert (found.members, found.members_up, found.members_open) == (4, 2, 1)
-    assert (found.share_bytes, found.share_held_bytes) == (500, 10)
-    assert (found.held_bytes, found.budget_bytes) == (70, 1000)
+    assert (found.share_bytes, found.share_cached_bytes) == (500, 10)
+    assert (found.cached_bytes, found.budget_bytes) == (70, 1000)
     assert (found.from_store_bytes, found.served_bytes) == (200, 600)
     assert found.task_store_bytes_per_byte == pytest.approx(200 / 800)
     assert found.node_store_bytes_per_byte == pytest.approx(100 / 400)
     assert found.sources == ReadSources(from_peers=10, from_second=2, from_store=7)
     assert found.connections == 3
-    assert found.filling == FillingStatistics(pieces=10, pieces_held=4)
+    assert found.filling == FillingStatistics(blocks=10, blocks_cached=4)
 
 
 def test_a_node_that_takes_no_part_has_figures_too() -> None:
-    found = task_figures(TaskStatistics("run1", "on-demand", trouble="the port is taken"))
+    found = task_totals(TaskStatistics("run1", "on-demand", trouble="the port is taken"))
     assert (found.members, found.members_up, found.trouble) == (0, 0, "the port is taken")
     assert found.task_store_bytes_per_byte is None
     assert found.node_store_bytes_per_byte is None

@@ -64,10 +64,10 @@ def see_each_other(nodes: Sequence[PeerNode]) -> bool:
     return all(node.sees(len(nodes)) for node in nodes)
 
 
-def held_shares(nodes: Sequence[PeerNode]) -> int:
+def cached_shares(nodes: Sequence[PeerNode]) -> int:
     """Chunks of all shares that are where they belong."""
     found = [node.statistics().filling for node in nodes]
-    return sum(filling.pieces_held for filling in found if filling is not None)
+    return sum(filling.blocks_cached for filling in found if filling is not None)
 
 
 def read_by_all(nodes: Sequence[PeerNode]) -> list[int]:
@@ -86,20 +86,20 @@ def test_each_chunk_leaves_the_store_once_and_a_lost_share_once_more(
     settings = by_a_list("oneshot")
     nodes = [PeerNode(roots[number], dataset, settings(number)) for number in range(3)]
     with ending(nodes):
-        wait_until(lambda: held_shares(nodes) == dataset.chunks, "three shares that are held")
+        wait_until(lambda: cached_shares(nodes) == dataset.chunks, "three shares that are held")
         assert sorted(dataset.reads().values()) == [1] * dataset.chunks
         shares = [node.statistics().filling for node in nodes]
-        assert all(share is not None and share.pieces for share in shares)
-        lost = shares[2].pieces if shares[2] is not None else 0
+        assert all(share is not None and share.blocks for share in shares)
+        lost = shares[2].blocks if shares[2] is not None else 0
 
         nodes[2].kill()
         left = nodes[:2]
-        wait_until(lambda: held_shares(left) == dataset.chunks, "two shares that are held")
+        wait_until(lambda: cached_shares(left) == dataset.chunks, "two shares that are held")
         assert Counter(dataset.reads().values()) == {1: dataset.chunks - lost, 2: lost}
 
         nodes[2] = PeerNode(roots[2], dataset, settings(2))  # adopts what it had
         wait_until(lambda: see_each_other(nodes), "a third node again")
-        wait_until(lambda: held_shares(nodes) == dataset.chunks, "its share where it was")
+        wait_until(lambda: cached_shares(nodes) == dataset.chunks, "its share where it was")
         assert read_by_all(nodes) == [0, 0, 0]
         assert sum(dataset.reads().values()) == dataset.chunks + lost, "nothing more was read"
         assert count(nodes[2].statistics(), "served.requests") > 0, "it is used again"

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from chunkstore.errors import Unavailable
-from dieselfs.errors import MasterGone, NoRoom
+from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.plan.follower import FETCHES, Follower
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot
 from tests.dieselfs.plan.scripted_memory import (
@@ -177,7 +177,7 @@ def test_a_chunk_above_the_budget_is_fetched_alone(follow: Make) -> None:
 def test_where_there_was_no_room_it_is_tried_again(follow: Make) -> None:
     memory = ScriptedMemory()
     for chunk in range(20):
-        memory.errors[chunk] = [NoRoom("full")] * (chunk % 3)
+        memory.errors[chunk] = [CacheFull("full")] * (chunk % 3)
     following = Following(memory, 20, ALL)
     try:
         following.wait_for_arrivals(*range(20))
@@ -195,7 +195,7 @@ def test_where_there_is_no_room_memory_hears_what_is_over_in_between(follow: Mak
     inodes = [0, *range(5, 50), 1, *range(50, 100)]
     following = follow(10, inodes)
     following.wait_for_arrivals(*range(10))
-    following.memory.errors[10] = [NoRoom("full")]
+    following.memory.errors[10] = [CacheFull("full")]
     following.readers.at = 46
     wait_until(lambda: len(following.memory.expected) == 2)
     assert following.memory.expected[0] == list(range(20))
