@@ -1,7 +1,7 @@
 """The dataset that is read brought onto the SSD behind its readers: of a mount or a client, in a thread of its own.
 
 Of all processes of a node that want one dataset warm, one is at it at a time (a claim, which the kernel frees when its process ends; the next one takes over).
-Where the nodes read through a ring, each chunk comes from its owner there. What is there is not fetched, so it goes on after a restart; what can't be
+Where the nodes read through a cache cluster, each chunk comes from its owner there. What is there is not fetched, so it goes on after a restart; what can't be
 had now is tried again until it ends or is told to.
 
 Readers go first. While nobody on the node misses, 4 pieces come at once. While somebody does, one at a time, and after each the store is left alone for 9 times
@@ -26,8 +26,8 @@ from chunkstore.chunk_source import ChunkRef, FileExtent
 from chunkstore.errors import ChunkStoreError
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_store import RingStore
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_store import CacheClusterStore
 from dieselfs.errors import SsdUnavailable
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from dieselfs.ssd_warmup import Turn, WarmUp, large_files, open_tier, wanted_chunks, warmth
@@ -66,7 +66,7 @@ class WarmUpProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class SsdFigures(TierStatistics):
+class SsdTierStatistics(TierStatistics):
     """Of one process, with its warm-up."""
 
     warmup: WarmUpProgress | None = field(default=None)
@@ -87,10 +87,15 @@ class BackgroundWarmUp:
         store: ObjectStore,
         dataset: DatasetRef,
         settings: SsdSettings,
-        ring: RingSettings | None = None,
+        cache_cluster: CacheClusterSettings | None = None,
     ) -> None:
         """Nothing happens before the first `load`."""
-        self._store, self._dataset, self._settings, self._ring = store, dataset, settings, ring
+        self._store, self._dataset, self._settings, self._cache_cluster = (
+            store,
+            dataset,
+            settings,
+            cache_cluster,
+        )
         self._pid = os.getpid()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -170,14 +175,16 @@ class BackgroundWarmUp:
         if found.is_all:
             self._say("done")
             return True
-        ring = self._ring
+        cache_cluster = self._cache_cluster
         with _claimed(tier, b"warm-up of " + self._dataset.id) as is_ours:
             if not is_ours:
                 return False
-            if ring is None:
+            if cache_cluster is None:
                 self._load_missing(self._store, chunks, tier)
                 return True
-            through = RingStore(self._store, self._dataset, chunks, ring, wanted.large_files)
+            through = CacheClusterStore(
+                self._store, self._dataset, chunks, cache_cluster, wanted.large_files
+            )
             try:
                 self._load_missing(through, chunks, tier)
             finally:
@@ -222,13 +229,15 @@ class BackgroundWarmUp:
         self._progress = replace(self._progress, state=state)
 
 
-def ssd_figures(settings: SsdSettings | None, warmup: BackgroundWarmUp | None) -> SsdFigures | None:
+def ssd_tier_statistics(
+    settings: SsdSettings | None, warmup: BackgroundWarmUp | None
+) -> SsdTierStatistics | None:
     """For `stats.json`; None without a tier."""
     if settings is None:
         return None
     tier = shared_tier(settings).statistics()
     shown = {name: getattr(tier, name) for name in TierStatistics.__dataclass_fields__}
-    return SsdFigures(**shown, warmup=None if warmup is None else warmup.progress())
+    return SsdTierStatistics(**shown, warmup=None if warmup is None else warmup.progress())
 
 
 def behind_readers(

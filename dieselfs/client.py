@@ -29,7 +29,7 @@ from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
 from dieselfs.background_warmup import BackgroundWarmUp
-from dieselfs.cachenodes.ring_options import ring_from_environment
+from dieselfs.cachenodes.ring_options import cluster_from_environment
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
@@ -521,8 +521,10 @@ class Client:
         if tier is None or not tier.warmup:
             return
         if self._warm_up is None:
-            ring = ring_from_environment()
-            self._warm_up = BackgroundWarmUp(self.dataset.store, self.dataset.ref, tier, ring)
+            cache_cluster = cluster_from_environment()
+            self._warm_up = BackgroundWarmUp(
+                self.dataset.store, self.dataset.ref, tier, cache_cluster
+            )
         self._warm_up.load(snapshot)
 
     def _choose_reading(self) -> None:

@@ -10,8 +10,8 @@ embedded default under the user's data folder. Every value remembers where it ca
     store = "file:///mnt/shared/dieselfs"
     index = "redis+cluster://node1:7000,node2:7000"
     snapshots = "/local/dieselfs/snapshots"
-    ring = "redis"                      # cache nodes, if there are any: docs/cache-nodes.md
-    ring_secret_file = "~/ring.secret"
+    cache_cluster = "redis"                      # cache nodes, if there are any: docs/cache-nodes.md
+    cache_cluster_secret_file = "~/cluster.secret"
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.errors import ConfigError
+from dieselfs.former_names import present_key, variable
 from metadata.url_secrets import redacted as redacted
 
 _SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
 _KEYS: Final = ("store", "index", "snapshots")
-_WITHOUT_DEFAULT: Final = ("ring", "ring_secret_file", *_SSD_KEYS)
+_WITHOUT_DEFAULT: Final = ("cache_cluster", "cache_cluster_secret_file", *_SSD_KEYS)
 """What need not be said at all."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
-_PATHS: Final = ("snapshots", "ring_secret_file", "ssd")
+_PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd")
 DEFAULT_ORIGIN: Final = "default"
 
 
@@ -65,9 +66,9 @@ class Config:
     """URL of the key-value database: lmdb:///folder, redis://, rediss://, redis+cluster://, memory://."""
     snapshots: Setting
     """Folder of the snapshots on this machine."""
-    ring: Setting | None = None
-    """The cache nodes to read through, as `--ring` says it."""
-    ring_secret_file: Setting | None = None
+    cache_cluster: Setting | None = None
+    """The cache nodes to read through, as `--cache-cluster` says it."""
+    cache_cluster_secret_file: Setting | None = None
     ssd: Setting | None = None
     """Folder of the SSD tier. What is said of it is read by `dieselfs.ssd_tier`."""
     ssd_size: Setting | None = None
@@ -100,8 +101,8 @@ def load_config(
     said = {key: _find_said(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT}
     return Config(
         **found,
-        ring=said["ring"],
-        ring_secret_file=said["ring_secret_file"],
+        cache_cluster=said["cache_cluster"],
+        cache_cluster_secret_file=said["cache_cluster_secret_file"],
         ssd=said["ssd"],
         ssd_size=said["ssd_size"],
         ssd_admission=said["ssd_admission"],
@@ -149,8 +150,8 @@ def _find_said(
 ) -> Setting | None:
     if (flag := flags.get(key)) is not None:
         return Setting(flag, f"--{key}")
-    if variable := environment.get(_VARIABLES[key]):
-        return Setting(variable, f"${_VARIABLES[key]}")
+    if value := variable(environment, _VARIABLES[key]):
+        return Setting(value, f"${_VARIABLES[key]}")
     if profile and key in profile.values:
         return Setting(profile.values[key], f"profile {profile.name!r} in {profile.file}")
     return None
@@ -210,7 +211,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 def _checked_values(table: Mapping[str, object], where: str) -> dict[str, str]:
     values: dict[str, str] = {}
-    for key, value in table.items():
+    for given, value in table.items():
+        key = present_key(given)
         if key not in _VARIABLES:
             near = difflib.get_close_matches(key, _VARIABLES, n=1)
             raise ConfigError(

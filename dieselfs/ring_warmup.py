@@ -1,4 +1,4 @@
-"""The chunks of a dataset brought onto the SSDs of a ring's cache nodes, by one who keeps nothing: each chunk is asked of its owner, which reads it from the store, once.
+"""The chunks of a dataset brought onto the SSDs of a cache nodes, by one who keeps nothing: each chunk is asked of its owner, which reads it from the store, once.
 
 For a chunk of at most 16 MiB its smallest file is asked for: of what it does not hold, a node brings the whole chunk. A large one is asked for by its
 pieces of 4 MiB, of which a node brings what it is asked for. A node refuses what its SSD does not write fast enough, and is asked for it again. It does not say which
@@ -23,9 +23,9 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cachenodes.ring_peers import RingPeers
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_status import ring_nodes
+from dieselfs.cachenodes.ring_peers import CacheClusterPeers
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_status import cluster_nodes
 from dieselfs.node_memory.piece import CACHE_BLOCK_BYTES, is_whole
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import MemberId
@@ -41,7 +41,7 @@ _PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class RingWarmUpReport:
+class CacheClusterWarmUpReport:
     chunks: int
     """Wanted."""
     bytes: int
@@ -55,7 +55,7 @@ class RingWarmUpReport:
     seconds: float
 
 
-class RingWarmUp:
+class CacheClusterWarmUp:
     """Of one dataset; for one thread, which `run` uses others beside."""
 
     def __init__(
@@ -63,13 +63,13 @@ class RingWarmUp:
         store: ObjectStore,
         snapshot: Snapshot,
         chunks: Sequence[ChunkRef],
-        ring: RingSettings,
+        cache_cluster: CacheClusterSettings,
     ) -> None:
         """`chunks` are the snapshot's."""
         dataset = snapshot.dataset
         heads = {chunk_key(dataset.name, chunk.id): chunk.head_bytes for chunk in chunks}
-        self._ring = ring
-        self._peers = RingPeers(ring, dataset)
+        self._cache_cluster = cache_cluster
+        self._peers = CacheClusterPeers(cache_cluster, dataset)
         self._source = PeerSource(ChunkReader(_HeadsOnly(store, heads), dataset), self._peers)
         numbers = {id_.tobytes(): number for number, id_ in enumerate(snapshot.columns.chunk_id)}
         self._wanted = deque(
@@ -85,11 +85,11 @@ class RingWarmUp:
 
     def run(
         self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
-    ) -> RingWarmUpReport:
+    ) -> CacheClusterWarmUpReport:
         """Ask for all, and again for what no node gives, until nothing has come for `patience_s`. Raises what a store does that has not even the heads of large chunks, and `RegistryUnavailable`."""
         before = self._statuses()
         began = self._given_at = time.monotonic()
-        threads = CallThreads("ring-warm-up", jobs)
+        threads = CallThreads("cluster-warm-up", jobs)
         try:
             threads.run_all([partial(self._ask_all, advance, patience_s)] * jobs, jobs)
         finally:
@@ -98,7 +98,7 @@ class RingWarmUp:
         seconds, after = time.monotonic() - began, self._statuses()
         read = {node: status.from_store_bytes for node, status in after.items()}
         read_before = {node: status.from_store_bytes for node, status in before.items()}
-        return RingWarmUpReport(
+        return CacheClusterWarmUpReport(
             self.chunks,
             self.bytes,
             self._given,
@@ -112,7 +112,7 @@ class RingWarmUp:
         """Of the nodes that answer."""
         return {
             node.member.id: node.status
-            for node in ring_nodes(self._ring)
+            for node in cluster_nodes(self._cache_cluster)
             if node.status is not None
         }
 
@@ -124,7 +124,7 @@ class RingWarmUp:
                 return
             try:
                 self._ask(chunk, file)
-            except _NotFromRing:
+            except _NotFromCluster:
                 self._wanted.append((chunk, file))
                 if time.monotonic() - self._given_at > patience_s:
                     return
@@ -144,7 +144,7 @@ class RingWarmUp:
             self._source.read(file, start, min(unit, file.length - start))
 
 
-class _NotFromRing(ChunkStoreError):
+class _NotFromCluster(ChunkStoreError):
     """No node gave it."""
 
 
@@ -157,7 +157,7 @@ class _HeadsOnly(ReadWrapper):
 
     def _read(self, read: Read) -> Buffer:
         if (read.offset, read.length) != (0, self._heads.get(read.key)):
-            raise _NotFromRing(f"no node of the ring gave {read}")
+            raise _NotFromCluster(f"no node of the cache cluster gave {read}")
         return read.of(self._wrapped)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from dieselfs.cachenodes.ring_options import ring_from_environment
-from dieselfs.cachenodes.ring_source import with_ring
+from dieselfs.cachenodes.ring_options import cluster_from_environment
+from dieselfs.cachenodes.ring_source import with_cache_cluster
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.expected_files import ExpectedFiles
@@ -34,7 +34,7 @@ def open_task_memory(
     environment: Mapping[str, str] = os.environ,
 ) -> NodeMemory:
     """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them. What the task does not have comes through the
-    ring of cache nodes that the environment names, if it names one, and from the SSD tier before the store.
+    cache cluster of cache nodes that the environment names, if it names one, and from the SSD tier before the store.
 
     Who begins it brings the peers in; for who joins later they are what they are. `UsageError` for settings that contradict each other, or
     variables that make no sense.
@@ -49,5 +49,5 @@ def open_task_memory(
     folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))
     tier = chosen_tier(ssd, environment)
     reader = tiered_reader(dataset.ref, dataset.store, tier, expected)
-    source = PeerSource(with_ring(reader, ring_from_environment(environment)), folder)
+    source = PeerSource(with_cache_cluster(reader, cluster_from_environment(environment)), folder)
     return NodeMemory.open(folder, source, budget_bytes=budget_bytes, join=join, peers=peers)

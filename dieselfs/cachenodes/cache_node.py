@@ -1,4 +1,4 @@
-"""One node of a ring: an SSD tier, and a server of the peer cache's wire in front of it, for all datasets of a store.
+"""One node of a cache cluster: an SSD tier, and a server of the peer cache's wire in front of it, for all datasets of a store.
 
 It decides alone what it keeps, and asks nobody but its SSD and the store.
 """
@@ -23,7 +23,7 @@ from dieselfs.cachenodes.dataset_chunks import DatasetChunks, NodeParts
 from dieselfs.cachenodes.lease_heartbeat import LeaseHeartbeat
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.occupied_bytes import OccupiedBytes
-from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.cachenodes.store_reads import StoreReads
 from dieselfs.errors import CacheFull, ConfigError
 from dieselfs.node_memory.piece import CacheBlock
@@ -99,12 +99,12 @@ class CacheNode:
     def _begin(self) -> None:
         settings = self._settings
         registry = None
-        topic = str(RingTopic(settings.ring))
+        topic = str(CacheClusterTopic(settings.cache_cluster))
         if settings.leases is not None:
             try:
                 registry = RedisRegistry(settings.leases.url, topic)
             except IndexUnavailable as error:
-                raise ConfigError(f"the nodes of a ring meet in Redis: {error}") from error
+                raise ConfigError(f"the nodes of a cache cluster meet in Redis: {error}") from error
         self._server = PeerServer(
             OperatingSystem(),
             settings.secret,
@@ -132,11 +132,11 @@ class CacheNode:
         return self._budget_bytes
 
     def serves(self, task: str) -> bool:
-        topic = RingTopic.parse(task)
-        return topic is not None and topic.ring == self._settings.ring
+        topic = CacheClusterTopic.parse(task)
+        return topic is not None and topic.cache_cluster == self._settings.cache_cluster
 
     def cached(self, task: str) -> CachedChunks:
-        topic = RingTopic.parse(task)
+        topic = CacheClusterTopic.parse(task)
         assert topic is not None
         if topic.dataset is None:
             return _NoChunks(self)
@@ -166,7 +166,7 @@ class CacheNode:
         )
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """In order: leave the ring, end connections, close the SSD; what is queued for it is written as far as there is time."""
+        """In order: leave the cache cluster, end connections, close the SSD; what is queued for it is written as far as there is time."""
         deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:

@@ -1,4 +1,4 @@
-"""A node of a ring says once a second that it is there. Who else is, it need not know: nodes ask each other nothing."""
+"""A node of a cache cluster says once a second that it is there. Who else is, it need not know: nodes ask each other nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LeaseHeartbeat:
     def __init__(self, registry: MembershipRegistry, me: Member) -> None:
         self._registry, self._me = registry, me
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ring-heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cluster-heartbeat", daemon=True)
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:
@@ -33,7 +33,9 @@ class LeaseHeartbeat:
                 listed = self._registry.announce(self._me)
             except RegistryUnavailable as error:
                 if not is_out:
-                    log.warning("this node can't be found by new clients of its ring: %s", error)
+                    log.warning(
+                        "this node can't be found by new clients of its cache cluster: %s", error
+                    )
                 is_out = True
             else:
                 if is_out:

@@ -1,4 +1,4 @@
-"""How a node takes part in a ring."""
+"""How a node takes part in a cache cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dieselfs.ssd_tier import SsdSettings
 
 @dataclass(frozen=True, slots=True)
 class CacheNodeSettings:
-    ring: str
+    cache_cluster: str
     secret: TaskSecret
     ssd: SsdSettings
     listen: Address

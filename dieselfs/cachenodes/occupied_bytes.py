@@ -21,7 +21,7 @@ class OccupiedBytes:
         self._tier = tier
         self._ending = threading.Event()
         self.last_known = 0
-        self._thread = threading.Thread(target=self._run, name="ring-occupied", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cluster-occupied", daemon=True)
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:

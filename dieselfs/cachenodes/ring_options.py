@@ -1,9 +1,9 @@
-"""Which ring is read through, from what was written.
+"""Which cache cluster is read through, from what was written.
 
 | option | variable | a profile's key |
 |---|---|---|
-| --ring redis, redis:NAME, [NAME@]HOST:PORT,HOST:PORT…, none | DIESELFS_RING | ring |
-| --ring-secret-file PATH | DIESELFS_RING_SECRET_FILE; the secret itself: DIESELFS_RING_SECRET | ring_secret_file |
+| --cache-cluster redis, redis:NAME, [NAME@]HOST:PORT,HOST:PORT…, none | DIESELFS_CACHE_CLUSTER | cache_cluster |
+| --cache-cluster-secret-file PATH | DIESELFS_CACHE_CLUSTER_SECRET_FILE; the secret itself: DIESELFS_CACHE_CLUSTER_SECRET | cache_cluster_secret_file |
 """
 
 from __future__ import annotations
@@ -13,66 +13,74 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dieselfs.cachenodes.ring_peers import ring_directory
-from dieselfs.cachenodes.ring_settings import DEFAULT_RING, RingOptions, RingSettings
-from dieselfs.cachenodes.ring_topic import is_ring_name
+from dieselfs.cachenodes.ring_peers import cluster_registry
+from dieselfs.cachenodes.ring_settings import (
+    DEFAULT_CLUSTER,
+    CacheClusterOptions,
+    CacheClusterSettings,
+)
+from dieselfs.cachenodes.ring_topic import is_cluster_name
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.errors import ConfigError, UsageError
 from dieselfs.peercache.peer_addresses import parse_addresses
-from dieselfs.peercache.secret import RING_VARIABLE, TaskSecret, read_secret_file
+from dieselfs.peercache.secret import CLUSTER_SECRET_VARIABLE, TaskSecret, read_secret_file
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
 _NONE: Final = "none"
 _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
-def ring_from_environment(
+def cluster_from_environment(
     environment: Mapping[str, str] = os.environ,
-) -> RingSettings | None:
-    """What the variables, or the profile that they choose, ask for; None: no ring. `UsageError`."""
-    return ring_settings(RingOptions(), load_config(environment=environment), environment)
+) -> CacheClusterSettings | None:
+    """What the variables, or the profile that they choose, ask for; None: no cache cluster. `UsageError`."""
+    return cache_cluster_settings(
+        CacheClusterOptions(), load_config(environment=environment), environment
+    )
 
 
-def ring_settings(
-    options: RingOptions, config: Config, environment: Mapping[str, str] = os.environ
-) -> RingSettings | None:
-    """None if no ring is asked for. Reads the secret's file. `UsageError` says what to write."""
-    text, where = options.ring, "--ring"
-    if text is None and config.ring is not None:
-        text, where = config.ring.value, config.ring.origin
+def cache_cluster_settings(
+    options: CacheClusterOptions, config: Config, environment: Mapping[str, str] = os.environ
+) -> CacheClusterSettings | None:
+    """None if no cache cluster is asked for. Reads the secret's file. `UsageError` says what to write."""
+    text, where = options.cache_cluster, "--cache-cluster"
+    if text is None and config.cache_cluster is not None:
+        text, where = config.cache_cluster.value, config.cache_cluster.origin
     if text == _NONE:
         return None
     if text is None:
         if options.secret_file is not None:
-            raise UsageError("--ring-secret-file without a ring", "say which: --ring")
+            raise UsageError(
+                "--cache-cluster-secret-file without a cache cluster", "say which: --cache-cluster"
+            )
         return None
     name, registry = _parsed(text, where, config.index)
-    settings = RingSettings(name, _secret(options, config, environment), registry)
-    ring_directory(
+    settings = CacheClusterSettings(name, _secret(options, config, environment), registry)
+    cluster_registry(
         settings
     )  # what is wrong with the address of a Redis is said now, not by the first read
     return settings
 
 
-def ring_secret(
+def cluster_secret(
     file: str | None, config: Config, environment: Mapping[str, str] = os.environ
 ) -> TaskSecret:
     """`UsageError` if there is none."""
-    return _secret(RingOptions(secret_file=file), config, environment)
+    return _secret(CacheClusterOptions(secret_file=file), config, environment)
 
 
-def ring_name(text: str) -> str:
+def cluster_name(text: str) -> str:
     """`UsageError` if it is none."""
-    if not is_ring_name(text):
+    if not is_cluster_name(text):
         raise UsageError(
-            f"ring {text!r}: not a name",
+            f"cache cluster {text!r}: not a name",
             "use at most 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
         )
     return text
 
 
 def redis_of(index: Setting) -> RedisLeases | None:
-    """Where the nodes of a ring meet, if the index is in a Redis."""
+    """Where the nodes of a cache cluster meet, if the index is in a Redis."""
     is_redis = index.value.partition("://")[0] in _REDIS
     return RedisLeases(index.value) if is_redis else None
 
@@ -83,23 +91,25 @@ def _parsed(text: str, where: str, index: Setting) -> tuple[str, RedisLeases | S
         leases = redis_of(index)
         if leases is None:
             raise ConfigError(
-                f"{where} {text}: the nodes of a ring meet in the Redis of the index, and it is {index}",
+                f"{where} {text}: the nodes of a cache cluster meet in the Redis of the index, and it is {index}",
                 "set DIESELFS_INDEX to redis://HOST:PORT/DB, or write the list of the nodes, HOST:PORT,HOST:PORT…",
             )
-        return ring_name(name or DEFAULT_RING), leases
+        return cluster_name(name or DEFAULT_CLUSTER), leases
     name, separator, addresses = text.rpartition("@")
     found = StaticPeers(parse_addresses(addresses, where))
-    return ring_name(name) if separator else DEFAULT_RING, found
+    return cluster_name(name) if separator else DEFAULT_CLUSTER, found
 
 
-def _secret(options: RingOptions, config: Config, environment: Mapping[str, str]) -> TaskSecret:
+def _secret(
+    options: CacheClusterOptions, config: Config, environment: Mapping[str, str]
+) -> TaskSecret:
     file = None if options.secret_file is None else Path(options.secret_file)
-    found = TaskSecret.load(environment, file, RING_VARIABLE)
-    if found is None and config.ring_secret_file is not None:
-        found = read_secret_file(Path(config.ring_secret_file.value))
+    found = TaskSecret.load(environment, file, CLUSTER_SECRET_VARIABLE)
+    if found is None and config.cache_cluster_secret_file is not None:
+        found = read_secret_file(Path(config.cache_cluster_secret_file.value))
     if found is None:
         raise UsageError(
-            "a ring needs a secret that its nodes and who reads through them prove to each other",
-            f"make one with `dlcmd task secret FILE`, copy the file to all of them, and give --ring-secret-file FILE ({RING_VARIABLE}_FILE, or the secret itself in {RING_VARIABLE})",
+            "a cache cluster needs a secret that its nodes and who reads through them prove to each other",
+            f"make one with `dlcmd task secret FILE`, copy the file to all of them, and give --cache-cluster-secret-file FILE ({CLUSTER_SECRET_VARIABLE}_FILE, or the secret itself in {CLUSTER_SECRET_VARIABLE})",
         )
     return found

@@ -1,4 +1,4 @@
-"""The nodes of a ring that one process may ask for chunks of one dataset: it finds and pings them itself.
+"""The nodes of a cache cluster that one process may ask for chunks of one dataset: it finds and pings them itself.
 
 A client is a member of weight 0: it owns nothing, is not announced, and nobody asks it. All begins with the first read, which waits until it is known
 who answers, for a second at most.
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.chunk_format import DatasetRef
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.errors import ConfigError
 from dieselfs.peercache.breakers import Breakers
 from dieselfs.peercache.directory import MembershipRegistry
@@ -33,19 +33,19 @@ FIRST_LOOK_S: Final = 1.0
 _LOOK_S: Final = 0.005
 
 
-class RingPeers:
+class CacheClusterPeers:
     """Implements `KnownPeers`. Thread-safe; a forked child has connections, pings and breakers of its own. Pickles to what it was made of."""
 
-    def __init__(self, settings: RingSettings, dataset: DatasetRef) -> None:
+    def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
         self._settings, self._dataset = settings, dataset
         self._joining: threading.Lock
         self._joined: _Joined | None
         self._peers: Peers | None
-        self._end: weakref.finalize[..., RingPeers] | None = None
+        self._end: weakref.finalize[..., CacheClusterPeers] | None = None
         renew_now_and_after_fork(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RingPeers, (self._settings, self._dataset)
+        return CacheClusterPeers, (self._settings, self._dataset)
 
     def renew(self) -> None:
         """In a forked child, which has none of its parent's threads."""
@@ -92,16 +92,16 @@ class RingPeers:
 
 
 class _Joined:
-    """One process's part in a ring, while it has one."""
+    """One process's part in a cache cluster, while it has one."""
 
-    def __init__(self, settings: RingSettings, dataset: DatasetRef) -> None:
+    def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
         self.runtime: Runtime = OperatingSystem()
         me = Member(f"client/{os.getpid()}", Address("client", 1), 0)
-        topic = str(RingTopic(settings.name, dataset))
+        topic = str(CacheClusterTopic(settings.name, dataset))
         self.client = PeerClient(self.runtime, settings.secret, topic, me.id)
         self.board = _Board()
         self.breakers = Breakers(self.runtime.now)
-        registry = ring_directory(settings)
+        registry = cluster_registry(settings)
         self._membership = TaskMembership(
             self.runtime, registry, self.client, me, self.board, self.breakers
         )
@@ -138,13 +138,17 @@ class _Board:
         return self._view
 
 
-def ring_directory(settings: RingSettings) -> MembershipRegistry:
+def cluster_registry(settings: CacheClusterSettings) -> MembershipRegistry:
     """As a client looks into it. `ConfigError`."""
     if isinstance(settings.registry, StaticPeers):
         return StaticRegistry(settings.registry.addresses)
     from dieselfs.peercache.redis_directory import RedisRegistry
 
     try:
-        return RedisRegistry(settings.registry.url, str(RingTopic(settings.name)), only_looks=True)
+        return RedisRegistry(
+            settings.registry.url, str(CacheClusterTopic(settings.name)), only_looks=True
+        )
     except IndexUnavailable as error:
-        raise ConfigError(f"the nodes of a ring are looked for in Redis: {error}") from error
+        raise ConfigError(
+            f"the nodes of a cache cluster are looked for in Redis: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Which ring is read through, and by which secret."""
+"""Which cache cluster is read through, and by which secret."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Final
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
-DEFAULT_RING: Final = "ring"
+DEFAULT_CLUSTER: Final = "ring"
+"""Its name is part of keys in Redis and of the handshake, so it stays what it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class RingOptions:
-    """As flags and -o options say it (`ring_options`). None: not said."""
+class CacheClusterOptions:
+    """As flags and -o options say it (`cache_cluster_options`). None: not said."""
 
-    ring: str | None = None
+    cache_cluster: str | None = None
     secret_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RingSettings:
+class CacheClusterSettings:
     """For who reads. Pickles; the secret is never shown."""
 
     name: str

@@ -1,4 +1,4 @@
-"""How a ring is: its nodes, their shares, and what each says of itself, asked once."""
+"""How a cache cluster is: its nodes, their shares, and what each says of itself, asked once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from dieselfs.cachenodes.ring_peers import ring_directory
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.ring_peers import cluster_registry
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.errors import PeerFailed
 from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.members import Member
@@ -22,7 +22,7 @@ _AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class RingNode:
+class CacheNodeReport:
     member: Member
     share: float
     """Of the chunks, from 0 to 1: its weight among the nodes that answer."""
@@ -32,27 +32,27 @@ class RingNode:
     answered_in_s: float = 0.0
 
 
-def ring_nodes(settings: RingSettings) -> Sequence[RingNode]:
+def cluster_nodes(settings: CacheClusterSettings) -> Sequence[CacheNodeReport]:
     """By their ids. Takes about 2 s if one does not answer. Raises `RegistryUnavailable`."""
     looker = Member("client/status", Address("client", 1), 0)
-    registry = ring_directory(settings)
+    registry = cluster_registry(settings)
     try:
         members = sorted(registry.announce(looker), key=lambda member: member.id)
     finally:
         registry.leave(looker)
-    topic = str(RingTopic(settings.name))
+    topic = str(CacheClusterTopic(settings.name))
     client = PeerClient(OperatingSystem(), settings.secret, topic, looker.id)
 
-    def asked(member: Member) -> RingNode:
+    def asked(member: Member) -> CacheNodeReport:
         began = time.monotonic()
         try:
             answer = client.ask(member, Ping())
         except PeerFailed as error:
-            return RingNode(
+            return CacheNodeReport(
                 member, 0.0, None, f"{error}; {error.hint}" if error.hint else str(error)
             )
         status = answer.status if isinstance(answer, Pong) else None
-        return RingNode(member, 0.0, status, answered_in_s=time.monotonic() - began)
+        return CacheNodeReport(member, 0.0, status, answered_in_s=time.monotonic() - began)
 
     try:
         with ThreadPoolExecutor(_AT_ONCE) as threads:

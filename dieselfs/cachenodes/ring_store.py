@@ -1,6 +1,6 @@
-"""A store whose chunks are read through a ring: for who reads whole chunks as objects, such as those who warm an SSD of their own.
+"""A store whose chunks are read through a cache cluster: for who reads whole chunks as objects, such as those who warm an SSD of their own.
 
-So n nodes that warm one dataset read the store once. It must be known which chunks there are, and how long: a ring is asked for nothing else.
+So n nodes that warm one dataset read the store once. It must be known which chunks there are, and how long: a cache cluster is asked for nothing else.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
-from dieselfs.cachenodes.ring_peers import RingPeers
-from dieselfs.cachenodes.ring_settings import RingSettings
+from dieselfs.cachenodes.ring_peers import CacheClusterPeers
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
 from dieselfs.node_memory.piece import is_whole
 from dieselfs.peercache.peer_source import PeerSource
 
 
-class RingStore(ReadWrapper):
+class CacheClusterStore(ReadWrapper):
     """Implements `ObjectStore`. Reads of whole chunks of at most 16 MiB, and of parts of the files of larger ones, are verified; all else is the store's."""
 
     def __init__(
@@ -30,12 +30,12 @@ class RingStore(ReadWrapper):
         store: ObjectStore,
         dataset: DatasetRef,
         chunks: Iterable[ChunkRef],
-        ring: RingSettings,
+        cache_cluster: CacheClusterSettings,
         large_files: Mapping[ChunkId, FileExtent] = MappingProxyType({}),
     ) -> None:
         """`large_files`: of chunks above 16 MiB that hold one file each."""
         super().__init__(store)
-        self._peers = RingPeers(ring, dataset)
+        self._peers = CacheClusterPeers(cache_cluster, dataset)
         self._source = PeerSource(ChunkReader(store, dataset), self._peers)
         self._chunks = {
             chunk_key(dataset.name, chunk.id): chunk for chunk in chunks if is_whole(chunk)
@@ -45,7 +45,7 @@ class RingStore(ReadWrapper):
         }
 
     def close(self) -> None:
-        """The ring's connections end."""
+        """The cache cluster's connections end."""
         self._peers.close()
 
     def _read(self, read: Read) -> Buffer:

@@ -1,4 +1,4 @@
-"""What a client of a ring asks for in its hello, where a node of a task names the task: the ring, and one dataset of its store.
+"""What a client of a cache cluster asks for in its hello, where a node of a task names the task: the cluster, and one dataset of its store.
 
     ring/NAME                           nothing but pings
     ring/NAME/DATASET-ID/DATASET        chunks of a dataset; the id as 32 hexadecimal digits
@@ -15,36 +15,38 @@ from typing import Final
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.object_keys import check_dataset_name
 
-_RING_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CLUSTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATASET_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class RingTopic:
+class CacheClusterTopic:
     """As text at most 231 bytes, of the 255 that a hello takes."""
 
-    ring: str
+    cache_cluster: str
     dataset: DatasetRef | None = None
 
     def __str__(self) -> str:
         if self.dataset is None:
-            return f"ring/{self.ring}"
-        return f"ring/{self.ring}/{self.dataset.id.hex()}/{self.dataset.name}"
+            return f"ring/{self.cache_cluster}"
+        return f"ring/{self.cache_cluster}/{self.dataset.id.hex()}/{self.dataset.name}"
 
     @classmethod
-    def parse(cls, text: str) -> RingTopic | None:
+    def parse(cls, text: str) -> CacheClusterTopic | None:
         """None for anything else. A dataset's name becomes a part of object keys: it is one that a dataset can have."""
         match text.split("/"):
-            case ["ring", ring] if is_ring_name(ring):
-                return cls(ring)
-            case ["ring", ring, id, name] if is_ring_name(ring) and _DATASET_ID.fullmatch(id):
+            case ["ring", cache_cluster] if is_cluster_name(cache_cluster):
+                return cls(cache_cluster)
+            case ["ring", cache_cluster, id, name] if is_cluster_name(
+                cache_cluster
+            ) and _DATASET_ID.fullmatch(id):
                 try:
                     check_dataset_name(name)
                 except ValueError:
                     return None
-                return cls(ring, DatasetRef(name, bytes.fromhex(id)))
+                return cls(cache_cluster, DatasetRef(name, bytes.fromhex(id)))
         return None
 
 
-def is_ring_name(text: str) -> bool:
-    return _RING_NAME.fullmatch(text) is not None
+def is_cluster_name(text: str) -> bool:
+    return _CLUSTER_NAME.fullmatch(text) is not None

@@ -18,10 +18,10 @@ from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_local import mounted_locally, refresh_locally, refuse_upgrade
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_parts import (
+    cache_cluster_settings,
     check_room,
     opened,
     peer_settings,
-    ring_settings,
     ssd_settings,
 )
 from dieselfs.cli.mount_request import (
@@ -32,7 +32,12 @@ from dieselfs.cli.mount_request import (
     mount_request,
     sharing_key,
 )
-from dieselfs.cli.option_groups import peer_options, ring_options, ssd_options, ssd_warmup_option
+from dieselfs.cli.option_groups import (
+    cache_cluster_options,
+    peer_options,
+    ssd_options,
+    ssd_warmup_option,
+)
 from dieselfs.cli.output import counted
 from dieselfs.cli.store_check import check_store
 from dieselfs.cli.verb import Size, verb
@@ -59,7 +64,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
         "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB --ssd-warmup",
-        "dlcmd mount imagenet /mnt/imagenet --ring redis --ring-secret-file ring.secret",
+        "dlcmd mount imagenet /mnt/imagenet --cache-cluster redis --cache-cluster-secret-file cluster.secret",
         "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
     ]
 )
@@ -133,7 +138,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured."
 )
 @ssd_warmup_option
-@ring_options
+@cache_cluster_options
 @click.option("--allow-other", is_flag=True, help="Let other users in.")
 @click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
 @click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
@@ -180,7 +185,7 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
         return
     check_mountable(request.mountpoint, request.nonempty)
     peer_settings(invocation, request)
-    ring_settings(invocation, request)
+    cache_cluster_settings(invocation, request)
     ssd = ssd_settings(invocation, request)
     if ssd is not None:
         ssd.check()

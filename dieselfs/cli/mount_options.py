@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dieselfs.errors import UsageError
+from dieselfs.former_names import present_key
 
 FLAGS: Final = (
     "allow_other",
@@ -35,7 +36,7 @@ VALUES: Final = (
     *("peers", "peer_listen", "peer_advertise", "peer_name", "peer_nodes"),
     *("secret_file", "cache_policy"),
     *("ssd", "ssd_size", "ssd_admission", "ssd_eviction"),
-    *("ring", "ring_secret_file"),
+    *("cache_cluster", "cache_cluster_secret_file"),
     *("store", "index", "profile"),
 )
 # A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.
@@ -80,7 +81,7 @@ def parse_mount_options(texts: Iterable[str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in ",".join(texts).split(","):
         name, equals, value = part.partition("=")
-        name = name.strip().replace("-", "_")
+        name = present_key(name.strip().replace("-", "_"))
         if name in VALUES and value:
             options[name] = value
         elif name in FLAGS and not equals:

@@ -11,7 +11,7 @@ from dieselfs.cli.mount_request import MountRequest
 from dieselfs.errors import LocalFileError
 
 if TYPE_CHECKING:
-    from dieselfs.cachenodes.ring_settings import RingSettings
+    from dieselfs.cachenodes.ring_settings import CacheClusterSettings
     from dieselfs.fuse.mount import MountOptions
     from dieselfs.node_memory.node_memory import NodeMemory
     from dieselfs.node_memory.task_folder import TaskFolder
@@ -65,11 +65,13 @@ def peer_settings(invocation: Invocation, request: MountRequest) -> PeerSettings
     return settings
 
 
-def ring_settings(invocation: Invocation, request: MountRequest) -> RingSettings | None:
+def cache_cluster_settings(
+    invocation: Invocation, request: MountRequest
+) -> CacheClusterSettings | None:
     from dieselfs.cachenodes import ring_options
     from dieselfs.core_dumps import prevent_core_dumps
 
-    settings = ring_options.ring_settings(request.ring, invocation.config)
+    settings = ring_options.cache_cluster_settings(request.cache_cluster, invocation.config)
     if settings is not None:
         prevent_core_dumps()
     return settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.stores.retrying import PATIENCE_S
 from dieselfs.address import Address
-from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_helper import is_mount_helper
 from dieselfs.cli.mount_options import as_number
@@ -56,7 +56,7 @@ class MountRequest:
     """As far as flags and -o options say it: variables reach a daemon by themselves."""
     ssd: SsdOptions
     """Likewise."""
-    ring: RingOptions
+    cache_cluster: CacheClusterOptions
     """Likewise."""
 
 
@@ -93,9 +93,9 @@ def mount_request(
         patience_s=float(_patience(flags, options) or PATIENCE_S),
         peers=_peers(options, flags),
         ssd=_ssd(options, flags),
-        ring=RingOptions(
-            flags["ring"] or options.get("ring"),
-            flags["ring_secret_file"] or options.get("ring_secret_file"),
+        cache_cluster=CacheClusterOptions(
+            flags["cache_cluster"] or options.get("cache_cluster"),
+            flags["cache_cluster_secret_file"] or options.get("cache_cluster_secret_file"),
         ),
     )
 
@@ -166,7 +166,10 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     command += ["--no-share"] if request.peers.no_share else []
     if request.ssd.warmup is not None:
         command += ["--ssd-warmup" if request.ssd.warmup else "--no-ssd-warmup"]
-    secret_file, ring_secret_file = request.peers.secret_file, request.ring.secret_file
+    secret_file, cache_cluster_secret_file = (
+        request.peers.secret_file,
+        request.cache_cluster.secret_file,
+    )
     for flag, value in (
         ("--front", request.front),
         ("--blob-cache", request.blob_cache),
@@ -189,10 +192,12 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--ssd-admission", request.ssd.admission),
         ("--ssd-eviction", request.ssd.eviction),
         ("--secret-file", None if secret_file is None else os.path.abspath(secret_file)),
-        ("--ring", request.ring.ring),
+        ("--cache-cluster", request.cache_cluster.cache_cluster),
         (
-            "--ring-secret-file",
-            None if ring_secret_file is None else os.path.abspath(ring_secret_file),
+            "--cache-cluster-secret-file",
+            None
+            if cache_cluster_secret_file is None
+            else os.path.abspath(cache_cluster_secret_file),
         ),
     ):
         command += [] if value is None else [flag, str(value)]

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.mount_parts import (
+    cache_cluster_settings,
     memory_bytes,
     mount_options,
     opened,
     peer_settings,
     peer_statistics,
-    ring_settings,
     ssd_settings,
     task_folder,
 )
@@ -74,8 +74,8 @@ def _serve(invocation: Invocation, request: MountRequest, handed: Handed) -> int
 
 def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -> None:
     from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
-    from dieselfs.background_warmup import BackgroundWarmUp, ssd_figures
-    from dieselfs.cachenodes.ring_source import ring_figures, with_ring
+    from dieselfs.background_warmup import BackgroundWarmUp, ssd_tier_statistics
+    from dieselfs.cachenodes.ring_source import cache_cluster_statistics, with_cache_cluster
     from dieselfs.cli.store_check import check_store
     from dieselfs.ending import Ending
     from dieselfs.expected_files import ExpectedFiles
@@ -85,7 +85,10 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
     from dieselfs.peercache.peer_source import PeerSource
     from dieselfs.ssd_tier import shared_tier, tiered_reader
 
-    peers, ring = peer_settings(invocation, request), ring_settings(invocation, request)
+    peers, cache_cluster = (
+        peer_settings(invocation, request),
+        cache_cluster_settings(invocation, request),
+    )
     ssd = ssd_settings(invocation, request)
     with ExitStack() as parts:
         store = invocation.store(request.patience_s)
@@ -102,8 +105,8 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
         if ssd is not None:
             shared_tier(ssd).start()
         ending = Ending(forced=True)
-        source = with_ring(
-            tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), ring
+        source = with_cache_cluster(
+            tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), cache_cluster
         )
         memory = NodeMemory.open(
             task,
@@ -121,7 +124,7 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
             )
         warm_up = None
         if ssd is not None and ssd.warmup:
-            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, ring)
+            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, cache_cluster)
             parts.callback(lambda: warm_up.close(ending.left_s(WARM_UP_CLOSE_S)))
             warm_up.load(snapshot)
         goodbye_s = partial(ending.left_s, GOODBYE_S)
@@ -137,8 +140,8 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
         observed = Observed(
             store=store.statistics,
             peers=lambda: peer_statistics(memory),
-            ssd=lambda: ssd_figures(ssd, warm_up),
-            ring=lambda: ring_figures(source),
+            ssd=lambda: ssd_tier_statistics(ssd, warm_up),
+            cache_cluster=lambda: cache_cluster_statistics(source),
         )
         run_mount(snapshot, memory, options, handed, observed, ending)
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from dieselfs.cli.verb import Size
+from dieselfs.cli.verb import Size, former_option
 
 Decorator: TypeAlias = Callable[[Any], Any]
 
@@ -52,19 +52,21 @@ ssd_warmup_option: Final = click.option(
 """Of who reads one dataset."""
 
 
-ring_options: Final = _group(
+cache_cluster_options: Final = _group(
     click.option(
-        "--ring",
+        "--cache-cluster",
         metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
-        help="Read through the cache nodes of this ring, found by the index's Redis or in this list (`dlcmd serve`); none: through none, whatever is configured.",
+        help="Read through the cache nodes of this cache cluster, found by the index's Redis or in this list (`dlcmd serve`); none: through none, whatever is configured.",
     ),
     click.option(
-        "--ring-secret-file",
+        "--cache-cluster-secret-file",
         metavar="FILE",
-        help="The secret of the ring and of who reads through it.",
+        help="The secret of the cache cluster and of who reads through it.",
     ),
+    former_option("--ring", "cache_cluster"),
+    former_option("--ring-secret-file", "cache_cluster_secret_file"),
 )
-"""Which cache nodes are read through: `dieselfs.cachenodes.ring_settings.RingOptions`."""
+"""Which cache nodes are read through: `dieselfs.cachenodes.ring_settings.CacheClusterOptions`."""
 
 
 peer_options: Final = _group(

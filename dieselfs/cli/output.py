@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dieselfs.cli.sizes import human_size
+from dieselfs.former_names import with_former_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Output:
 
     def record(self, values: Mapping[str, Any]) -> None:
         """One JSON object on a line of its own."""
-        self.data(json.dumps(values).encode() + b"\n")
+        self.data(json.dumps(with_former_keys(values)).encode() + b"\n")
 
     def line(self, text: str = "") -> None:
         """A line of results. Surrogates become the bytes that they stand for."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dieselfs.cachenodes.ring_settings import DEFAULT_CLUSTER
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.option_groups import ssd_options
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import Size, verb
+from dieselfs.cli.verb import Size, former_option, verb
 from dieselfs.errors import LocalFileError, UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ CLOSE_S: Final = 4.0
 
 @verb(
     examples=[
-        "dlcmd serve --listen 10.0.0.1 --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
-        "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --ring images --ring-secret-file ring.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
+        "dlcmd serve --listen 10.0.0.1 --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
+        "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --cache-cluster images --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
     ]
 )
 @click.option(
@@ -44,12 +45,20 @@ CLOSE_S: Final = 4.0
     metavar="HOST",
     help="What clients connect to, if it is not where this listens. With the port it is this node's name.",
 )
-@click.option("--ring", default="ring", show_default=True, metavar="NAME", help="The ring's name.")
 @click.option(
-    "--ring-secret-file",
-    metavar="FILE",
-    help="The secret of the ring; `dlcmd task secret` makes one.",
+    "--cache-cluster",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    metavar="NAME",
+    help="The cache cluster's name.",
 )
+@former_option("--ring", "cache_cluster")
+@click.option(
+    "--cache-cluster-secret-file",
+    metavar="FILE",
+    help="The secret of the cache cluster; `dlcmd task secret` makes one.",
+)
+@former_option("--ring-secret-file", "cache_cluster_secret_file")
 @ssd_options("Where chunks are kept, on a local SSD (needed, unless configured).")
 @click.option(
     "--memory",
@@ -63,10 +72,10 @@ CLOSE_S: Final = 4.0
     help="Don't announce this node in the index's Redis: clients list it.",
 )
 def serve(invocation: Invocation, **options: Any) -> None:
-    """Serve chunks from this machine's SSD: a cache node, of one ring with others.
+    """Serve chunks from this machine's SSD: a cache node, of one cache cluster with others.
 
     It serves all datasets of the configured store, keeps on the SSD what it is asked for, and owns a share of the chunks by the size of its SSD.
-    If the index is in Redis the nodes are found there (`--ring redis` of a mount), else by a list (`--ring HOST:PORT,HOST:PORT`).
+    If the index is in Redis the nodes are found there (`--cache-cluster redis` of a mount), else by a list (`--cache-cluster HOST:PORT,HOST:PORT`).
     Ends by SIGTERM or Ctrl-C.
     """
     from dieselfs.assembly import open_configured_store
@@ -93,8 +102,8 @@ def serve(invocation: Invocation, **options: Any) -> None:
         signal.signal(number, lambda *_: ended.set())
     found_by = "in the index's Redis" if settings.leases else "by a list that has it"
     log.info(
-        "ready: %s of ring %s, %s on %s, found %s",
-        *(settings.id, settings.ring, human_size(node.budget_bytes), settings.ssd.folder),
+        "ready: %s of cache cluster %s, %s on %s, found %s",
+        *(settings.id, settings.cache_cluster, human_size(node.budget_bytes), settings.ssd.folder),
         found_by,
     )
     ended.wait()
@@ -108,7 +117,7 @@ def serve(invocation: Invocation, **options: Any) -> None:
 def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:
     from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES, MIN_MEMORY_BYTES
     from dieselfs.cachenodes.node_settings import CacheNodeSettings
-    from dieselfs.cachenodes.ring_options import redis_of, ring_name, ring_secret
+    from dieselfs.cachenodes.ring_options import cluster_name, cluster_secret, redis_of
     from dieselfs.peercache.peer_addresses import is_host, is_wildcard, parse_address
     from dieselfs.ssd_options import SsdOptions, typed_folder
     from dieselfs.ssd_tier import configured, ssd_settings
@@ -129,8 +138,8 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
             f"clients can't connect to {reached}",
             "say by which host they reach this node: --advertise HOST",
         )
-    ring = ring_name(options["ring"])
-    secret = ring_secret(options["ring_secret_file"], invocation.config)
+    cache_cluster = cluster_name(options["cache_cluster"])
+    secret = cluster_secret(options["cache_cluster_secret_file"], invocation.config)
     ssd = ssd_settings(
         SsdOptions(
             typed_folder(options["ssd"]),
@@ -143,7 +152,7 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
         raise UsageError("a cache node keeps chunks on an SSD", "say where: --ssd FOLDER")
     ssd.check()
     return CacheNodeSettings(
-        ring=ring,
+        cache_cluster=cache_cluster,
         secret=secret,
         ssd=ssd,
         listen=listen,

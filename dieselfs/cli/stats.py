@@ -44,8 +44,8 @@ _COUNTERS: Final = {
     "read from the SSD": ("ssd", "hits"),
     "missed on the SSD": ("ssd", "misses"),
     "read past the SSD": ("ssd", "bypassed"),
-    "chunks from cache nodes": ("ring", "chunks_from_ring"),
-    "files from cache nodes": ("ring", "files_from_ring"),
+    "chunks from cache nodes": ("cache_cluster", "chunks_from_nodes"),
+    "files from cache nodes": ("cache_cluster", "files_from_nodes"),
     "files brought into the page cache": ("page_cache", "filled", "filled_files"),
     "chunks brought for a miss": ("page_cache", "prefill", "fills"),
     "of those wasted for lack of room": ("page_cache", "prefill", "wasted"),
@@ -238,7 +238,7 @@ def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]
         volume("written to the SSD", "ssd", "written_bytes"),
         ("SSD tier", _ssd(look), ""),
         *_warm_up(look, size),
-        ("cache nodes", _ring(look), ""),
+        ("cache nodes", _cache_cluster(look), ""),
         ("plan: position", _position(look), ""),
         ("plan: window", size(look.number("plan", "window_bytes")), ""),
     ]
@@ -277,10 +277,10 @@ def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, s
     return [("SSD warm-up", f"{known.get('state')}; {cached} of {all_}", "")]
 
 
-def _ring(look: Look) -> str:
-    if not isinstance(look.document.get("ring"), Mapping):
+def _cache_cluster(look: Look) -> str:
+    if not isinstance(look.document.get("cache_cluster"), Mapping):
         return "none"
-    return f"{look.number('ring', 'nodes_up'):.0f} of {look.number('ring', 'nodes'):.0f} up"
+    return f"{look.number('cache_cluster', 'nodes_up'):.0f} of {look.number('cache_cluster', 'nodes'):.0f} up"
 
 
 def _front(look: Look) -> str:

@@ -212,5 +212,13 @@ def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
     )
 
 
+def former_option(option: str, parameter: str) -> Callable[[Decorated], Decorated]:
+    """The former spelling of the option for `parameter`: accepted for one release, not advertised.
+
+    It goes below the option itself.
+    """
+    return click.option(option, parameter, hidden=True)
+
+
 def yes_option(function: Decorated) -> Decorated:
     return click.option("-y", "--yes", is_flag=True, help="Don't ask.")(function)

@@ -30,7 +30,7 @@ VERBS: Final = {
     "stats": "Show what a mount does.",
     "task": "Show who shares a node's memory, and its peers.",
     "serve": "Serve chunks from an SSD: a cache node.",
-    "ring": "Show the cache nodes of a ring.",
+    "cluster": "Show the cache nodes of a cache cluster.",
     "warmup": "Bring a dataset's chunks onto the SSD of this node.",
     "cache": "Show and rule what the SSD of this node holds.",
     "snapshot": "Snapshots: create, tag, compare, prune and more.",
@@ -43,8 +43,8 @@ VERBS: Final = {
     "gc": "Find and delete what nothing needs any more.",
     "completion": "Print the shell's completion script.",
 }
-ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls"}
-"""Accepted, not advertised: habits from other tools."""
+ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls", "ring": "cluster"}
+"""Accepted, not advertised: habits from other tools, and former names for one release."""
 
 
 def unknown_verb(given: str, known: list[str], context: click.Context) -> click.UsageError:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dieselfs.address import Address, parse_address
-from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cli import warmup_pin
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.option_groups import ring_options
+from dieselfs.cli.option_groups import cache_cluster_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.ssd_flags import chosen_ssd, configured_ssd, ssd_flags
@@ -25,7 +25,7 @@ from dieselfs.errors import UsageError
 if TYPE_CHECKING:
     from chunkstore.chunk_source import ChunkRef
     from chunkstore.stores.object_store import ObjectStore
-    from dieselfs.cachenodes.ring_settings import RingSettings
+    from dieselfs.cachenodes.ring_settings import CacheClusterSettings
     from dieselfs.ssd_tier import SsdSettings
     from dieselfs.ssd_warmup import Warmth, WarmUpReport
     from metadata.snapshot import Snapshot
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         "dlcmd warmup --pin-mount imagenet",
         "dlcmd warmup --pin-mount --check imagenet",
         "dlcmd warmup --unpin-mount imagenet",
-        "dlcmd warmup imagenet --ssd none --ring redis --ring-secret-file ring.secret",
+        "dlcmd warmup imagenet --ssd none --cache-cluster redis --cache-cluster-secret-file cluster.secret",
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     "--no-index", is_flag=True, help="Don't ask the index: take the newest snapshot known."
 )
 @ssd_flags
-@ring_options
+@cache_cluster_options
 @jobs_option()
 def warmup(
     invocation: Invocation,
@@ -80,14 +80,14 @@ def warmup(
     no_index: bool,
     ssd: str | None,
     ssd_size: int | None,
-    ring: str | None,
-    ring_secret_file: str | None,
+    cache_cluster: str | None,
+    cache_cluster_secret_file: str | None,
     jobs: int | None,
 ) -> int:
     """Bring the chunks of a dataset onto the SSD of this node, so that they are read from there.
 
     What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Through the cache nodes of a
-    ring, if one is given or configured: so several nodes read the store once. With a ring and no SSD of this node's own, the ring's SSDs alone are filled.
+    cache cluster, if one is given or configured: so several nodes read the store once. With a cache cluster and no SSD of this node's own, the cache cluster's SSDs alone are filled.
     Exit code 0: all is there; 6: there was not room for all, or some could not be had; with --check 10: not all is there, 7: a pinned mount is damaged.
 
     --pin-mount writes the content of one snapshot, aligned to blocks, into the SSD's folder. As root, `dlcmd mount` with that SSD then mounts it without a
@@ -108,7 +108,7 @@ def warmup(
         )
     if unpin_mount and check:
         raise UsageError("--unpin-mount removes, and --check only looks", "give one of them")
-    options = RingOptions(ring, ring_secret_file)
+    options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
     if pin_mount or unpin_mount:
         settings = chosen_ssd(invocation, ssd, ssd_size, looks=check or unpin_mount)
         return _pin(invocation, place, settings, no_index, jobs, check=check, removes=unpin_mount)
@@ -133,7 +133,7 @@ def warmup(
         if check:
             return _print_warmth(invocation, snapshot, target.own_ssd("check"), chunks)
         if target.ssd is None:
-            return _run_ring(invocation, store, snapshot, chunks, target, jobs)
+            return _run_cluster(invocation, store, snapshot, chunks, target, jobs)
         return _run(invocation, store, snapshot, chunks, target, jobs)
 
 
@@ -164,36 +164,41 @@ class _Target:
     """What is to be filled; never nothing."""
 
     ssd: SsdSettings | None
-    ring: RingSettings | None
+    cache_cluster: CacheClusterSettings | None
 
     def own_ssd(self, what: str) -> SsdSettings:
-        """`UsageError` where there is only a ring."""
+        """`UsageError` where there is only a cache cluster."""
         if self.ssd is not None:
             return self.ssd
         if what == "check":
             raise UsageError(
-                "the cache nodes of a ring don't tell which chunks they hold",
-                "see `dlcmd ring` for how much each holds, or name an SSD of this node: --ssd FOLDER",
+                "the cache nodes of a cache cluster don't tell which chunks they hold",
+                "see `dlcmd cluster` for how much each holds, or name an SSD of this node: --ssd FOLDER",
             )
         raise UsageError(
-            "each cache node of a ring lets go by itself",
+            "each cache node of a cache cluster lets go by itself",
             "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this node: --ssd FOLDER",
         )
 
 
 def _target(
-    invocation: Invocation, ssd: str | None, size: int | None, options: RingOptions, *, looks: bool
+    invocation: Invocation,
+    ssd: str | None,
+    size: int | None,
+    options: CacheClusterOptions,
+    *,
+    looks: bool,
 ) -> _Target:
-    from dieselfs.cachenodes.ring_options import ring_settings
+    from dieselfs.cachenodes.ring_options import cache_cluster_settings
 
-    ring = ring_settings(options, invocation.config)
+    cache_cluster = cache_cluster_settings(options, invocation.config)
     found = configured_ssd(invocation, ssd, size, looks=looks)
-    if found is None and ring is None:
+    if found is None and cache_cluster is None:
         raise UsageError(
-            "no SSD tier is configured, and no ring",
-            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache nodes: --ring",
+            "no SSD tier is configured, and no cache cluster",
+            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache nodes: --cache-cluster",
         )
-    return _Target(found, ring)
+    return _Target(found, cache_cluster)
 
 
 def _run(
@@ -204,12 +209,14 @@ def _run(
     target: _Target,
     jobs: int | None,
 ) -> int:
-    from dieselfs.cachenodes.ring_store import RingStore
+    from dieselfs.cachenodes.ring_store import CacheClusterStore
     from dieselfs.ssd_warmup import JOBS, WarmUp, large_files, open_tier, warmth
 
     settings = target.own_ssd("fill")
-    if target.ring is not None:
-        store = RingStore(store, snapshot.dataset, chunks, target.ring, large_files(snapshot))
+    if target.cache_cluster is not None:
+        store = CacheClusterStore(
+            store, snapshot.dataset, chunks, target.cache_cluster, large_files(snapshot)
+        )
     work = WarmUp(store, snapshot.dataset, settings, chunks)
     with invocation.progress("warmup", "chunks") as progress:
         progress.expect(work.missing, work.missing_bytes)
@@ -255,7 +262,7 @@ def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[
         yield f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd cache ls`"
 
 
-def _run_ring(
+def _run_cluster(
     invocation: Invocation,
     store: ObjectStore,
     snapshot: Snapshot,
@@ -264,10 +271,10 @@ def _run_ring(
     jobs: int | None,
 ) -> int:
     """Each chunk is asked of its owner; nothing is kept here."""
-    from dieselfs.ring_warmup import JOBS, RingWarmUp
+    from dieselfs.ring_warmup import JOBS, CacheClusterWarmUp
 
-    assert target.ring is not None
-    work = RingWarmUp(store, snapshot, chunks, target.ring)
+    assert target.cache_cluster is not None
+    work = CacheClusterWarmUp(store, snapshot, chunks, target.cache_cluster)
     with invocation.progress("warmup", "chunks") as progress:
         progress.expect(work.chunks, work.bytes)
         report = work.run(progress.advance, jobs or JOBS)
@@ -290,16 +297,16 @@ def _run_ring(
     else:
         rate = report.from_store_bytes / max(report.seconds, 1e-9)
         invocation.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: the ring's cache nodes had, or have brought, {report.given:,} of {counted(report.chunks, 'chunk')}, "
+            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, {report.given:,} of {counted(report.chunks, 'chunk')}, "
             f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} from the store ({human_size(rate)}/s)"
         )
         if left:
             invocation.output.note(
-                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd ring`, then run the same command again"
+                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run the same command again"
             )
         if not fits:
             invocation.output.note(
-                f"the ring's SSDs that are in service can hold {human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd ring`"
+                f"the cache cluster's SSDs that are in service can hold {human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd cluster`"
             )
     return ExitCode.PARTIAL if left or not fits else ExitCode.OK
 

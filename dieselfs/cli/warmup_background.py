@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dieselfs.cachenodes.ring_settings import RingOptions
+from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
@@ -27,7 +27,7 @@ def start_in_background(
     dataset: str,
     snapshot: Snapshot,
     ssd: SsdSettings | None,
-    options: RingOptions,
+    options: CacheClusterOptions,
     jobs: int | None,
     older: Snapshot | None,
 ) -> int:
@@ -39,9 +39,9 @@ def start_in_background(
     command += ["--profile", invocation.profile] if invocation.profile else []
     if ssd is not None and ssd.budget_bytes is not None:
         command += ["--ssd-size", str(ssd.budget_bytes)]
-    command += [] if options.ring is None else ["--ring", options.ring]
+    command += [] if options.cache_cluster is None else ["--cache-cluster", options.cache_cluster]
     if options.secret_file is not None:
-        command += ["--ring-secret-file", os.path.abspath(options.secret_file)]
+        command += ["--cache-cluster-secret-file", os.path.abspath(options.secret_file)]
     command += [] if jobs is None else ["--jobs", str(jobs)]
     command += [] if older is None else ["--since", str(older.id)]
     command += ["--", f"{dataset}@{snapshot.id}"]

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dieselfs.former_names import with_former_keys
 from dieselfs.fuse.file_reader import ReaderStatistics
 from dieselfs.fuse.front_choice import FrontChoice
 from dieselfs.fuse.statistics import PageCacheStatistics
@@ -35,7 +36,7 @@ dieselfs.plan.announcement does both.
 
 def encoded(document: Mapping[str, Any]) -> bytes:
     """A document as the control directory has it."""
-    return json.dumps(document, indent=2).encode() + b"\n"
+    return json.dumps(with_former_keys(document), indent=2).encode() + b"\n"
 
 
 def snapshot_facts(snapshot: Snapshot) -> dict[str, object]:
@@ -98,11 +99,11 @@ def statistics_document(
     store: Any,
     peers: Any,
     ssd: Any,
-    ring: Any,
+    cache_cluster: Any,
 ) -> bytes:
     """`stats.json`: counters since this server of the mount began.
 
-    `cache`, `store`, `peers`, `ssd` and `ring` are the statistics dataclasses of node memory, of
+    `cache`, `store`, `peers`, `ssd` and `cache cluster` are the statistics dataclasses of node memory, of
     the store behind it, of the task's peer cache, of the SSD tier and of the cache nodes, if there
     are these.
     """
@@ -127,7 +128,7 @@ def statistics_document(
             "store": _shown(store) or {},
             "peers": _shown(peers),
             "ssd": _shown(ssd),
-            "ring": _shown(ring),
+            "cache_cluster": _shown(cache_cluster),
         }
     )
 

@@ -122,7 +122,7 @@ class Observed:
     store: Callable[[], object] = lambda: None
     peers: Callable[[], object] = lambda: None
     ssd: Callable[[], object] = lambda: None
-    ring: Callable[[], object] = lambda: None
+    cache_cluster: Callable[[], object] = lambda: None
 
 
 def run_mount(
@@ -371,5 +371,5 @@ class _Server:
             store=self._observed.store(),
             peers=self._observed.peers(),
             ssd=self._observed.ssd(),
-            ring=self._observed.ring(),
+            cache_cluster=self._observed.cache_cluster(),
         )

@@ -164,12 +164,12 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
         case "secret":
             return PeerRefused(
                 "the two sides do not know the same secret",
-                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), and all who use a ring its own (DIESELFS_RING_SECRET, --ring-secret-file)",
+                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), and all who use a cache cluster its own (DIESELFS_CACHE_CLUSTER_SECRET, --cache-cluster-secret-file)",
             )
         case "task":
             return PeerRefused(
-                "the two sides are of different tasks, or of different rings",
-                "give all nodes the same --task NAME, and all who use a ring the ring's name",
+                "the two sides are of different tasks, or of different cache clusters",
+                "give all nodes the same --task NAME, and all who use a cache cluster the cache cluster's name",
             )
         case "version":
             return PeerRefused(

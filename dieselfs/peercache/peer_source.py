@@ -1,6 +1,6 @@
 """The chunks of a task as one process of a node reads them: from the peer whose share they are, or else from the store.
 
-The same for a client of a ring, whose nodes are its peers: so one stands behind the other, and what the task's peers don't have is asked of the ring.
+The same for a client of a cache cluster, whose nodes are its peers: so one stands behind the other, and what the task's peers don't have is asked of the cache cluster.
 
 What comes from a peer passes the same checks as what comes from the store. Whole chunks come with their heads; a file comes whole, or, if it has more than
 4 MiB, by pieces of so much that are verified by its blocks' hashes, which are in the chunk's head: that is read from the store, once a process.

@@ -1,4 +1,4 @@
-"""The members of a task, or of a ring, as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
+"""The members of a task, or of a cache cluster, as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
 
 Key `dieselfs:{<task>}:peers`, a sorted set: `<id> <JSON of member_fields>` -> when the lease ends, so that `redis-cli zrange … withscores` shows it to people.
 """

@@ -1,6 +1,6 @@
-"""The secret that the nodes of a task prove to each other, or those of a ring and who reads through it.
+"""The secret that the nodes of a task prove to each other, or those of a cache cluster and who reads through it.
 
-A task's comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis. A ring's: `DIESELFS_RING_SECRET`, likewise.
+A task's comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis. A cache cluster's: `DIESELFS_CACHE_CLUSTER_SECRET`, likewise.
 Its bytes are those of the text, without white space around it: hexadecimal digits are not read as a number, so that any text will do.
 """
 
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from dieselfs import former_names
 from dieselfs.errors import Conflict, LocalFileError, UsageError
 
 VARIABLE: Final = "DIESELFS_TASK_SECRET"
-RING_VARIABLE: Final = "DIESELFS_RING_SECRET"
+CLUSTER_SECRET_VARIABLE: Final = "DIESELFS_CACHE_CLUSTER_SECRET"
 FILE_VARIABLE: Final = "DIESELFS_TASK_SECRET_FILE"
 MIN_BYTES: Final = 16
 MAX_BYTES: Final = 4096
@@ -44,10 +45,10 @@ class TaskSecret:
 
         Raises `UsageError` if what is named is no secret, or not kept secret.
         """
-        if file is None and environment.get(variable):
-            return _checked(os.fsencode(environment[variable]), variable)
-        if file is None and environment.get(f"{variable}_FILE"):
-            file = Path(environment[f"{variable}_FILE"])
+        if file is None and (value := former_names.variable(environment, variable)):
+            return _checked(os.fsencode(value), variable)
+        if file is None and (value := former_names.variable(environment, f"{variable}_FILE")):
+            file = Path(value)
         return None if file is None else read_secret_file(file)
 
 

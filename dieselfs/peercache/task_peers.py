@@ -46,7 +46,7 @@ class PeerSession(Protocol):
 
 
 class KnownPeers(Protocol):
-    """Whom one process may ask; `TaskPeers`, or those of a ring. Thread-safe."""
+    """Whom one process may ask; `TaskPeers`, or those of a cache cluster. Thread-safe."""
 
     def current(self) -> Peers | None:
         """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""

@@ -1,4 +1,4 @@
-"""What peers, of a task or of a ring, stand in front of: a source that answers everything, and knows how bytes from elsewhere are verified."""
+"""What peers, of a task or of a cache cluster, stand in front of: a source that answers everything, and knows how bytes from elsewhere are verified."""
 
 from __future__ import annotations
 

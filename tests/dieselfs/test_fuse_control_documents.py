@@ -26,7 +26,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "plan": None,
         "front": FRONT,
         "control_reads": 0,
-        **dict.fromkeys(["store", "peers", "ssd", "ring"]),
+        **dict.fromkeys(["store", "peers", "ssd", "cache_cluster"]),
     }
     parsed: dict[str, Any] = json.loads(statistics_document(**(arguments | changed)))
     return parsed

@@ -1,4 +1,4 @@
-"""A dataset on the SSDs of a ring: filled by one who keeps nothing, and read from there by nodes that warm SSDs of their own."""
+"""A dataset on the SSDs of a cache cluster: filled by one who keeps nothing, and read from there by nodes that warm SSDs of their own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.shared_disk import SharedDisk
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_store import RingStore
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_store import CacheClusterStore
 from dieselfs.client import Client
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import StaticPeers
-from dieselfs.ring_warmup import RingWarmUp
+from dieselfs.ring_warmup import CacheClusterWarmUp
 from dieselfs.ssd_tier import SsdSettings, end_tiers
 from dieselfs.ssd_warmup import WarmUp, large_files, wanted_chunks
 from metadata.kv.memory import MemoryStore
@@ -59,7 +59,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 def nodes(
     dataset: PeerDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[NodeProcess]]:
-    with ring_of(tmp_path_factory.mktemp("ring") / "nodes", dataset, 2) as found:
+    with ring_of(tmp_path_factory.mktemp("cache_cluster") / "nodes", dataset, 2) as found:
         yield found
 
 
@@ -69,14 +69,14 @@ def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
         yield found
 
 
-def settings_of(*addresses: Address) -> RingSettings:
-    return RingSettings("r", TaskSecret(SECRET.encode()), StaticPeers(addresses))
+def settings_of(*addresses: Address) -> CacheClusterSettings:
+    return CacheClusterSettings("r", TaskSecret(SECRET.encode()), StaticPeers(addresses))
 
 
 def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_nodes(
     dataset: PeerDataset, nodes: list[NodeProcess], snapshot: Snapshot, tmp_path: Path
 ) -> None:
-    ring = settings_of(*(node.address for node in nodes))
+    cache_cluster = settings_of(*(node.address for node in nodes))
     chunks, disk = wanted_chunks(snapshot), SharedDisk(dataset.disk)
     size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)
     large = large_files(snapshot)
@@ -84,18 +84,22 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     assert file.length == LARGE
     told: list[int] = []
     before = dataset.from_store_bytes()
-    report = RingWarmUp(disk, snapshot, chunks, ring).run(lambda n, size: told.append(size))
+    report = CacheClusterWarmUp(disk, snapshot, chunks, cache_cluster).run(
+        lambda n, size: told.append(size)
+    )
     # Who asks for parts of the large file, and who gives them, reads its head, to verify them.
     heads = [at * file.chunk.head_bytes for at in range(4)]
     assert (report.given, report.given_bytes, sum(told)) == (len(chunks), size, size)
     assert dataset.from_store_bytes() - before - size in heads
     assert report.from_store_bytes >= size - file.chunk.head_bytes
-    again = RingWarmUp(disk, snapshot, chunks, ring).run(lambda n, size: None)
+    again = CacheClusterWarmUp(disk, snapshot, chunks, cache_cluster).run(lambda n, size: None)
     assert (again.given, again.from_store_bytes) == (len(chunks), 0)
 
     before = dataset.from_store_bytes()
     for name in "ab":
-        with closing(RingStore(disk, snapshot.dataset, chunks, ring, large)) as through:
+        with closing(
+            CacheClusterStore(disk, snapshot.dataset, chunks, cache_cluster, large)
+        ) as through:
             own = SsdSettings(tmp_path / name, 60 * MIB)
             warmed = WarmUp(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
         assert (warmed.loaded, warmed.loaded_bytes) == (len(chunks), size)
@@ -106,10 +110,10 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
 def test_without_a_node_that_answers_nothing_is_read_from_the_store(
     dataset: PeerDataset, snapshot: Snapshot
 ) -> None:
-    ring = settings_of(Address("127.0.0.1", free_port()))
+    cache_cluster = settings_of(Address("127.0.0.1", free_port()))
     chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
     before = dataset.from_store_bytes()
-    work = RingWarmUp(SharedDisk(dataset.disk), snapshot, chunks, ring)
+    work = CacheClusterWarmUp(SharedDisk(dataset.disk), snapshot, chunks, cache_cluster)
     report = work.run(lambda n, size: None, patience_s=0.0)
     assert (report.chunks, report.given, report.from_store_bytes) == (len(chunks), 0, 0)
     assert dataset.from_store_bytes() == before

@@ -1,4 +1,4 @@
-"""A ring of real `dlcmd serve` processes on loopback, over a dataset on a disk that all of them read and that counts what it is asked for."""
+"""A cache cluster of real `dlcmd serve` processes on loopback, over a dataset on a disk that all of them read and that counts what it is asked for."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Final
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.cachenodes.ring_settings import RingSettings
-from dieselfs.cachenodes.ring_source import with_ring
+from dieselfs.cachenodes.ring_settings import CacheClusterSettings
+from dieselfs.cachenodes.ring_source import with_cache_cluster
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.runtime import Address
@@ -27,7 +27,7 @@ from metadata.snapshot import Snapshot
 from tests.peers.task_nodes import DLCMD, PeerDataset
 from tests.services.redis_processes import free_port
 
-SECRET: Final = "the secret of the ring of a test"
+SECRET: Final = "the secret of the cache cluster of a test"
 START_S: Final = 60.0
 """Machines that run tests stall for many seconds."""
 
@@ -45,7 +45,7 @@ class NodeProcess:
 
     folder: Path
     disk: Path
-    ring: str
+    cache_cluster: str
     secret: str = SECRET
     index: str | None = None
     ssd_size: str = "256MiB"
@@ -65,11 +65,11 @@ class NodeProcess:
         self.folder.mkdir(exist_ok=True)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("DIESELFS_R")},
-            "DIESELFS_RING_SECRET": self.secret,
+            "DIESELFS_CACHE_CLUSTER_SECRET": self.secret,
             "DIESELFS_STORE": f"disk://{self.disk}",
             "DIESELFS_INDEX": self.index or f"lmdb://{self.folder}/index",
         }
-        command = [sys.executable, str(DLCMD), "serve", "--ring", self.ring]
+        command = [sys.executable, str(DLCMD), "serve", "--cache-cluster", self.cache_cluster]
         command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
@@ -121,7 +121,7 @@ def ring_of(
 
 
 class RingClient:
-    """Reads a dataset through a ring, as a mount's master does: whole chunks, files, or many files."""
+    """Reads a dataset through a cache cluster, as a mount's master does: whole chunks, files, or many files."""
 
     def __init__(
         self,
@@ -132,14 +132,14 @@ class RingClient:
         redis: str | None = None,
     ) -> None:
         listed = StaticPeers(tuple(nodes))
-        self.settings = RingSettings(
+        self.settings = CacheClusterSettings(
             name, TaskSecret(secret.encode()), listed if redis is None else RedisLeases(redis)
         )
         self.snapshot = Snapshot.open(dataset.snapshot)
         reader = ChunkReader(
             SharedDisk(dataset.disk), self.snapshot.dataset, ExpectedFiles(self.snapshot)
         )
-        source = with_ring(reader, self.settings)
+        source = with_cache_cluster(reader, self.settings)
         assert isinstance(source, PeerSource)
         self.source = source
         self.reader = reader

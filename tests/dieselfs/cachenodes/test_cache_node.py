@@ -19,12 +19,12 @@ from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cachenodes.cache_node import CacheNode
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
-from dieselfs.cachenodes.ring_status import ring_nodes
-from dieselfs.cachenodes.ring_store import RingStore
+from dieselfs.cachenodes.ring_status import cluster_nodes
+from dieselfs.cachenodes.ring_store import CacheClusterStore
 from dieselfs.cachenodes.store_reads import STORE_READS
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import TaskSecret
-from dieselfs.ring_warmup import RingWarmUp
+from dieselfs.ring_warmup import CacheClusterWarmUp
 from dieselfs.ssd_tier import SsdSettings, shared_tier
 from dieselfs.ssd_warmup import WarmUp, warmth
 from tests.dieselfs.cachenodes.ring_of_nodes import SECRET, RingClient, eventually
@@ -123,7 +123,9 @@ def test_a_warm_up_that_is_faster_than_the_ssd_has_all_written(
     monkeypatch.setattr("chunkstore.ssd.tier.QUEUE_BYTES", 6 << 20)
     monkeypatch.setattr("dieselfs.peercache.peer_questions.NOT_CACHED_S", 0.05)
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
-        work = RingWarmUp(SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings)
+        work = CacheClusterWarmUp(
+            SharedDisk(dataset.disk), client.snapshot, client.chunks, client.settings
+        )
         report = work.run(lambda n, size: None, jobs=24, patience_s=60.0)
         assert node._tier.wait_until_written(60)
         assert node._tier.segments is not None
@@ -139,7 +141,7 @@ def test_a_node_whose_ssd_folder_is_a_file_serves_chunks_from_the_store(
     (tmp_path / "ssd").write_text("this is no folder")
     with served(dataset, tmp_path / "ssd", HangingStore(dataset.disk)) as (node, client):
         assert not node.statistics().tier.in_service
-        [shown] = ring_nodes(client.settings)
+        [shown] = cluster_nodes(client.settings)
         assert shown.status is not None
         assert (shown.status.budget_bytes, shown.status.cached_bytes) == (0, 0)
         assert node.member.weight == 128, "its share is what it was"
@@ -180,7 +182,7 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
         snapshot, before = client.snapshot, dataset.from_store_bytes()
         warmed = []
         for name in ("one", "two"):
-            through = RingStore(store, snapshot.dataset, client.chunks, client.settings)
+            through = CacheClusterStore(store, snapshot.dataset, client.chunks, client.settings)
             settings = SsdSettings(tmp_path / name, 128 << 20)
             work = WarmUp(through, snapshot.dataset, settings, client.chunks)
             warmed.append((work, settings, through))

@@ -1,4 +1,4 @@
-"""A ring of real processes: each chunk leaves the store once, and whatever happens to a node costs reads of the store and nothing else."""
+"""A cache cluster of real processes: each chunk leaves the store once, and whatever happens to a node costs reads of the store and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from benchmarks.shared_disk import SharedDisk
 from dieselfs.cachenodes.cache_node import CacheNode
 from dieselfs.cachenodes.node_settings import CacheNodeSettings
-from dieselfs.cachenodes.ring_status import ring_nodes
+from dieselfs.cachenodes.ring_status import cluster_nodes
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import Placement
 from dieselfs.peercache.runtime import Address
@@ -51,7 +51,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
 def three(
     dataset: PeerDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[NodeProcess]]:
-    with ring_of(tmp_path_factory.mktemp("three") / "ring", dataset, 3) as nodes:
+    with ring_of(tmp_path_factory.mktemp("three") / "cache_cluster", dataset, 3) as nodes:
         yield nodes
 
 
@@ -124,7 +124,7 @@ def test_each_chunk_leaves_the_store_once_however_many_read(
     by_clients = sum(client.source.statistics().bytes_from_store for client in clients)
     assert not by_clients or have_stalled(three)
     assert read_all(clients[1]) < MOST_S
-    shown = ring_nodes(clients[0].settings)
+    shown = cluster_nodes(clients[0].settings)
     by_nodes = sum(node.status.from_store_bytes for node in shown if node.status)
     assert by_nodes >= clients[0].object_bytes
     assert all(node.status and node.status.served_bytes for node in shown)
@@ -174,7 +174,7 @@ def test_a_forked_child_and_a_pickled_copy_read_through_the_ring(
 def test_a_client_with_another_secret_is_refused_and_reads_the_store(
     dataset: PeerDataset, three: list[NodeProcess], client_of: Callable[..., RingClient]
 ) -> None:
-    stranger = client_of(three, secret="not the secret of the ring")
+    stranger = client_of(three, secret="not the secret of the cache cluster")
     assert read_all(stranger) < MOST_S
     read = stranger.source.statistics()
     assert read.bytes_from_peers == 0
@@ -193,10 +193,14 @@ def test_what_the_ring_shows_of_itself(
     dataset: PeerDataset, three: list[NodeProcess], tmp_path: Path
 ) -> None:
     command = [
-        *(sys.executable, str(DLCMD), "ring", "--json"),
+        *(sys.executable, str(DLCMD), "cluster", "--json"),
         "r@" + ",".join(str(node.address) for node in three),
     ]
-    environment = {**os.environ, "DIESELFS_RING_SECRET": SECRET, "XDG_DATA_HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "DIESELFS_CACHE_CLUSTER_SECRET": SECRET,
+        "XDG_DATA_HOME": str(tmp_path),
+    }
     nodes: list[dict[str, Any]] = []
 
     def are_in_service() -> bool:
@@ -215,7 +219,7 @@ def test_what_the_ring_shows_of_itself(
 def test_a_node_that_stops_or_dies_costs_reads_of_the_store(
     dataset: PeerDataset, tmp_path: Path, client_of: Callable[..., RingClient]
 ) -> None:
-    with ring_of(tmp_path / "ring", dataset, 2) as nodes:
+    with ring_of(tmp_path / "cache_cluster", dataset, 2) as nodes:
         client = client_of(nodes)
         warm(client)
         slowest: list[float] = []
@@ -263,7 +267,7 @@ def test_a_node_that_joins_takes_its_share_and_no_more(
     redis_url: str,
 ) -> None:
     name = f"joined-{os.getpid()}"
-    with ring_of(tmp_path / "ring", dataset, 2, name, index=redis_url) as nodes:
+    with ring_of(tmp_path / "cache_cluster", dataset, 2, name, index=redis_url) as nodes:
         client = client_of(nodes, name=name, redis=redis_url)
 
         def placement() -> Placement:
@@ -278,7 +282,7 @@ def test_a_node_that_joins_takes_its_share_and_no_more(
         assert costs(dataset, nodes, lambda: warm(client), client.object_bytes)
         before = placement()
 
-        joined = NodeProcess(tmp_path / "ring/joined", dataset.disk, name, index=redis_url)
+        joined = NodeProcess(tmp_path / "cache_cluster/joined", dataset.disk, name, index=redis_url)
         nodes.append(joined)
         joined.start()
         joined.wait_until_ready()
@@ -304,12 +308,12 @@ def test_a_node_that_joins_takes_its_share_and_no_more(
 def test_a_node_that_starts_again_has_what_its_ssd_holds(
     dataset: PeerDataset, tmp_path: Path, client_of: Callable[..., RingClient]
 ) -> None:
-    with ring_of(tmp_path / "ring", dataset, 1) as [node]:
+    with ring_of(tmp_path / "cache_cluster", dataset, 1) as [node]:
         client = client_of([node])
         warm(client)
 
         def written() -> bool:
-            [shown] = ring_nodes(client.settings)
+            [shown] = cluster_nodes(client.settings)
             return shown.status is not None and shown.status.cached_bytes >= client.object_bytes
 
         eventually(written, "all of it is on the SSD")
@@ -318,7 +322,7 @@ def test_a_node_that_starts_again_has_what_its_ssd_holds(
         node.wait_until_ready()
         again = client_of([node])
         assert costs(dataset, [node], lambda: warm(again), 0)
-        [shown] = ring_nodes(client.settings)
+        [shown] = cluster_nodes(client.settings)
         assert shown.status is not None
         of_both = shown.status.from_peers_bytes + shown.status.from_store_bytes
         assert of_both == client.object_bytes

@@ -33,13 +33,20 @@ def mounted(
     """By `dlcmd mount`, in the background, with 64 MiB of memory of its own task."""
     mountpoint = folder / "mnt"
     mountpoint.mkdir(parents=True)
-    ring = "r@" + ",".join(str(node.address) for node in nodes)
+    cache_cluster = "r@" + ",".join(str(node.address) for node in nodes)
     secret_file = folder / "secret"
     secret_file.write_text(SECRET)
     secret_file.chmod(0o600)
     command = [sys.executable, str(DLCMD), "mount", "--json", "--no-index", *flags]
     command += ["--memory", "64MiB", "--store-ahead", "0", "--task", f"{os.getpid()}-{folder.name}"]
-    command += ["--ring", ring, "--ring-secret-file", str(secret_file), NAME, str(mountpoint)]
+    command += [
+        "--cache-cluster",
+        cache_cluster,
+        "--cache-cluster-secret-file",
+        str(secret_file),
+        NAME,
+        str(mountpoint),
+    ]
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("DIESELFS_R")},
         "DIESELFS_STORE": f"disk://{dataset.disk}",
@@ -66,7 +73,9 @@ def read_all(mountpoint: Path, dataset: PeerDataset, part: Callable[[int], objec
 
 
 def ring_of_mount(mountpoint: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((mountpoint / ".dieselfs/stats.json").read_text())["ring"]
+    found: Mapping[str, Any] = json.loads((mountpoint / ".dieselfs/stats.json").read_text())[
+        "cache_cluster"
+    ]
     return found
 
 
@@ -79,13 +88,13 @@ def object_bytes(dataset: PeerDataset) -> int:
 def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
     dataset: PeerDataset, tmp_path: Path
 ) -> None:
-    with ring_of(tmp_path / "ring", dataset, 2) as nodes:
+    with ring_of(tmp_path / "cache_cluster", dataset, 2) as nodes:
         before = dataset.from_store_bytes()
         with mounted(tmp_path / "first", dataset, nodes) as mountpoint:
             read_all(mountpoint, dataset, lambda number: None)
             shown = ring_of_mount(mountpoint)
             assert (shown["nodes"], shown["nodes_up"]) == (2, 2)
-            assert shown["bytes_from_ring"] >= dataset.bytes
+            assert shown["bytes_from_nodes"] >= dataset.bytes
             assert shown["bytes_from_store"] == 0
         # Beside chunks a mount reads and writes some small objects of its own.
         assert 0 <= dataset.from_store_bytes() - before - object_bytes(dataset) < 4096
@@ -101,6 +110,6 @@ def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
             with ThreadPoolExecutor(1) as threads:
                 threads.submit(read_all, mountpoint, dataset, between).result(60)
             shown = ring_of_mount(mountpoint)
-            assert shown["bytes_from_ring"] > 0
+            assert shown["bytes_from_nodes"] > 0
             assert shown["bytes_from_store"] > 0
             eventually(lambda: ring_of_mount(mountpoint)["nodes_up"] == 0, "both are gone")

@@ -1,4 +1,4 @@
-"""What is written of a ring, by flags, variables and profiles; and the text by which a client asks for a dataset of it."""
+"""What is written of a cache cluster, by flags, variables and profiles; and the text by which a client asks for a dataset of it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from pathlib import Path
 import pytest
 
 from chunkstore.chunk_format import DatasetRef
-from dieselfs.cachenodes.ring_options import ring_from_environment, ring_settings
-from dieselfs.cachenodes.ring_settings import RingOptions
-from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.ring_options import cache_cluster_settings, cluster_from_environment
+from dieselfs.cachenodes.ring_settings import CacheClusterOptions
+from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.config import load_config
 from dieselfs.errors import UsageError
 from dieselfs.peercache.runtime import Address
 from dieselfs.peercache.secret import make_secret_file, read_secret_file
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
-SECRET = {"DIESELFS_RING_SECRET": "a secret of sixteen bytes"}
+SECRET = {"DIESELFS_CACHE_CLUSTER_SECRET": "a secret of sixteen bytes"}
 NODES = StaticPeers((Address("n1", 7700), Address("n2", 7701)))
 
 
 @pytest.mark.parametrize("written", ["n1:7700,n2:7701", "n1:7700+n2:7701"])
 def test_a_list_of_nodes(tmp_path: Path, written: str) -> None:
-    found = ring_from_environment({**SECRET, "HOME": str(tmp_path), "DIESELFS_RING": written})
+    found = cluster_from_environment(
+        {**SECRET, "HOME": str(tmp_path), "DIESELFS_CACHE_CLUSTER": written}
+    )
     assert found is not None
     assert (found.name, found.registry) == ("ring", NODES)
 
@@ -30,8 +32,10 @@ def test_a_list_of_nodes(tmp_path: Path, written: str) -> None:
 def test_a_ring_may_have_a_name(tmp_path: Path) -> None:
     environment = {**SECRET, "HOME": str(tmp_path), "DIESELFS_INDEX": "redis://r:1/0"}
     config = load_config(environment=environment)
-    listed = ring_settings(RingOptions("images@n1:7700,n2:7701"), config, environment)
-    met = ring_settings(RingOptions("redis:images"), config, environment)
+    listed = cache_cluster_settings(
+        CacheClusterOptions("images@n1:7700,n2:7701"), config, environment
+    )
+    met = cache_cluster_settings(CacheClusterOptions("redis:images"), config, environment)
     assert listed is not None
     assert met is not None
     assert (listed.name, listed.registry) == ("images", NODES)
@@ -39,12 +43,12 @@ def test_a_ring_may_have_a_name(tmp_path: Path) -> None:
 
 
 def test_a_flag_goes_before_a_variable_and_none_turns_it_off(tmp_path: Path) -> None:
-    environment = {**SECRET, "HOME": str(tmp_path), "DIESELFS_RING": "n3:7700"}
+    environment = {**SECRET, "HOME": str(tmp_path), "DIESELFS_CACHE_CLUSTER": "n3:7700"}
     config = load_config(environment=environment)
-    found = ring_settings(RingOptions("n1:7700,n2:7701"), config, environment)
+    found = cache_cluster_settings(CacheClusterOptions("n1:7700,n2:7701"), config, environment)
     assert found is not None
     assert found.registry == NODES
-    assert ring_settings(RingOptions("none"), config, environment) is None
+    assert cache_cluster_settings(CacheClusterOptions("none"), config, environment) is None
 
 
 def test_a_profile_says_ring_and_secret(tmp_path: Path) -> None:
@@ -54,11 +58,11 @@ def test_a_profile_says_ring_and_secret(tmp_path: Path) -> None:
         f'profile = "p"\n[profiles.p]\nring = "n1:7700,n2:7701"\nring_secret_file = "{tmp_path}/secret"\n'
     )
     environment = {"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    found = ring_from_environment(environment)
+    found = cluster_from_environment(environment)
     assert found is not None
     assert found.registry == NODES
     assert found.secret == read_secret_file(tmp_path / "secret")
-    said = ring_from_environment({**environment, **SECRET})
+    said = cluster_from_environment({**environment, **SECRET})
     assert said is not None
     assert said.secret != found.secret, "what the environment says goes before"
 
@@ -80,21 +84,26 @@ def test_what_makes_no_sense_says_so(
     environment = {**environment, "HOME": str(tmp_path)}
     config = load_config(environment=environment)
     with pytest.raises(UsageError, match=says):
-        ring_settings(RingOptions(written), config, environment)
+        cache_cluster_settings(CacheClusterOptions(written), config, environment)
 
 
 def test_a_secret_without_a_ring_is_a_mistake(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
-    with pytest.raises(UsageError, match="without a ring"):
-        ring_settings(RingOptions(None, "file"), load_config(environment=environment), environment)
+    with pytest.raises(UsageError, match="without a cache cluster"):
+        cache_cluster_settings(
+            CacheClusterOptions(None, "file"), load_config(environment=environment), environment
+        )
 
 
 @pytest.mark.parametrize(
     "topic",
-    [RingTopic("images"), RingTopic("r" * 64, DatasetRef("d" * 128, bytes(range(16))))],
+    [
+        CacheClusterTopic("images"),
+        CacheClusterTopic("r" * 64, DatasetRef("d" * 128, bytes(range(16)))),
+    ],
 )
-def test_a_topic_is_what_its_text_says(topic: RingTopic) -> None:
-    assert RingTopic.parse(str(topic)) == topic
+def test_a_topic_is_what_its_text_says(topic: CacheClusterTopic) -> None:
+    assert CacheClusterTopic.parse(str(topic)) == topic
     assert len(str(topic)) <= 255
 
 
@@ -113,4 +122,4 @@ def test_a_topic_is_what_its_text_says(topic: RingTopic) -> None:
     ],
 )
 def test_what_is_no_topic(text: str) -> None:
-    assert RingTopic.parse(text) is None
+    assert CacheClusterTopic.parse(text) is None

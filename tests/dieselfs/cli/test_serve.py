@@ -1,4 +1,4 @@
-"""`dlcmd serve` and `dlcmd ring`: what is refused before anything is opened. What they do is in `tests/dieselfs/cachenodes`."""
+"""`dlcmd serve` and `dlcmd cluster`: what is refused before anything is opened. What they do is in `tests/dieselfs/cachenodes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = "a secret of sixteen bytes"
         (["--listen", "0.0.0.0"], "--advertise"),
         (["--listen", "127.0.0.1:0"], "another port"),
         (["--listen", "a b"], "not an address"),
-        (["--listen", "127.0.0.1", "--ring", "a/b"], "not a name"),
+        (["--listen", "127.0.0.1", "--cache-cluster", "a/b"], "not a name"),
         (["--listen", "127.0.0.1", "--memory", "1MiB"], "64.0 MiB at least"),
         (["--listen", "127.0.0.1", "--advertise", "::"], "--advertise"),
     ],
@@ -26,7 +26,7 @@ SECRET = "a secret of sixteen bytes"
 def test_what_makes_no_sense_is_refused(
     dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], says: str
 ) -> None:
-    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
     refused = dlcmd("serve", "--ssd", tmp_path / "ssd", "--ssd-size", "128MiB", *flags)
     assert refused.code == 2
     assert says in refused.err
@@ -38,8 +38,8 @@ def test_a_node_needs_a_secret_and_an_ssd(
 ) -> None:
     refused = dlcmd("serve", "--listen", "127.0.0.1", "--ssd", tmp_path / "ssd")
     assert refused.code == 2
-    assert "--ring-secret-file" in refused.err
-    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
+    assert "--cache-cluster-secret-file" in refused.err
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
     refused = dlcmd("serve", "--listen", "127.0.0.1")
     assert refused.code == 2
     assert "--ssd" in refused.err
@@ -48,7 +48,7 @@ def test_a_node_needs_a_secret_and_an_ssd(
 def test_a_port_in_use_is_said(
     dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         refused = dlcmd(
@@ -60,10 +60,10 @@ def test_a_port_in_use_is_said(
 
 
 def test_a_ring_whose_node_does_not_answer(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
-    shown = dlcmd("ring", address, "--json")
+    shown = dlcmd("cluster", address, "--json")
     assert shown.code == 6
     [node] = shown.records
     assert (node["node"], node["answers"], node["share"]) == (address, False, 0.0)
@@ -73,13 +73,13 @@ def test_a_ring_whose_node_does_not_answer(dlcmd: Dlcmd, monkeypatch: pytest.Mon
 def test_a_ring_that_nobody_has_begun(
     dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
-    monkeypatch.setenv("DIESELFS_RING_SECRET", SECRET)
-    shown = dlcmd("ring", "redis:nobodys", "--index", redis_url)
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", SECRET)
+    shown = dlcmd("cluster", "redis:nobodys", "--index", redis_url)
     assert shown.code == 6
     assert "nobodys has no nodes" in shown.err
 
 
 def test_which_ring_must_be_said(dlcmd: Dlcmd) -> None:
-    refused = dlcmd("ring")
+    refused = dlcmd("cluster")
     assert refused.code == 2
-    assert "DIESELFS_RING" in refused.err
+    assert "DIESELFS_CACHE_CLUSTER" in refused.err

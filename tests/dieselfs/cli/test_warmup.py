@@ -139,10 +139,10 @@ def test_hits_are_shown(dlcmd: Dlcmd) -> None:
 
 
 def test_a_ring_alone_tells_what_it_can_t(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIESELFS_RING_SECRET", "the secret of the ring of a test")
-    ring = ["--ssd", "none", "--ring", "127.0.0.1:1"]
-    for what, hint in [("--check", "dlcmd ring"), ("--evict", "dlcmd cache evict")]:
-        told = dlcmd("warmup", what, "pets", *ring)
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", "the secret of the cache cluster of a test")
+    cache_cluster = ["--ssd", "none", "--cache-cluster", "127.0.0.1:1"]
+    for what, hint in [("--check", "dlcmd cluster"), ("--evict", "dlcmd cache evict")]:
+        told = dlcmd("warmup", what, "pets", *cache_cluster)
         assert (told.code, hint in told.err) == (ExitCode.USAGE, True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.cachenodes.ring_topic import RingTopic
+from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.frames import encode_answer, encode_request
 from dieselfs.peercache.handshake import ClientHandshake, ServerHandshake
@@ -102,6 +102,6 @@ def golden_frames() -> dict[str, bytes]:
         name: encode_answer(NUMBER, answer, len(bulk)) + bulk
         for name, (answer, bulk) in ANSWERS.items()
     }
-    ring = RingTopic("images", DatasetRef("imagenet", bytes(range(16))))
-    to_ring = {"hello to a ring": client(task=str(ring)).hello()}
+    cache_cluster = CacheClusterTopic("images", DatasetRef("imagenet", bytes(range(16))))
+    to_ring = {"hello to a cache cluster": client(task=str(cache_cluster)).hello()}
     return requests | answers | session(client(), server()) | to_ring

@@ -1,4 +1,4 @@
-"""`dlcmd ring`: the cache nodes of a ring."""
+"""`dlcmd cluster`: the cache nodes of a cache cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.invocation import Invocation
 from dieselfs.cli.output import Output
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import former_option, verb
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.cachenodes.ring_status import RingNode
+    from dieselfs.cachenodes.ring_status import CacheNodeReport
 
 _HEADINGS: Final = (
     *("NODE", "SHARE", "SSD", "USED", "SERVED", "REQUESTS", "FROM SSD", "FROM STORE"),
@@ -24,26 +24,36 @@ _HEADINGS: Final = (
 
 @verb(
     examples=[
-        "dlcmd ring",
-        "dlcmd ring redis:images",
-        "dlcmd ring node1:7700,node2:7700 --ring-secret-file ring.secret --json",
+        "dlcmd cluster",
+        "dlcmd cluster redis:images",
+        "dlcmd cluster node1:7700,node2:7700 --cache-cluster-secret-file cluster.secret --json",
     ]
 )
-@click.argument("ring", required=False, metavar="[redis[:NAME]|[NAME@]HOST:PORT,…]")
-@click.option("--ring-secret-file", metavar="FILE", help="The secret of the ring.")
-def ring(invocation: Invocation, ring: str | None, ring_secret_file: str | None) -> int:
-    """Show the cache nodes of a ring: shares, what their SSDs hold, what they have served and from where.
+@click.argument("cache_cluster", required=False, metavar="[redis[:NAME]|[NAME@]HOST:PORT,…]")
+@click.option(
+    "--cache-cluster-secret-file", metavar="FILE", help="The secret of the cache cluster."
+)
+@former_option("--ring-secret-file", "cache_cluster_secret_file")
+def cluster(
+    invocation: Invocation, cache_cluster: str | None, cache_cluster_secret_file: str | None
+) -> int:
+    """Show the cache nodes of a cache cluster: shares, what their SSDs hold, what they have served and from where.
 
-    Which ring is said as for a mount: here, by DIESELFS_RING, or by the profile. Exits with 6 if a node does not answer, or there is none.
+    Which cache cluster is said as for a mount: here, by DIESELFS_CACHE_CLUSTER, or by the profile. Exits with 6 if a node does not answer, or there is none.
     """
-    from dieselfs.cachenodes.ring_options import ring_settings
-    from dieselfs.cachenodes.ring_settings import RingOptions
-    from dieselfs.cachenodes.ring_status import ring_nodes
+    from dieselfs.cachenodes.ring_options import cache_cluster_settings
+    from dieselfs.cachenodes.ring_settings import CacheClusterOptions
+    from dieselfs.cachenodes.ring_status import cluster_nodes
 
-    settings = ring_settings(RingOptions(ring, ring_secret_file), invocation.config)
+    settings = cache_cluster_settings(
+        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), invocation.config
+    )
     if settings is None:
-        raise UsageError("which ring?", "name it: dlcmd ring redis:NAME, or set DIESELFS_RING")
-    nodes = ring_nodes(settings)
+        raise UsageError(
+            "which cache cluster?",
+            "name it: dlcmd cluster redis:NAME, or set DIESELFS_CACHE_CLUSTER",
+        )
+    nodes = cluster_nodes(settings)
     output = invocation.output
     if output.json:
         for node in nodes:
@@ -51,12 +61,14 @@ def ring(invocation: Invocation, ring: str | None, ring_secret_file: str | None)
     else:
         output.table(_HEADINGS, [_row(node, output) for node in nodes])
         if not nodes:
-            output.note(f"ring {settings.name} has no nodes: is that its name, and do they run?")
+            output.note(
+                f"cache cluster {settings.name} has no nodes: is that its name, and do they run?"
+            )
     answer = nodes and all(node.status for node in nodes)
     return ExitCode.OK if answer else ExitCode.PARTIAL
 
 
-def _record(node: RingNode) -> dict[str, Any]:
+def _record(node: CacheNodeReport) -> dict[str, Any]:
     record: dict[str, Any] = {
         "node": node.member.id,
         "host": node.member.node,
@@ -79,7 +91,7 @@ def _record(node: RingNode) -> dict[str, Any]:
     }
 
 
-def _row(node: RingNode, output: Output) -> list[str]:
+def _row(node: CacheNodeReport, output: Output) -> list[str]:
     status = node.status
     if status is None:
         return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
