@@ -18,6 +18,7 @@ _VARIABLES: Final = {
 _KEYS: Final = {
     "ring": "cache_cluster",
     "ring_secret_file": "cache_cluster_secret_file",
+    "store_ahead": "prefill",
 }
 """Keys of profiles and `-o` options: former name -> present name."""
 

@@ -40,7 +40,7 @@ from dieselfs.cli.option_groups import (
 )
 from dieselfs.cli.output import counted
 from dieselfs.cli.store_check import check_store
-from dieselfs.cli.verb import Size, verb
+from dieselfs.cli.verb import Size, former_option, verb
 from dieselfs.errors import MountError, MountpointBusy, SnapshotNotFound
 
 log = logging.getLogger(__name__)
@@ -107,11 +107,12 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "--preload", is_flag=True, help="Fetch chunks at once, as many as fit into that memory."
 )
 @click.option(
-    "--store-ahead",
+    "--prefill",
     type=Size(),
     metavar="SIZE",
     help="Page cache for files that nobody has read yet (default: a quarter of what is free; 0: none).",
 )
+@former_option("--store-ahead", "prefill")
 @click.option(
     "--front",
     type=click.Choice(FRONTS),

@@ -25,7 +25,7 @@ VALUES: Final = (
         "snapshot",
         "memory",
         "cache_memory",
-        "store_ahead",
+        "prefill",
         "shuffle",
         "task",
         "eviction",

@@ -104,5 +104,5 @@ def mount_options(invocation: Invocation, request: MountRequest) -> MountOptions
         front=request.front,
         blob_cache=request.blob_cache,
         shuffle=request.shuffle,
-        store_ahead_bytes=request.store_ahead_bytes,
+        prefill_bytes=request.prefill_bytes,
     )

@@ -48,7 +48,7 @@ class MountRequest:
     shuffle: ShuffleParameters | None
     eviction: PolicyName | None
     preload: bool
-    store_ahead_bytes: int | None
+    prefill_bytes: int | None
     front: WantedFront
     blob_cache: WantedCache
     patience_s: float
@@ -71,7 +71,7 @@ def mount_request(
     memory_option = options.get("memory") or options.get("cache_memory")
     memory = None if memory_option is None else parse_size(memory_option)
     shuffle = flags["shuffle"] or options.get("shuffle")
-    store_ahead = parse_size(options["store_ahead"]) if "store_ahead" in options else None
+    prefill = parse_size(options["prefill"]) if "prefill" in options else None
     return MountRequest(
         address=address,
         mountpoint=mountpoint,
@@ -87,7 +87,7 @@ def mount_request(
         shuffle=None if shuffle is None else _parameters(shuffle),
         eviction=_chosen("eviction", EVICTIONS, flags, options),
         preload=flags["preload"] or "preload" in options,
-        store_ahead_bytes=store_ahead if flags["store_ahead"] is None else flags["store_ahead"],
+        prefill_bytes=prefill if flags["prefill"] is None else flags["prefill"],
         front=_chosen("front", FRONTS, flags, options) or "auto",
         blob_cache=_chosen("blob_cache", BLOB_CACHES, flags, options) or "auto",
         patience_s=float(_patience(flags, options) or PATIENCE_S),
@@ -179,7 +179,7 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         ("--task", request.task),
         ("--eviction", request.eviction),
         ("--shuffle", request.shuffle),
-        ("--store-ahead", request.store_ahead_bytes),
+        ("--prefill", request.prefill_bytes),
         ("--patience", round(request.patience_s)),
         ("--peers", request.peers.peers),
         ("--peer-listen", request.peers.listen),

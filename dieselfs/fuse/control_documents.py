@@ -14,7 +14,7 @@ from dieselfs.former_names import with_former_keys
 from dieselfs.fuse.file_reader import ReaderStatistics
 from dieselfs.fuse.front_choice import FrontChoice
 from dieselfs.fuse.statistics import PageCacheStatistics
-from dieselfs.plan.follower import FollowerStatistics
+from dieselfs.plan.follower import PrefetchStatistics
 from metadata.snapshot import Snapshot
 from metadata.url_secrets import without_secrets
 
@@ -92,7 +92,7 @@ def statistics_document(
     cache: Any,
     uptime_s: float,
     pages: PageCacheStatistics,
-    plan: FollowerStatistics | None,
+    plan: PrefetchStatistics | None,
     front: FrontChoice,
     *,
     control_reads: int,

@@ -98,7 +98,7 @@ class MountOptions:
     """For node memory and what plans bring into the page cache, together."""
     shuffle: ShuffleParameters | None = None
     """The order that will be read: it is followed from the beginning."""
-    store_ahead_bytes: int | None = None
+    prefill_bytes: int | None = None
     """The most that the page cache may hold of files that nobody has read; None: a share of the
     free memory, 0: nothing.
     """
@@ -173,7 +173,7 @@ class _Server:
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reads = PendingReads()
         self._reader = FileReader(source, self._reads, self._is_plan_followed)
-        self._pages = PageCache(snapshot, source, self._mountpoint, options.store_ahead_bytes)
+        self._pages = PageCache(snapshot, source, self._mountpoint, options.prefill_bytes)
         self._plans = self._make_plans()
         self._control = ControlDirectory(
             {
@@ -198,7 +198,7 @@ class _Server:
             self._snapshot,
             self._mountpoint,
             options.memory_bytes,
-            self._pages.make_filler if options.store_ahead_bytes != 0 else None,
+            self._pages.make_filler if options.prefill_bytes != 0 else None,
             lambda: self._made_front().read_names_ahead(),
         )
 

@@ -17,10 +17,10 @@ from dieselfs.fuse.listed_plans import ListedPlans
 from dieselfs.fuse.planned_pages import PlannedPages
 from dieselfs.fuse.shuffle_lists import ShuffledOrder
 from dieselfs.fuse.statistics import FillStatistics, PlannedPagesStatistics
-from dieselfs.fuse.watched_readers import WatchedReaders
-from dieselfs.plan.follower import FollowerStatistics, PlannedMemory, Readers
+from dieselfs.fuse.watched_readers import MountProgress
+from dieselfs.plan.follower import PlannedMemory, PrefetchStatistics, ProgressTracker
 from dieselfs.plan.plan_file import open_plan
-from dieselfs.plan.plan_following import PlanFollowing
+from dieselfs.plan.plan_following import Planner
 from dieselfs.shuffle import parse_parameters
 from metadata.snapshot import Snapshot
 
@@ -71,7 +71,7 @@ class MountPlans:
         self._filled_before = FillStatistics()
         """Counters of fillers that are closed."""
         self._pages: PlannedPages | None = None
-        self._following = PlanFollowing(
+        self._planner = Planner(
             memory,
             self._snapshot_of,
             lambda: budget_bytes,
@@ -79,7 +79,7 @@ class MountPlans:
             over=self._listed_over,
             idle=lambda: memory.set_budget(budget_bytes),
         )
-        self._listed = ListedPlans(task_folder, self._following.follow)
+        self._listed = ListedPlans(task_folder, self._planner.follow)
         self._announced: list[str] = []
         """Plans that were taken, the newest last; some may have ended."""
 
@@ -94,7 +94,7 @@ class MountPlans:
             path = self.task_folder / "plans" / plan_id
             self._require_current(open_plan(path).plan)
             self._listed.end_all()  # their readers do not say when they end: they may have
-            self._following.follow(path)
+            self._planner.follow(path)
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except (DieselFSError, OSError) as error:
             log.warning("plan %s is not followed: %s", plan_id, error)
@@ -130,7 +130,7 @@ class MountPlans:
 
     def end_all(self) -> None:
         """Follow nothing any more. Plans can be taken again."""
-        self._following.stop()
+        self._planner.stop()
         self._listed.end_all()
         self._announced = []
 
@@ -147,10 +147,10 @@ class MountPlans:
     @property
     def is_following(self) -> bool:
         """Whether the chunks of a known order are fetched ahead."""
-        return self._following.is_following
+        return self._planner.is_following
 
-    def statistics(self) -> FollowerStatistics:
-        return self._following.statistics()
+    def statistics(self) -> PrefetchStatistics:
+        return self._planner.statistics()
 
     def pages(self) -> PlannedPagesStatistics:
         pages = self._pages
@@ -161,7 +161,7 @@ class MountPlans:
         return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
 
     def close(self, ending: Ending) -> None:
-        self._following.close(ending.left_s(_END_TIMEOUT_S))
+        self._planner.close(ending.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
         if self._pages is not None:
             self._pages.close()
@@ -180,11 +180,11 @@ class MountPlans:
     def _listed_over(self, plans: Sequence[PlanFile]) -> None:
         self._listed.over(plans)
 
-    def _make_readers(self, snapshot: Snapshot) -> Readers:
+    def _make_readers(self, snapshot: Snapshot) -> ProgressTracker:
         self._end_pages()
         events = self._new_events()
         if self._make_filler is None:
-            return WatchedReaders(events, snapshot, self._budget_bytes, self._following.tick)
+            return MountProgress(events, snapshot, self._budget_bytes, self._planner.tick)
         self._filler = self._make_filler()
         self._pages = PlannedPages(
             self._filler,
@@ -192,7 +192,7 @@ class MountPlans:
             snapshot,
             budget_bytes=lambda: self._budget_bytes,
             set_node_memory=self._memory.set_budget,
-            tick=self._following.tick,
+            tick=self._planner.tick,
             read_names_ahead=self._read_names_ahead,
         )
         return self._pages

@@ -50,7 +50,7 @@ _NOT_PLANNED: Final = 0xFFFFFFFF
 
 
 class PlannedPages:
-    """Implements `follower.Readers` for one snapshot. `filler` and `events` are closed with it."""
+    """Implements `prefetcher.Readers` for one snapshot. `filler` and `events` are closed with it."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class PlannedPages:
         low, high = self._probes.progress(at.reach(budget))
         self._fill()
         at.follow(low, high, budget // (2 * self._copies), self._probes.advance)
-        self._probes.watch(at.foremost)
+        self._probes.watch(at.leading_position)
         surely_read = at.surely_read(self._bytes.before, self._held_back)
         self._pass(surely_read)
         if self._filler.stages or not self._keeps:
@@ -157,8 +157,8 @@ class PlannedPages:
         self._tick(at.low)
         return at.low
 
-    def foremost(self) -> int:
-        return self._at.foremost
+    def leading_position(self) -> int:
+        return self._at.leading_position
 
     def released(self) -> Sequence[int]:
         released, self._released = self._released, []
@@ -195,7 +195,7 @@ class PlannedPages:
         have made before these are dropped.
         """
         own, at = self._bytes, self._at
-        read, dropped = own.upto(at.foremost), own.upto(self._dropped)
+        read, dropped = own.upto(at.leading_position), own.upto(self._dropped)
         apart = at.apart * own.total // len(own.before)
         to_come = min(self._reserved, self._behind_bytes + 2 * min(self._held_back, apart))
         to_come = min(to_come, own.total - dropped) - (read - dropped)
@@ -246,7 +246,7 @@ class PlannedPages:
                 continue  # of the order before
             self._under_way.discard(chunk)
             if self._filler.opens_files:
-                self._probes.resume(chunk, self._at.foremost)
+                self._probes.resume(chunk, self._at.leading_position)
             self._has_pages[chunk] = True
             self._staged.add(chunk)
             if filled.complete and chunk not in self._bytes.with_large:
@@ -350,7 +350,7 @@ class PlannedPages:
             self._left_bytes -= size
             if not self._left_bytes:
                 for chunk in chunks:
-                    self._probes.resume(chunk, self._at.foremost)
+                    self._probes.resume(chunk, self._at.leading_position)
 
         self._left_bytes += size
         self._filler.drop(files, is_dropped, staged_only=keeps)
@@ -365,7 +365,7 @@ class PlannedPages:
         start = 0 if self._keeps else self._dropped
         rest = self._order[start:]
         has_pages = self._has_pages[self._snapshot.columns.chunk[rest]]
-        has_pages[: max(0, self._at.foremost - start)] = True
+        has_pages[: max(0, self._at.leading_position - start)] = True
         return rest[has_pages]
 
     def _staged_files(self) -> Inodes:

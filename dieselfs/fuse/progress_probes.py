@@ -104,13 +104,13 @@ class ProgressProbes:
         self._events.clear()
         self._lay_out(order, probe_positions(lengths), chunks)
 
-    def watch(self, foremost: int) -> None:
+    def watch(self, leading_position: int) -> None:
         """Watch the probes that come next to readers of whom the foremost is there."""
-        first = max(self._next, int(np.searchsorted(self.positions, foremost, "left")))
+        first = max(self._next, int(np.searchsorted(self.positions, leading_position, "left")))
         end = min(first + WATCHED_AHEAD, len(self.positions))
         while self._watched_end < end:
             is_new = self._state[self._watched_end] == _State.NOT_YET
-            if is_new and not self._watch(self._watched_end, foremost):
+            if is_new and not self._watch(self._watched_end, leading_position):
                 return
             self._watched_end += 1
 
@@ -122,11 +122,11 @@ class ProgressProbes:
                 self._events.unwatch(probe)
                 self._state[probe] = _State.PAUSED
 
-    def resume(self, chunk: int, foremost: int) -> None:
+    def resume(self, chunk: int, leading_position: int) -> None:
         """That process is done. A probe that a reader may have passed meanwhile is left out."""
         self._paused.discard(chunk)
         for probe in self._probes_of(chunk):
-            while self._state[probe] == _State.PAUSED and not self._watch(probe, foremost):
+            while self._state[probe] == _State.PAUSED and not self._watch(probe, leading_position):
                 if not self._unwatch_last(probe):
                     self._leave_out(probe)
 
@@ -178,14 +178,14 @@ class ProgressProbes:
         self._paused: set[int] = set()
         self._move_on()
 
-    def _watch(self, probe: int, foremost: int) -> bool:
+    def _watch(self, probe: int, leading_position: int) -> bool:
         """Watch it or leave it out; False if it must be tried again, since there are too many
         watches now.
         """
         if int(self._chunks[probe]) in self._paused:
             self._state[probe] = _State.PAUSED
             return True
-        is_passed = self.positions[probe] < foremost and self._state[probe] == _State.PAUSED
+        is_passed = self.positions[probe] < leading_position and self._state[probe] == _State.PAUSED
         if not is_passed and self._events.watch(probe, self._path_of(int(self._inodes[probe]))):
             self._state[probe] = _State.WATCHED
             return True

@@ -25,7 +25,7 @@ class ReaderProgress:
     """The positions of one order after the other."""
 
     def __init__(self) -> None:
-        self.low = self.foremost = 0
+        self.low = self.leading_position = 0
         """So many files all readers, and the foremost of them, have read."""
         self.apart = _APART_AT_FIRST
         """Files."""
@@ -33,22 +33,24 @@ class ReaderProgress:
 
     def begin(self, read_bytes: npt.NDArray[np.int64]) -> None:
         """`read_bytes`: see `ChunkUses`."""
-        self.low = self.foremost = 0
+        self.low = self.leading_position = 0
         self._read = read_bytes
 
     def reach(self, ahead_bytes: int) -> int:
         """Return the position up to which a reader may have come if it reads so much at most."""
-        return int(np.searchsorted(self._read, self._read[self.foremost] + ahead_bytes, "right"))
+        return int(
+            np.searchsorted(self._read, self._read[self.leading_position] + ahead_bytes, "right")
+        )
 
     def follow(self, low: int, high: int, most_bytes: int, advance: Callable[[int], None]) -> None:
         """Take over what probes tell. Readers may skip a probe (a last batch that is dropped): if
         the low progress falls back by more than `most_bytes`, `advance` moves the probes on.
         """
         read = self._read
-        self.foremost = max(self.foremost, low, high)
-        self.apart = max(self.foremost - low, self.apart - (low - self.low) // _APART_FOR)
-        if read[self.foremost] - read[low] > most_bytes:
-            forced = int(np.searchsorted(read, read[self.foremost] - most_bytes, "left"))
+        self.leading_position = max(self.leading_position, low, high)
+        self.apart = max(self.leading_position - low, self.apart - (low - self.low) // _APART_FOR)
+        if read[self.leading_position] - read[low] > most_bytes:
+            forced = int(np.searchsorted(read, read[self.leading_position] - most_bytes, "left"))
             advance(forced)
             low = max(low, forced)
             self.apart = 0  # they were not apart: nobody reads what is between

@@ -11,15 +11,15 @@ import numpy.typing as npt
 from dieselfs.fuse.progress_probes import Events, ProgressProbes
 from dieselfs.fuse.reader_progress import ReaderProgress
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.client_readers import ClientReaders
+from dieselfs.plan.client_readers import ClientProgress
 from metadata.snapshot import Snapshot
 
 _HELD_BACK: Final = 4
 """At most this part of the budget (a quarter) is kept for readers that are apart."""
 
 
-class WatchedReaders:
-    """Implements `follower.Readers`. `events` is closed with it."""
+class MountProgress:
+    """Implements `prefetcher.Readers`. `events` is closed with it."""
 
     def __init__(
         self, events: Events, snapshot: Snapshot, budget_bytes: int, tick: Callable[[int], None]
@@ -30,7 +30,7 @@ class WatchedReaders:
         self._probes = ProgressProbes(events, snapshot.path_of)
         self._at = ReaderProgress()
         self._read_bytes = np.zeros(1, np.int64)
-        self._done = ClientReaders(self._surely_read)
+        self._done = ClientProgress(self._surely_read)
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
         columns = self._snapshot.columns
@@ -46,13 +46,13 @@ class WatchedReaders:
         at = self._at
         low, high = self._probes.progress(at.reach(self._budget_bytes))
         at.follow(low, high, self._budget_bytes // 2, self._probes.advance)
-        self._probes.watch(at.foremost)
+        self._probes.watch(at.leading_position)
         self._done.position()
         self._tick(at.low)
         return at.low
 
-    def foremost(self) -> int:
-        return self._at.foremost
+    def leading_position(self) -> int:
+        return self._at.leading_position
 
     def released(self) -> Sequence[int]:
         return self._done.released()

@@ -32,7 +32,7 @@ from dieselfs.node_memory.piece_news import CacheEvents
 from dieselfs.node_memory.prefetching import Prefetching
 from dieselfs.node_memory.shared_source import SharedSource
 from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.plan.follower import FollowerStatistics
+from dieselfs.plan.follower import PrefetchStatistics
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Master:
         policy: PolicyName = "uniform",
         prefetchers: int = 4,
         follow: Callable[[Path], None] | None = None,
-        planned: Callable[[], FollowerStatistics] | None = None,
+        planned: Callable[[], PrefetchStatistics] | None = None,
         owns: Owns | None = None,
     ) -> None:
         """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`; `planned`

@@ -123,7 +123,7 @@ class SetBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class FollowPlan:
     plan: str
 
 
@@ -204,7 +204,7 @@ Message: TypeAlias = (
     | Prefetch
     | Expect
     | SetBudget
-    | Follow
+    | FollowPlan
     | GetStatistics
     | GetTask
     | SuspectPeer
@@ -406,7 +406,7 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Prefetch, (lambda value: tuple(map(_block, _array(value, MAX_BLOCKS))),)),
     (Expect, (_names, _flag)),
     (SetBudget, (_integer,)),
-    (Follow, (_text,)),
+    (FollowPlan, (_text,)),
     (GetStatistics, ()),
     (Done, ()),
     (Failed, (_error_name, _text, _text)),

@@ -22,7 +22,7 @@ from dieselfs.node_memory.messages import (
     Expect,
     Failed,
     Fetch,
-    Follow,
+    FollowPlan,
     GetStatistics,
     GetTask,
     JoinAsMember,
@@ -99,7 +99,7 @@ class RemoteMaster:
         self._ask(SetBudget(budget_bytes))
 
     def follow(self, plan: Path) -> None:
-        self._ask(Follow(str(plan)))
+        self._ask(FollowPlan(str(plan)))
 
     def statistics(self) -> MemoryStatistics:
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)

@@ -31,7 +31,7 @@ from dieselfs.node_memory.messages import (
     EventsReported,
     Expect,
     Fetch,
-    Follow,
+    FollowPlan,
     GetStatistics,
     GetTask,
     JoinAsMember,
@@ -398,7 +398,7 @@ def _answer(port: MasterPort, request: Message) -> Message:
                     port.expect(names)
             case SetBudget(budget_bytes):
                 port.set_budget(budget_bytes)
-            case Follow(plan):
+            case FollowPlan(plan):
                 port.follow(Path(plan))
             case GetStatistics():
                 return StatisticsReported(port.statistics())

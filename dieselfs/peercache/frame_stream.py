@@ -12,7 +12,7 @@ import numpy as np
 
 from dieselfs.peercache.frame_header import PREFIX_BYTES
 from dieselfs.peercache.frames import decode_prefix, encode_answer
-from dieselfs.peercache.handshake import following_bytes
+from dieselfs.peercache.handshake import bytes_that_follow
 from dieselfs.peercache.messages import Data
 from dieselfs.peercache.pace import BYTES_PER_S
 from dieselfs.peercache.runtime import Runtime, Stream
@@ -130,7 +130,7 @@ class FrameReceiver:
 def receive_greeting(runtime: Runtime, stream: Stream, deadline: float) -> bytes:
     """A whole frame of a handshake, and no byte more. `OSError` if it is not there at `deadline`; `BadFrame`."""
     prefix = _exactly(runtime, stream, PREFIX_BYTES, deadline)
-    return prefix + _exactly(runtime, stream, following_bytes(prefix), deadline)
+    return prefix + _exactly(runtime, stream, bytes_that_follow(prefix), deadline)
 
 
 def _exactly(runtime: Runtime, stream: Stream, count: int, deadline: float) -> bytes:

@@ -9,7 +9,7 @@
 Both nonces are in what is proved, so a recorded proof is worth nothing in another connection; the role is in it, so one side's proof is not the other's; the
 member asked for is in it, so a proof can't be handed on to another. The server proves itself last: who knows nothing is told nothing but why.
 
-What goes in and out are whole frames, prefix and all; who reads them asks `following_bytes` how many bytes follow a prefix. Law: docs/peer-protocol.md.
+What goes in and out are whole frames, prefix and all; who reads them asks `bytes_that_follow` how many bytes follow a prefix. Law: docs/peer-protocol.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _REFUSED: Final = lead_of(36, 3)
 _SECRET, _TASK, _VERSION, _MEMBER = "secret", "task", "version", "member"
 
 
-def following_bytes(prefix: Received) -> int:
+def bytes_that_follow(prefix: Received) -> int:
     """How many bytes follow the 16 of a handshake's prefix. Raises `BadFrame` if it is not one."""
     header_bytes, bulk_bytes, _ = decode_prefix(prefix)
     if bulk_bytes or PREFIX_BYTES + header_bytes > MAX_HANDSHAKE_BYTES:
@@ -195,7 +195,7 @@ def _fields(received: Received, lead: bytes) -> Sequence[Scalar]:
 def _decode(received: Received) -> tuple[bytes, Sequence[Scalar]]:
     if len(received) > MAX_HANDSHAKE_BYTES:
         raise BadFrame("no frame of a handshake is so long")
-    if following_bytes(received) != len(received) - PREFIX_BYTES:
+    if bytes_that_follow(received) != len(received) - PREFIX_BYTES:
         raise BadFrame("a frame of another length than it says")
     header = received[PREFIX_BYTES:]
     lead, number = decode_lead(header, decode_prefix(received)[2])

@@ -24,7 +24,7 @@ _FORGIVEN: Final = 0.1
 """Of the time in which nobody waits."""
 
 
-class Pace:
+class SlowPeerDetector:
     """One thread at a time. Times are `Runtime.now`'s."""
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ from dieselfs.peercache.messages import (
     Request,
     Working,
 )
-from dieselfs.peercache.pace import ANSWER_S, Pace
+from dieselfs.peercache.pace import ANSWER_S, SlowPeerDetector
 from dieselfs.peercache.runtime import Condition, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
 
@@ -107,7 +107,7 @@ class PeerConnection:
         self._stream = stream
         self._frames = FrameReceiver(stream)
         self._peer = peer
-        self._pace = Pace()
+        self._pace = SlowPeerDetector()
         """Of who reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()

@@ -13,16 +13,16 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.node_memory.master_port import MasterPort
 from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.plan.follower import FollowerStatistics
+from dieselfs.plan.follower import PrefetchStatistics
 from dieselfs.plan.plan_file import ReadingPlan
-from dieselfs.plan.plan_following import PlanFollowing
+from dieselfs.plan.plan_following import Planner
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedOfMaster:
-    """Implements `follower.PlannedMemory`."""
+class _MasterMemory:
+    """Implements `prefetcher.PlannedMemory`."""
 
     master: MasterPort
 
@@ -41,21 +41,21 @@ class ClientPlans:
     """Thread-safe."""
 
     def __init__(self, master: MasterPort) -> None:
-        self._following = PlanFollowing(
-            _AskedOfMaster(master), self._snapshot_of, lambda: master.statistics().budget_bytes
+        self._planner = Planner(
+            _MasterMemory(master), self._snapshot_of, lambda: master.statistics().budget_bytes
         )
         self._snapshot: Snapshot | None = None
         self._lock = threading.Lock()
 
     def follow(self, plan: Path) -> None:
         """Fetch ahead of the plan's reader. Raises `PlanTooLarge`, `SnapshotRefused`, `FileNotFoundError`."""
-        self._following.follow(plan)
+        self._planner.follow(plan)
 
-    def statistics(self) -> FollowerStatistics:
-        return self._following.statistics()
+    def statistics(self) -> PrefetchStatistics:
+        return self._planner.statistics()
 
     def close(self) -> None:
-        self._following.close()
+        self._planner.close()
         if self._snapshot is not None:
             self._snapshot.close()
 

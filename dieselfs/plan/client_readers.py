@@ -10,8 +10,8 @@ import numpy.typing as npt
 from dieselfs.plan.chunk_uses import ChunkUses
 
 
-class ClientReaders:
-    """Implements `follower.Readers`. A chunk is done when its last file has been read."""
+class ClientProgress:
+    """Implements `prefetcher.Readers`. A chunk is done when its last file has been read."""
 
     def __init__(self, position: Callable[[], int]) -> None:
         """`position` reads how many files of the order are done."""
@@ -30,7 +30,7 @@ class ClientReaders:
         self._position = self._read_position()
         return self._position
 
-    def foremost(self) -> int:
+    def leading_position(self) -> int:
         return self._position
 
     def arrived(self, chunk: int) -> None:

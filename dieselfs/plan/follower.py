@@ -1,7 +1,7 @@
 """Fetches the chunks of a known order into node memory ahead of whoever reads it (docs/decisions/0007-plan.md).
 
 One thread decides, a few fetch. What is decided follows from three numbers: how far the readers are, how fast they go, and how fast chunks
-arrive (`pace`). What readers do with a chunk that has arrived, and when node memory need not keep it for them, is theirs to say (`Readers`).
+arrive (`pace`). What readers do with a chunk that has arrived, and when node memory need not keep it for them, is theirs to say (`ProgressTracker`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.errors import CacheFull, MasterGone
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.pace import Pace
+from dieselfs.plan.pace import RateEstimate
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class PlannedMemory(Protocol):
     def progress(self, used: int) -> None: ...
 
 
-class Readers(Protocol):
+class ProgressTracker(Protocol):
     """Who reads an order. Called by the follower's one thread, unless said otherwise."""
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
@@ -64,7 +64,7 @@ class Readers(Protocol):
         """How many files of the order have surely been read. Also the moment to do what has become due."""
         ...
 
-    def foremost(self) -> int:
+    def leading_position(self) -> int:
         """How many files of the order the foremost of them may have read, as of the last `position`: no less than that."""
         ...
 
@@ -90,7 +90,7 @@ class Readers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedOrder:
     """One order with what it needs."""
 
     inodes: npt.NDArray[np.uint32]
@@ -98,7 +98,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerStatistics:
+class PrefetchStatistics:
     """Counters since it began, unless said otherwise."""
 
     files: int = 0
@@ -124,28 +124,28 @@ class FollowerStatistics:
     latency_s: float = 0.0
 
 
-class Follower:
+class Prefetcher:
     """Follows one order, and those after it. End it with `close`; its threads do not keep the process alive."""
 
     def __init__(
         self,
         memory: PlannedMemory,
-        readers: Readers,
+        readers: ProgressTracker,
         chunk: Callable[[int], ChunkRef],
         budget_bytes: Callable[[], int],
-        order: Order,
+        order: PlannedOrder,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`chunk` gives a chunk by its number; `budget_bytes` bounds node memory and what readers hold outside of it, together."""
         self._memory, self._readers, self._chunk = memory, readers, chunk
         self._budget_bytes, self._clock = budget_bytes, clock
-        self._pace = Pace(clock())
+        self._pace = RateEstimate(clock())
         self._state = np.empty(0, np.uint8)
         self._finished_uses = 0
         """Of orders that are over: a use's number counts from the first order, its index from the one that is read now."""
         self._lay_out([order])
-        self._position = self._foremost = self._finished_bytes = 0
+        self._position = self._leading_position = self._finished_bytes = 0
         self._told: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """Indices of the uses that node memory was told to expect."""
         self._told_used = 0
@@ -154,7 +154,7 @@ class Follower:
         self._fetched = self._late = self._skipped = self._no_room = 0
         self._retry_at = 0.0
         # What other threads hand in; each is one step for the interpreter.
-        self._coming: deque[Order] = deque()
+        self._coming: deque[PlannedOrder] = deque()
         self._results: deque[_Result] = deque()
         self._go_on = self._closing = self._stopped = False
         self._then: Callable[[], None] = lambda: None
@@ -199,13 +199,13 @@ class Follower:
     def is_running(self) -> bool:
         return self._thread.is_alive() and not self._closing
 
-    def follow_on(self, order: Order) -> None:
+    def follow_on(self, order: PlannedOrder) -> None:
         """This order comes after the last one known."""
         self._coming.append(order)
         self._wake()
 
     def go_on(self) -> None:
-        """The readers are at the next order by now. May be called from `Readers.position`."""
+        """The readers are at the next order by now. May be called from `ProgressTracker.position`."""
         self._go_on = True
         self._wake()
 
@@ -214,8 +214,8 @@ class Follower:
         """Whether it was told so, and has not done so yet."""
         return self._go_on
 
-    def statistics(self) -> FollowerStatistics:
-        return FollowerStatistics(
+    def statistics(self) -> PrefetchStatistics:
+        return PrefetchStatistics(
             files=self._orders[0].uses.files,
             position=self._position,
             window_bytes=self._window_bytes + self._readers.outside_bytes(),
@@ -280,7 +280,7 @@ class Follower:
         if self._go_on and self._orders[1:]:
             self._begin_next()
         files = self._orders[0].uses.files
-        self._foremost = min(max(self._readers.foremost(), self._position), files)
+        self._leading_position = min(max(self._readers.leading_position(), self._position), files)
         self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
         released = self._readers.released()
         for chunk in released:
@@ -289,11 +289,11 @@ class Follower:
             self._wake()  # readers may have memory of their own to divide when node memory has heard of it
         if self._is_told and self._outside_presses() and self._is_over_in_between():
             self._is_told = False  # it has its bytes outside, and node memory is about to get less
-        self._tell_memory(now)
+        self._report_progress(now)
         if now >= self._retry_at:
-            self._ask_for_what_is_due(now)
+            self._request_due(now)
 
-    def _lay_out(self, orders: list[Order]) -> None:
+    def _lay_out(self, orders: list[PlannedOrder]) -> None:
         """The uses of all known orders one after the other, as columns; what is known of the first ones stays."""
         self._orders = orders
         uses = [order.uses for order in orders]
@@ -315,7 +315,7 @@ class Follower:
         self._index_of = {chunk: index for index, chunk in enumerate(uses[0].chunks.tolist())}
         self._next = 0
 
-    def _begin(self, order: Order) -> None:
+    def _begin(self, order: PlannedOrder) -> None:
         self._is_told = False
         self._readers.begin(order.inodes, order.uses)
 
@@ -340,7 +340,7 @@ class Follower:
             self._window_bytes -= int(self._payload[index])
         self._state[index] = _RELEASED
 
-    def _tell_memory(self, now: float) -> None:
+    def _report_progress(self, now: float) -> None:
         """What is expected, and how much of that is over."""
         if not self._is_told and now < self._retry_at:
             return
@@ -376,7 +376,7 @@ class Follower:
         self._is_told = False
         self._retry_at = now + _RETRY_S
 
-    def _ask_for_what_is_due(self, now: float) -> None:
+    def _request_due(self, now: float) -> None:
         while self._under_way < FETCHES:
             while self._next < len(self._state) and self._state[self._next] != _WAITING:
                 self._next += 1
@@ -397,7 +397,7 @@ class Follower:
 
     def _is_due(self) -> bool:
         coming = slice(self._next, self._next + _LOOKAHEAD)
-        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._foremost]
+        until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._leading_position]
         end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
         return self._pace.is_due(until_use, end - self._to_fetch[self._next])
 
@@ -416,7 +416,7 @@ class Follower:
             return
         if result.error is None:
             self._state[index] = _HELD
-            self._late += bool(self._first[index] < self._foremost)
+            self._late += bool(self._first[index] < self._leading_position)
             if index < len(self._orders[0].uses):
                 self._readers.arrived(int(self._number[index]))
         elif isinstance(result.error, CacheFull | MasterGone):

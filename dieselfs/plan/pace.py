@@ -19,7 +19,7 @@ _MEMORY_BYTES_PER_S: Final = 4e9
 """A chunk that comes faster was in node memory already: no store sends, no CPU verifies, and no tmpfs takes 4 MB within a millisecond."""
 
 
-class Pace:
+class RateEstimate:
     """Measured rates. One thread at a time."""
 
     def __init__(self, now: float) -> None:

@@ -11,20 +11,20 @@ from pathlib import Path
 from dieselfs.errors import UsageError
 from dieselfs.plan.active_plans import ActivePlans
 from dieselfs.plan.chunk_uses import ChunkUses, interleaved
-from dieselfs.plan.client_readers import ClientReaders
+from dieselfs.plan.client_readers import ClientProgress
 from dieselfs.plan.follower import (
-    Follower,
-    FollowerStatistics,
-    Order,
     PlannedMemory,
-    Readers,
+    PlannedOrder,
+    Prefetcher,
+    PrefetchStatistics,
+    ProgressTracker,
 )
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, open_plan
 from dieselfs.plan.requirement import require_room
 from metadata.snapshot import Snapshot
 
 
-class PlanFollowing:
+class Planner:
     """Thread-safe. By default the readers are clients, who say in their plan files how far they are."""
 
     def __init__(
@@ -33,7 +33,7 @@ class PlanFollowing:
         snapshot_of: Callable[[ReadingPlan], Snapshot],
         budget_bytes: Callable[[], int],
         *,
-        readers: Callable[[Snapshot], Readers] | None = None,
+        readers: Callable[[Snapshot], ProgressTracker] | None = None,
         over: Callable[[Sequence[PlanFile]], None] = lambda plans: None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
@@ -45,7 +45,7 @@ class PlanFollowing:
         self._plans = ActivePlans()
         self._next: tuple[PlanFile, ...] = ()
         """Those that the follower knows to come after the current ones."""
-        self._follower: Follower | None = None
+        self._prefetcher: Prefetcher | None = None
         self._closed = False
         self._lock = threading.RLock()
 
@@ -65,23 +65,23 @@ class PlanFollowing:
             is_beside = plans.add(plan)
             self._require_room(plans.current if is_beside else [plan], len(plans), snapshot)
             self._plans = plans
-            if is_beside or self._follower is None or not self._follower.is_running:
+            if is_beside or self._prefetcher is None or not self._prefetcher.is_running:
                 self._start()
             else:
-                self._tell_what_follows(self._follower)
+                self._announce_next(self._prefetcher)
 
     @property
     def is_following(self) -> bool:
         """Whether a plan is followed just now. Takes no lock."""
-        follower = self._follower
-        return follower is not None and follower.is_running
+        prefetcher = self._prefetcher
+        return prefetcher is not None and prefetcher.is_running
 
-    def statistics(self) -> FollowerStatistics:
-        follower = self._follower
-        if follower is None:
-            return FollowerStatistics()
-        found = follower.statistics()
-        if follower.is_running:
+    def statistics(self) -> PrefetchStatistics:
+        prefetcher = self._prefetcher
+        if prefetcher is None:
+            return PrefetchStatistics()
+        found = prefetcher.statistics()
+        if prefetcher.is_running:
             return found
         return replace(found, files=0, position=0, window_bytes=0, under_way=0)
 
@@ -89,8 +89,8 @@ class PlanFollowing:
         """End what is followed. Plans can be followed again. Does not wait."""
         with self._lock:
             self._plans, self._next = ActivePlans(), ()
-            if self._follower is not None:
-                self._follower.stop(self._idle)
+            if self._prefetcher is not None:
+                self._prefetcher.stop(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """A fetch that takes longer than `timeout_s` is left to itself, and so is a plan that is being added for so long."""
@@ -99,15 +99,15 @@ class PlanFollowing:
         if not self._lock.acquire(timeout=timeout_s):
             return
         try:
-            follower, self._follower = self._follower, None
+            prefetcher, self._prefetcher = self._prefetcher, None
             self._plans, self._next = ActivePlans(), ()
         finally:
             self._lock.release()
-        if follower is not None:
-            follower.close(max(0.0, deadline - time.monotonic()))
+        if prefetcher is not None:
+            prefetcher.close(max(0.0, deadline - time.monotonic()))
 
     def tick(self, position: int) -> None:
-        """Look whether the readers have gone on to their next plans, or have ended. For `Readers.position`."""
+        """Look whether the readers have gone on to their next plans, or have ended. For `ProgressTracker.position`."""
         if not self._lock.acquire(blocking=False):
             return  # a plan is being added: next time
         try:
@@ -119,24 +119,24 @@ class PlanFollowing:
 
     def _look(self, position: int) -> Sequence[PlanFile]:
         """Which plans are over, if the readers have gone on."""
-        follower = self._follower
-        if follower is None or follower.is_going_on:
+        prefetcher = self._prefetcher
+        if prefetcher is None or prefetcher.is_going_on:
             return ()
-        at_end = position >= follower.statistics().files
+        at_end = position >= prefetcher.statistics().files
         if self._plans.have_gone_on() or (at_end and self._next):
             over = self._plans.go_on()
             if self._plans.current == self._next:
-                follower.go_on()
+                prefetcher.go_on()
                 self._next = ()
-                self._tell_what_follows(follower)
+                self._announce_next(prefetcher)
             else:  # not what they were expected to: this thread is the follower's, and can't wait for its end
                 threading.Thread(target=self._start_anew, name="plan-restart", daemon=True).start()
             return over
         if self._plans.have_ended():
             self._plans, self._next = ActivePlans(), ()
-            follower.stop(self._idle)
+            prefetcher.stop(self._idle)
         else:
-            self._tell_what_follows(follower)  # a reader without a next plan may have ended
+            self._announce_next(prefetcher)  # a reader without a next plan may have ended
         return ()
 
     def _start_anew(self) -> None:
@@ -145,28 +145,28 @@ class PlanFollowing:
                 self._start()
 
     def _start(self) -> None:
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            follower.close()
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
         order = self._plans.order()
         snapshot = self._snapshot_of(order)
         try:
             readers = self._make_readers(snapshot) if self._make_readers else self._clients()
-            follower = Follower(
+            prefetcher = Prefetcher(
                 self._memory, readers, snapshot.chunk, self._budget_bytes, _order(snapshot, order)
             )
         except BaseException:
             self._plans = ActivePlans()
             raise
-        self._follower, self._next = follower, ()
-        follower.start()
-        self._tell_what_follows(follower)
+        self._prefetcher, self._next = prefetcher, ()
+        prefetcher.start()
+        self._announce_next(prefetcher)
 
-    def _tell_what_follows(self, follower: Follower) -> None:
+    def _announce_next(self, prefetcher: Prefetcher) -> None:
         if self._next or not (following := self._plans.following()):
             return
         order = interleaved([plan.plan for plan in following])
-        follower.follow_on(_order(self._snapshot_of(order), order))
+        prefetcher.follow_on(_order(self._snapshot_of(order), order))
         self._next = following
 
     def _require_room(self, plans: Sequence[PlanFile], readers: int, snapshot: Snapshot) -> None:
@@ -174,14 +174,14 @@ class PlanFollowing:
             uses = ChunkUses.of(snapshot, plan.plan.inodes)
             require_room(uses, plan.plan.group_start, self._budget_bytes(), readers)
 
-    def _clients(self) -> Readers:
+    def _clients(self) -> ProgressTracker:
         def position() -> int:
             read = self._plans.position()
             self.tick(-1)  # a client that is at its end may still hold what it reads
             return read
 
-        return ClientReaders(position)
+        return ClientProgress(position)
 
 
-def _order(snapshot: Snapshot, plan: ReadingPlan) -> Order:
-    return Order(plan.inodes, ChunkUses.of(snapshot, plan.inodes))
+def _order(snapshot: Snapshot, plan: ReadingPlan) -> PlannedOrder:
+    return PlannedOrder(plan.inodes, ChunkUses.of(snapshot, plan.inodes))

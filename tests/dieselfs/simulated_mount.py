@@ -20,7 +20,7 @@ from dieselfs.fuse.page_filler import MAX_FILLED_FILE_BYTES, Filled, Inodes
 from dieselfs.fuse.planned_pages import PlannedPages
 from dieselfs.fuse.statistics import FillStatistics
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.follower import Follower, Order, _Result
+from dieselfs.plan.follower import PlannedOrder, Prefetcher, _Result
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot, number_of
 
 
@@ -268,7 +268,7 @@ class SimulatedMount:
             tick=self.ticks.append,
         )
         order = self.order(inodes)
-        self.follower = Follower(
+        self.prefetcher = Prefetcher(
             self.memory,
             self.pages,
             snapshot.chunk,
@@ -276,18 +276,18 @@ class SimulatedMount:
             order,
             clock=lambda: self.now,
         )
-        self.follower._pace.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
-        self.follower._begin(order)
+        self.prefetcher._pace.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
+        self.prefetcher._begin(order)
         self.most_bytes = 0
 
-    def order(self, inodes: Sequence[int]) -> Order:
+    def order(self, inodes: Sequence[int]) -> PlannedOrder:
         array = np.array(inodes, np.uint32)
-        return Order(array, ChunkUses.of(self.snapshot.as_snapshot(), array))
+        return PlannedOrder(array, ChunkUses.of(self.snapshot.as_snapshot(), array))
 
     def go_on(self, inodes: Sequence[int]) -> None:
         """The readers are at the next order."""
-        self.follower.follow_on(self.order(inodes))
-        self.follower.go_on()
+        self.prefetcher.follow_on(self.order(inodes))
+        self.prefetcher.go_on()
         self.settle()
         self.cache.was_read.clear()
 
@@ -300,9 +300,9 @@ class SimulatedMount:
         """All that the prefetcher does until it waits for something new."""
         self.now += 0.1
         while True:
-            self.follower._clear_wake()
-            self.follower._step()
-            while not self.follower._tasks.empty():
+            self.prefetcher._clear_wake()
+            self.prefetcher._step()
+            while not self.prefetcher._tasks.empty():
                 self._fetch()
             if not self._is_woken():
                 break
@@ -315,18 +315,18 @@ class SimulatedMount:
         return [int(order[position]) for position in self.pages._probes.positions]
 
     def _is_woken(self) -> bool:
-        return any(select.select([self.follower._wake_fd, *self.pages.wake_fds()], [], [], 0))
+        return any(select.select([self.prefetcher._wake_fd, *self.pages.wake_fds()], [], [], 0))
 
     def _fetch(self) -> None:
-        task = self.follower._tasks.get()
+        task = self.prefetcher._tasks.get()
         assert task is not None
         error: Exception | None = None
         try:
             self.memory.fetch([task.chunk])
         except Exception as failure:
             error = failure
-        self.follower._results.append(_Result(task, self.now, error))
-        self.follower._wake()
+        self.prefetcher._results.append(_Result(task, self.now, error))
+        self.prefetcher._wake()
 
     def read(self, inode: int) -> None:
         self.cache.read(inode)
@@ -357,5 +357,5 @@ class SimulatedMount:
 
     def close(self) -> None:
         self.pages.close()
-        self.follower.close()
+        self.prefetcher.close()
         self.cache.release()

@@ -183,11 +183,11 @@ def test_a_shuffle_writes_a_plan_and_reading_moves_it(packed: Packed) -> None:
 
         next_order = client.shuffle(seed=1, epoch=1, group_size=2)
         [path] = plans_of(client)
-        follower = open_plan(path)
-        assert follower.after == plan.id != follower.id
+        prefetcher = open_plan(path)
+        assert prefetcher.after == plan.id != prefetcher.id
         for read, name in enumerate(next_order[:200], 1):
             assert client.get(name) == packed.files[name]
-            assert read - 64 < follower.position <= read
+            assert read - 64 < prefetcher.position <= read
         assert client.statistics().files_on_plan == 200
         folder = path.parent
     assert not folder.exists() or not list(folder.iterdir())

@@ -105,9 +105,9 @@ def test_one_reader_finds_everything_and_nothing_is_dropped_before_it_was_read(
         assert mounted.cache.dropped_unread == []
         assert mounted.cache.unstaged_unread == []
         assert mounted.cache.reads == [], "not even the probes are READ"
-        assert mounted.follower.statistics().position == len(order)
+        assert mounted.prefetcher.statistics().position == len(order)
         assert mounted.ticks[-1] == len(order)
-        assert mounted.follower.statistics().skipped == 0
+        assert mounted.prefetcher.statistics().skipped == 0
         order = shuffled(epoch + 1, group_size)
         mounted.go_on(order)
     # What is filled by halves, what a few probes are worth, and what is dropped at once.
@@ -139,7 +139,7 @@ def test_each_chunk_is_fetched_once_an_epoch_and_what_memory_has_left_is_used_ag
     order = shuffled(0)
     mounted = mount(20, order)
     following = shuffled(1)
-    mounted.follower.follow_on(mounted.order(following))
+    mounted.prefetcher.follow_on(mounted.order(following))
     mounted.read_in_batches(order, 1, 32, seed=0)
     mounted.settle()
     first = len(mounted.memory.fetched)
@@ -157,7 +157,7 @@ def test_a_chunk_that_node_memory_holds_for_the_readers_is_not_evicted_for_one_t
     mounted.settle()
     assert len(mounted.memory.fetched) == 50
     assert sorted(mounted.cache.fills) == list(range(50))
-    statistics = mounted.follower.statistics()
+    statistics = mounted.prefetcher.statistics()
     assert statistics.late <= 2
     assert statistics.no_room <= 5
 
@@ -195,7 +195,7 @@ def test_of_a_dataset_that_fits_what_failed_is_fetched_in_the_next_epoch(
     mounted.settle()
     mounted.read_in_batches(order, 1, 32, seed=0)
     mounted.settle()
-    assert mounted.follower.statistics().skipped == 2
+    assert mounted.prefetcher.statistics().skipped == 2
     assert len(mounted.memory.fetched) == 48
     mounted.memory.failing = set()
     mounted.cache.pages -= set(range(3 * 40, 5 * 40))  # the kernel was short of memory
@@ -232,7 +232,7 @@ def test_files_that_cannot_be_filled_are_left_to_their_readers(mount: Make, kind
     mounted.settle()
     assert sorted(mounted.cache.reads) == [5, 45]
     assert mounted.cache.reads_past_memory == [], "node memory keeps their chunks for them"
-    assert mounted.follower.statistics().position == 2000
+    assert mounted.prefetcher.statistics().position == 2000
 
 
 LARGE = 600_000
@@ -259,7 +259,7 @@ def test_files_in_large_chunks_and_empty_ones_are_passed_by(mount: Make, kind: s
     mounted = mount(more(kind, 12), order, snapshot)
     mounted.read_in_batches(order, 1, 16, seed=0)
     mounted.settle()
-    assert mounted.follower.statistics().position == len(order)
+    assert mounted.prefetcher.statistics().position == len(order)
     assert sorted(mounted.memory.fetched) == [chunk for chunk in range(40) if chunk % 5]
     assert mounted.cache.dropped_unread == []
     past = {int(snapshot.columns.chunk[inode]) for inode in mounted.cache.reads_past_memory}
@@ -275,7 +275,7 @@ def test_readers_that_skip_files_are_followed_at_a_distance(mount: Make, kind: s
     mounted.read_in_batches(taken, 1, 64, seed=0)
     mounted.settle()
     assert len(mounted.cache.reads) <= len(taken) // 100
-    left = mounted.snapshot.file_count - mounted.follower.statistics().position
+    left = mounted.snapshot.file_count - mounted.prefetcher.statistics().position
     assert left * FILE_BYTES <= mounted.budget_bytes // 2 + 64 * FILE_BYTES
     assert not set(mounted.cache.dropped_unread) & set(taken)
     assert mounted.most_bytes <= mounted.budget_bytes + 2 * CHUNK_BYTES
@@ -289,7 +289,7 @@ def test_a_stray_read_far_ahead_moves_no_clock(mount: Make, kind: str) -> None:
     for stray in strays:
         mounted.read(stray)
     mounted.settle()
-    assert mounted.follower.statistics().position <= 320
+    assert mounted.prefetcher.statistics().position <= 320
     mounted.cache.was_read -= set(strays)
     mounted.read_in_batches(order[320:], 1, 32, seed=1)
     mounted.settle()

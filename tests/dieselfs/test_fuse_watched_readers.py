@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dieselfs.fuse.progress_probes import probe_positions
-from dieselfs.fuse.watched_readers import WatchedReaders
+from dieselfs.fuse.watched_readers import MountProgress
 from dieselfs.plan.chunk_uses import ChunkUses
 from metadata.snapshot import Snapshot
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot
@@ -61,7 +61,7 @@ class Reading:
         self.ticks: list[int] = []
         snapshot = cast(Snapshot, Named([[SIZE] * IN_CHUNK] * CHUNKS))
         self.closes = Closes()
-        self.readers = WatchedReaders(self.closes, snapshot, BUDGET, self.ticks.append)
+        self.readers = MountProgress(self.closes, snapshot, BUDGET, self.ticks.append)
         self.order = np.arange(FILES, dtype=np.uint32)
         self.uses = ChunkUses.of(snapshot, self.order)
         self.probes: Sequence[int] = probe_positions(np.full(FILES, SIZE)).tolist()
@@ -89,7 +89,7 @@ def test_the_last_probe_that_was_closed_after_all_before_it_is_the_position(
     assert 1024 - 128 < reading.read(0, 1024) <= 1024
     before = reading.readers.position()
     assert reading.read(1280, 1536) == before, "a reader that lags is waited for"
-    assert reading.readers.foremost() > 1280
+    assert reading.readers.leading_position() > 1280
     assert reading.read(1024, 1280) > 1536 - 128
     assert reading.ticks[-1] == reading.readers.position()
 
@@ -107,14 +107,14 @@ def test_a_chunk_is_released_when_its_last_file_has_surely_been_read(reading: Re
 def test_a_stray_read_far_ahead_moves_nothing(reading: Reading) -> None:
     before = reading.read(0, 128)
     assert reading.read(6000, 6064) == before
-    assert reading.readers.foremost() < 1000
+    assert reading.readers.leading_position() < 1000
     assert list(reading.readers.released()) == []
 
 
 def test_the_next_order_starts_over(reading: Reading) -> None:
     reading.read(0, 2000)
     reading.begin()
-    assert reading.readers.foremost() == 0
+    assert reading.readers.leading_position() == 0
     assert reading.read(0, 1024) > 1024 - 128
 
 

@@ -34,11 +34,11 @@ def plan(tmp_path: Path, order: list[int]) -> PlanFile:
 
 def test_reading_in_order_moves_it_to_the_end(plan: PlanFile, order: list[int]) -> None:
     position = ReadingPosition(plan)
-    follower = open_plan(plan.path)
+    prefetcher = open_plan(plan.path)
     for read, inode in enumerate(order, 1):
         position.passed(inode)
-        assert read - 64 < follower.position <= read
-    assert follower.position == FILES
+        assert read - 64 < prefetcher.position <= read
+    assert prefetcher.position == FILES
     assert (position.on_plan, position.off_plan) == (FILES, 0)
 
 

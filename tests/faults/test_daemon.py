@@ -36,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture
 def mount(place: Place, tmp_path: Path) -> Iterator[Served]:
     task = f"daemon-{os.getpid()}-{tmp_path.name}"
-    with place.mounted(tmp_path / "mnt", "--task", task, "--store-ahead", "0") as mount:
+    with place.mounted(tmp_path / "mnt", "--task", task, "--prefill", "0") as mount:
         yield mount
         set_mode(place.folder, "ok")
 
@@ -84,7 +84,7 @@ def test_daemon_killed(place: Place, mount: Served, measured: Measured, tmp_path
         assert raised.value.errno in GONE
     set_mode(place.folder, "ok")
     with measured.felt():
-        again = place.mount(mount.path, "--store-ahead", "0")
+        again = place.mount(mount.path, "--prefill", "0")
     try:
         assert (again.path / PATHS[0]).read_bytes() == FILES[PATHS[0]]
     finally:
@@ -253,7 +253,7 @@ def test_removed(measured: Measured, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")
     with place.make(FILES, target_bytes=64_000) as snapshot:
         cached = [PATHS[inode] for inode in range(len(PATHS)) if snapshot.chunk_number(inode) == 0]
-        with place.mounted(tmp_path / "mnt", "--store-ahead", "0") as mount:
+        with place.mounted(tmp_path / "mnt", "--prefill", "0") as mount:
             assert (mount.path / cached[0]).read_bytes() == FILES[cached[0]]
             done = place.dlcmd("dataset", "rm", NAME, "--yes")
             assert done.returncode == 0, done.stderr

@@ -78,7 +78,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     place = Place(folder / "place")
     snapshot = place.make(FILES, target_bytes=LARGE_BYTES + 20_000)
     # Before EROFS the kernel reads ahead into the neighbours in the blob, so that what is damaged later was read before: `test_blob_law`.
-    options = ("--store-ahead", "0", "--front", "fuse")
+    options = ("--prefill", "0", "--front", "fuse")
     with place.mounted(folder / "mnt", *options) as mount:
         yield Bench(place, snapshot, mount)
     snapshot.close()

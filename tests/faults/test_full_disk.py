@@ -117,7 +117,7 @@ def test_full_node_memory(measured: Measured, tmp_path: Path, monkeypatch: pytes
         files = {f"f{number:02}": content(f"f{number:02}", 100_000) for number in range(40)}
         place = Place(tmp_path / "place")
         place.make(files, target_bytes=400_000).close()
-        with place.mounted(tmp_path / "mnt", "--memory", "8MiB", "--store-ahead", "0") as mount:
+        with place.mounted(tmp_path / "mnt", "--memory", "8MiB", "--prefill", "0") as mount:
             ballast = fill(memory, 500_000)
             for path, data in files.items():
                 with measured.felt():

@@ -70,7 +70,7 @@ def snapshot(place: Place) -> Iterator[Snapshot]:
 def shared(place: Place, snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:  # fmt: skip
     mountpoint = tmp_path_factory.mktemp("mount") / "mnt"
     # Before EROFS the kernel reads ahead into the neighbours in the blob: which reads wait is not known then.
-    with place.mounted(mountpoint, "--store-ahead", "0", "--front", "fuse") as mount:
+    with place.mounted(mountpoint, "--prefill", "0", "--front", "fuse") as mount:
         yield Bench(place, snapshot, mount)
 
 
@@ -83,7 +83,7 @@ def bench(shared: Bench) -> Iterator[Bench]:
 @pytest.fixture
 def impatient(place: Place, snapshot: Snapshot, tmp_path: Path) -> Iterator[Bench]:
     """A mount that waits for 2 s, with a node memory of its own."""
-    options = ("--patience", "4", "--task", f"impatient-{os.getpid()}", "--store-ahead", "0")
+    options = ("--patience", "4", "--task", f"impatient-{os.getpid()}", "--prefill", "0")
     with place.mounted(tmp_path / "mnt", *options) as mount:
         yield Bench(place, snapshot, mount)
         set_mode(place.folder, "ok")

@@ -335,7 +335,7 @@ def packets() -> Target:
         messages.Expect((block.name,) * 9, is_last=True),
         messages.Failed("Corrupt", "what", "hint"),
         messages.EventsReported(((True, block.name),)),
-        messages.Follow("/dev/shm/x/plans/1"),
+        messages.FollowPlan("/dev/shm/x/plans/1"),
     ]
     seeds = [messages.encode(message) for message in said]
 

@@ -118,7 +118,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--front", default="auto")
     parser.add_argument("--blob-cache", default="auto")
     parser.add_argument("--broken", default="", help="see `break_fronts`")
-    parser.add_argument("--store-ahead-bytes", type=int)
+    parser.add_argument("--prefill-bytes", type=int)
     return parser.parse_args()
 
 
@@ -135,7 +135,7 @@ def options_of(chosen: argparse.Namespace, task: TaskFolder) -> MountOptions:
         nonempty=chosen.nonempty,
         front=chosen.front,
         blob_cache=chosen.blob_cache,
-        store_ahead_bytes=chosen.store_ahead_bytes,
+        prefill_bytes=chosen.prefill_bytes,
     )
 
 

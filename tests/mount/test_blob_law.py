@@ -165,7 +165,7 @@ def test_a_mapped_file_of_a_bad_chunk_is_an_error_and_its_neighbours_are_mapped(
 def test_a_source_that_fails_or_sends_too_little_is_eio_never_zeros(
     dataset: Dataset, tmp_path: Path, fault: str
 ) -> None:
-    with mounted(dataset.packed, tmp_path, "--store-ahead-bytes", "0") as mount:
+    with mounted(dataset.packed, tmp_path, "--prefill-bytes", "0") as mount:
         mount.fail_with(fault)
         for number in (0, 7, 50, 51, 52, 199):
             assert outcome(mount.path / f"d/{number}") == errno.EIO

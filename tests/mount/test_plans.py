@@ -283,7 +283,7 @@ def test_where_nothing_is_filled_chunks_are_fetched_ahead_too(
 ) -> None:
     held: list[int] = []
     options = ("--shuffle", f"seed=1,group={GROUP}", "--cache-bytes", str(BUDGET))
-    with mounted(large, tmp_path, *options, "--store-ahead-bytes", "0") as mount:
+    with mounted(large, tmp_path, *options, "--prefill-bytes", "0") as mount:
         order = order_of(mount, f"seed=1,group={GROUP}")[: FILES // 2]
         read_by_steps(mount, order, lambda: held.append(memory_of(mount)["cached_bytes"]))
         assert max(held) <= BUDGET
@@ -488,7 +488,7 @@ def test_two_mounts_of_a_task_fetch_once_and_one_outlives_the_other(
     few: PackedDataset, tmp_path: Path
 ) -> None:
     task = f"shared-{os.getpid()}-{tmp_path.name[-8:]}"
-    options = ("--task", task, "--store-ahead-bytes", "0", "--cache-bytes", str(AMPLE))
+    options = ("--task", task, "--prefill-bytes", "0", "--cache-bytes", str(AMPLE))
     leading = start(few, tmp_path / "leading", *options)
     try:
         with mounted(few, tmp_path / "other", *options) as other:

@@ -57,7 +57,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> PackedDataset:
 @pytest.fixture
 def mount(dataset: PackedDataset, tmp_path: Path) -> Iterator[Mount]:
     # Little memory and no filling ahead, so that readers make requests all the time.
-    options = ("--cache-bytes", str(2 << 20), "--store-ahead-bytes", "0")
+    options = ("--cache-bytes", str(2 << 20), "--prefill-bytes", "0")
     with mounted(dataset, tmp_path, *options) as mount:
         yield mount
 
@@ -193,7 +193,7 @@ def test_a_mount_without_a_supervisor_says_so_when_it_is_to_be_upgraded(mount: M
 def test_when_both_are_killed_readers_get_an_error_at_once_and_a_mount_heals(
     dataset: PackedDataset, tmp_path: Path
 ) -> None:
-    first = start(dataset, tmp_path, "--store-ahead-bytes", "0")
+    first = start(dataset, tmp_path, "--prefill-bytes", "0")
     try:
         cached = first.path / "d0" / "0"
         content = cached.read_bytes()

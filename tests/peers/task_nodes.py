@@ -241,7 +241,7 @@ class TaskNodes:
     def mount(self, node: Node, memory_bytes: int, options: Mapping[str, str] = {}) -> Path:
         """Mount the dataset in a node's network; the daemon's log, which is not below the node's folder."""
         self.mountpoint(node).mkdir(exist_ok=True)
-        flags = ["--json", "--no-index", "--store-ahead", "0", "--memory", str(memory_bytes)]
+        flags = ["--json", "--no-index", "--prefill", "0", "--memory", str(memory_bytes)]
         said = node.run(
             [sys.executable, DLCMD, "mount", *flags, NAME, self.mountpoint(node)],
             {**self.environment(node), **options},

@@ -38,7 +38,7 @@ def mounted(
     secret_file.write_text(SECRET)
     secret_file.chmod(0o600)
     command = [sys.executable, str(DLCMD), "mount", "--json", "--no-index", *flags]
-    command += ["--memory", "64MiB", "--store-ahead", "0", "--task", f"{os.getpid()}-{folder.name}"]
+    command += ["--memory", "64MiB", "--prefill", "0", "--task", f"{os.getpid()}-{folder.name}"]
     command += [
         "--cache-cluster",
         cache_cluster,

@@ -57,7 +57,7 @@ def test_a_stale_snapshot_is_said_and_refreshed(
 @pytest.mark.parametrize(
     "how",
     [
-        ["--preload", "--store-ahead", "0", "--cache-memory", "64MiB"],
+        ["--preload", "--prefill", "0", "--cache-memory", "64MiB"],
         ["-o", "preload,store_ahead=0,cache_memory=64MiB"],
     ],
 )
@@ -266,7 +266,7 @@ def test_large_files_are_read_in_large_requests(
     (dataset / "large").write_bytes(bytes(4 << 20))
     assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
     front = ("--front", "fuse")  # before EROFS two layers ramp up one after the other: 22 requests
-    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0", *front).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--prefill", "0", *front).code == 0
     assert len((mountpoint / "large").read_bytes()) == 4 << 20
     stats = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
     assert stats["requests"]["read"] <= 12  # 32 with the kernel's own 128 KiB

@@ -25,7 +25,7 @@ needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FU
 
 @pytest.fixture
 def mounted(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> Path:
-    assert dlcmd("mount", "pets", mountpoint, "--store-ahead", "0").code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--prefill", "0").code == 0
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
     return mountpoint
 

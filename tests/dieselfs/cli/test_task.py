@@ -111,7 +111,7 @@ class NodeHere:
         return result
 
     def mount(self, *arguments: str) -> Daemon:
-        flags = ["--memory", "64MiB", "--store-ahead", "0", "--task", TASK, *arguments]
+        flags = ["--memory", "64MiB", "--prefill", "0", "--task", TASK, *arguments]
         [record] = self("mount", "pets", self.mountpoint, "--no-index", "--json", *flags).records
         self.daemons.append(Daemon(record["pid"], Path(record["log"])))
         return self.daemons[-1]

@@ -56,7 +56,7 @@ NAMES = (WHOLE.name, PART.name)
         messages.Prefetch((WHOLE, PART) * (MAX_BLOCKS // 2)),
         messages.Expect(NAMES, is_last=True),
         messages.SetBudget(0),
-        messages.Follow("/dev/shm/dieselfs-0/task/plans/1"),
+        messages.FollowPlan("/dev/shm/dieselfs-0/task/plans/1"),
         messages.GetStatistics(),
         messages.Done(),
         messages.Failed("Corrupt", "…", ""),

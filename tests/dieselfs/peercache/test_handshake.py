@@ -20,7 +20,7 @@ from dieselfs.peercache.handshake import (
     MAX_HANDSHAKE_BYTES,
     ClientHandshake,
     ServerHandshake,
-    following_bytes,
+    bytes_that_follow,
 )
 from dieselfs.peercache.messages import Ping
 from dieselfs.peercache.runtime import Address
@@ -49,7 +49,7 @@ def test_both_sides_are_convinced() -> None:
     assert serving.refusal == b""
     assert max(map(len, frames.values())) <= MAX_HANDSHAKE_BYTES
     for said in frames.values():
-        assert following_bytes(said[:PREFIX_BYTES]) == len(said) - PREFIX_BYTES
+        assert bytes_that_follow(said[:PREFIX_BYTES]) == len(said) - PREFIX_BYTES
 
 
 def test_frames_are_taken_as_views_too() -> None:
@@ -287,11 +287,11 @@ class TestOrder:
 class TestBounds:
     def test_no_more_than_a_small_frame_is_announced(self) -> None:
         frame = client().hello()
-        assert following_bytes(frame) == len(frame) - PREFIX_BYTES
+        assert bytes_that_follow(frame) == len(frame) - PREFIX_BYTES
         for header, bulk in ((MAX_HANDSHAKE_BYTES - PREFIX_BYTES + 1, 0), (1 << 31, 0), (50, 1)):
             prefix = header.to_bytes(4, "little") + bulk.to_bytes(4, "little") + bytes(8)
             with pytest.raises(BadFrame):
-                following_bytes(prefix)
+                bytes_that_follow(prefix)
 
     def test_frames_that_are_cut_or_longer(self) -> None:
         frames = session(client(), server())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dieselfs.peercache.pace import ANSWER_S, BYTES_PER_S, TOO_SLOW_S, Pace
+from dieselfs.peercache.pace import ANSWER_S, BYTES_PER_S, TOO_SLOW_S, SlowPeerDetector
 
 
 def answers_until_too_slow(took_s: float, bulk_bytes: int = 0, idle_s: float = 0.0) -> int:
     """Of one who asks, waits, and computes; 1,000 are enough."""
-    pace, now = Pace(), 5.0
+    pace, now = SlowPeerDetector(), 5.0
     for count in range(1, 1001):
         pace.waits(now)
         pace.answered(now, now + took_s, bulk_bytes)
@@ -37,7 +37,7 @@ def test_idle_time_is_forgiven_at_a_tenth() -> None:
 
 
 def test_quick_answers_pay_for_slow_ones() -> None:
-    pace, now = Pace(), 0.0
+    pace, now = SlowPeerDetector(), 0.0
     for number in range(10_000):
         took_s = 0.4 if number % 50 == 0 else 0.001
         pace.waits(now)
@@ -47,7 +47,7 @@ def test_quick_answers_pay_for_slow_ones() -> None:
 
 
 def test_answers_that_were_asked_for_together_share_the_time() -> None:
-    pace = Pace()
+    pace = SlowPeerDetector()
     pace.waits(0.0)
     for number in range(100):
         pace.answered(0.0, (number + 1) * 0.009, 0)
@@ -55,7 +55,7 @@ def test_answers_that_were_asked_for_together_share_the_time() -> None:
 
 
 def test_what_lies_there_before_anybody_looks_costs_nothing() -> None:
-    pace = Pace()
+    pace = SlowPeerDetector()
     for _ in range(100):
         pace.waits(20.0)  # another peer was heard before this one
         pace.answered(0.0, 20.001, 0)
@@ -63,14 +63,14 @@ def test_what_lies_there_before_anybody_looks_costs_nothing() -> None:
 
 
 def test_a_pause_of_ones_own_is_not_enough() -> None:
-    pace = Pace()
+    pace = SlowPeerDetector()
     pace.waits(0.0)
     pace.answered(0.0, 100.0, 0)
     assert 0 < pace.debt_s < TOO_SLOW_S
 
 
 def test_time_that_does_not_count() -> None:
-    pace = Pace()
+    pace = SlowPeerDetector()
     pace.waits(0.0)
     pace.passes(14.0)
     pace.answered(0.0, 14.0 + ANSWER_S, 0)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.client_readers import ClientReaders
-from dieselfs.plan.follower import Order
+from dieselfs.plan.client_readers import ClientProgress
+from dieselfs.plan.follower import PlannedOrder
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot, number_of
 
 DEADLINE_S = 60.0
@@ -26,9 +26,11 @@ def wait_until(condition: Callable[[], object], what: str = "") -> None:
         time.sleep(0.001)
 
 
-def order_of(snapshot: MadeSnapshot, inodes: Sequence[int] | npt.NDArray[np.uint32]) -> Order:
+def order_of(
+    snapshot: MadeSnapshot, inodes: Sequence[int] | npt.NDArray[np.uint32]
+) -> PlannedOrder:
     array = np.array(inodes, np.uint32)
-    return Order(array, ChunkUses.of(snapshot.as_snapshot(), array))
+    return PlannedOrder(array, ChunkUses.of(snapshot.as_snapshot(), array))
 
 
 class ScriptedMemory:
@@ -93,7 +95,7 @@ class ScriptedMemory:
         return self.expected[-1][self.used[-1] :] if self.expected else []
 
 
-class MovedReaders(ClientReaders):
+class MovedReaders(ClientProgress):
     """Readers at `at`, which a test sets."""
 
     def __init__(self) -> None:

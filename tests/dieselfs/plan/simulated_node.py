@@ -15,8 +15,8 @@ import numpy as np
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.client_readers import ClientReaders
-from dieselfs.plan.follower import Follower, Order, _Result, _Task
+from dieselfs.plan.client_readers import ClientProgress
+from dieselfs.plan.follower import PlannedOrder, Prefetcher, _Result, _Task
 from dieselfs.shuffle import shuffle_order
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot, number_of
 
@@ -89,24 +89,24 @@ class Node:
         self.memory = Forgotten()
         self._store, self._in_memory = store, in_memory
         self._order = self.order(group_size, 0)
-        self.follower = Follower(
+        self.prefetcher = Prefetcher(
             self.memory,
-            ClientReaders(lambda: self.position),
+            ClientProgress(lambda: self.position),
             self.snapshot.chunk,
             lambda: budget_chunks * self.chunk_bytes,
             self._order,
             clock=lambda: self.now,
         )
-        self.follower._begin(self._order)
+        self.prefetcher._begin(self._order)
         self._number = self.snapshot.columns.chunk[self._order.inodes].tolist()
         self._arriving: list[tuple[float, int, _Task]] = []
         self._free_at = 0.0
         self._there: set[int] = set()
         self._step_at = 0.0
 
-    def order(self, group_size: int, epoch: int) -> Order:
+    def order(self, group_size: int, epoch: int) -> PlannedOrder:
         inodes = shuffle_order(self.snapshot.chunk_first_inode, 5, epoch, group_size).inodes
-        return Order(inodes, ChunkUses.of(self.snapshot.as_snapshot(), inodes))
+        return PlannedOrder(inodes, ChunkUses.of(self.snapshot.as_snapshot(), inodes))
 
     def run(self, wanted_bytes: Callable[[float], float], until: int | None = None) -> Course:
         """Read until a file, or the end. `wanted_bytes` says how many the reader would have read by a time of its own, which stands still
@@ -124,7 +124,7 @@ class Node:
             reading_s += 0.0 if waits else TICK_S
             course.position.append(self.position)
             course.reader_waits.append(waits)
-            course.window_bytes.append(self.follower.statistics().window_bytes)
+            course.window_bytes.append(self.prefetcher.statistics().window_bytes)
             course.store_idle.append(not self._arriving)
             assert self.now < 600, "it does not get on"
         return course
@@ -142,16 +142,16 @@ class Node:
         while self._arriving and self._arriving[0][0] <= self.now:
             at, _, task = heapq.heappop(self._arriving)
             self._there.add(number_of(task.chunk.id))
-            self.follower._results.append(_Result(task, at, None))
+            self.prefetcher._results.append(_Result(task, at, None))
             came = True
         if came:
             self._step()
 
     def _step(self) -> None:
-        self.follower._step()
+        self.prefetcher._step()
         self._step_at = self.now + STEP_S
-        while not self.follower._tasks.empty():
-            task = self.follower._tasks.get()
+        while not self.prefetcher._tasks.empty():
+            task = self.prefetcher._tasks.get()
             assert task is not None
             heapq.heappush(self._arriving, (self._arrival(task), task.use, task))
 

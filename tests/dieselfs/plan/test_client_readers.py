@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dieselfs.plan.chunk_uses import ChunkUses
-from dieselfs.plan.client_readers import ClientReaders
+from dieselfs.plan.client_readers import ClientProgress
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot
 
 SNAPSHOT = MadeSnapshot.even(chunks=6, files=4, file_bytes=10)
@@ -18,7 +18,7 @@ def test_a_chunk_is_released_once_its_last_file_has_been_read(
     order: list[int], looks: list[int]
 ) -> None:
     at = 0
-    readers = ClientReaders(lambda: at)
+    readers = ClientProgress(lambda: at)
     inodes = np.array(order, np.uint32)
     last = {inode // 4: position for position, inode in enumerate(order)}
     for _ in range(2):  # a second epoch starts over
@@ -27,16 +27,16 @@ def test_a_chunk_is_released_once_its_last_file_has_been_read(
         assert readers.position() == 0
         assert readers.released() == []
         released: list[int] = []
-        foremost = 0
+        leading_position = 0
         for look in looks:
-            at, foremost = look, max(foremost, look)
-            assert readers.position() == readers.foremost() == look
+            at, leading_position = look, max(leading_position, look)
+            assert readers.position() == readers.leading_position() == look
             released += readers.released()
-            assert sorted(released) == sorted(c for c in last if last[c] < foremost)
+            assert sorted(released) == sorted(c for c in last if last[c] < leading_position)
 
 
 def test_they_hold_nothing_themselves() -> None:
-    readers = ClientReaders(lambda: 0)
+    readers = ClientProgress(lambda: 0)
     assert readers.outside_bytes() == 0
     assert list(readers.wake_fds()) == []
     readers.arrived(3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dieselfs.plan.pace import Pace
+from dieselfs.plan.pace import RateEstimate
 from tests.dieselfs.plan.simulated_node import TICK_S, Node, Store, by_batches, steadily
 
 SLOW_DISK = Store(150e6, 0.0083)
@@ -24,7 +24,7 @@ def test_a_reader_at_four_fifths_of_the_store_waits_for_the_first_group_only(
     wanted = steadily(0.8 * rate) if manner == "steady" else by_batches(0.8 * rate, 128 * 100_000)
     course = node.run(wanted)
     assert course.waited_s(after_file=node.group_files) < 0.01 * len(course.position) * TICK_S
-    assert node.follower.statistics().fetched == 200
+    assert node.prefetcher.statistics().fetched == 200
 
 
 @pytest.mark.parametrize("reader_bytes_per_s", [20e6, 100e6, 200e6])
@@ -66,7 +66,7 @@ def test_after_a_pause_the_window_is_as_before() -> None:
     node = Node(FAST, budget_chunks=100)
     node.run(steadily(100e6), until=11 * node.group_files)
     before = node.run(steadily(100e6), until=14 * node.group_files)
-    held = node.follower.statistics().window_bytes
+    held = node.prefetcher.statistics().window_bytes
     paused = node.run(
         lambda seconds: 100e6 * max(0.0, seconds - 30), until=14 * node.group_files + 1
     )
@@ -91,22 +91,22 @@ def test_what_is_in_memory_does_not_pass_for_a_fast_store() -> None:
     node = Node(SLOW_DISK, budget_chunks=60, in_memory=lambda chunk: chunk % 2 == 0)
     course = node.run(steadily(rate))
     assert course.waited_s(after_file=node.group_files) == 0
-    assert node.follower.statistics().arrival_bytes_per_s < 200e6
+    assert node.prefetcher.statistics().arrival_bytes_per_s < 200e6
 
 
 def test_memory_is_told_of_each_use_once() -> None:
     node = Node(SLOW_DISK, budget_chunks=30)
     node.run(steadily(200e6))
-    node.follower._step()
+    node.prefetcher._step()
     (expected,) = node.memory.expected
-    uses = node.follower._orders[0].uses
+    uses = node.prefetcher._orders[0].uses
     assert list(expected) == [node.snapshot.chunk(chunk).id for chunk in uses.chunks.tolist()]
     assert node.memory.used == sorted(set(node.memory.used))
     assert node.memory.used[-1] == 200
 
 
 def test_before_anything_was_measured_all_is_due() -> None:
-    pace = Pace(0.0)
+    pace = RateEstimate(0.0)
     far, size = np.array([10**12]), np.array([1])
     assert pace.is_due(far, size)
     pace.consumed(1, 0.5)
@@ -119,7 +119,7 @@ def test_before_anything_was_measured_all_is_due() -> None:
 
 
 def test_a_wait_for_the_first_read_is_no_slow_reading() -> None:
-    pace = Pace(0.0)
+    pace = RateEstimate(0.0)
     pace.consumed(10**6, 60.0)
     assert pace.consumption == 0
     pace.consumed(3 * 10**6, 61.0)
@@ -127,7 +127,7 @@ def test_a_wait_for_the_first_read_is_no_slow_reading() -> None:
 
 
 def test_rates_are_those_of_the_times_in_which_something_was_done() -> None:
-    pace, now = Pace(0.0), 0.0
+    pace, now = RateEstimate(0.0), 0.0
     for second in range(1, 20):
         pace.begun(now)
         pace.arrived(10**6, 0.01, now + 0.1, still_under_way=True)

@@ -55,12 +55,12 @@ def test_the_file_lies_in_a_private_folder_of_the_task_alone(tmp_path: Path) -> 
 
 def test_a_position_is_seen_by_who_opened_the_file_before(tmp_path: Path) -> None:
     owner = write_plan(tmp_path, plan_of())
-    follower = open_plan(owner.path)
+    prefetcher = open_plan(owner.path)
     owner.position = 7
-    assert follower.position == 7
+    assert prefetcher.position == 7
     owner.remove()
     owner.position = 8
-    assert follower.position == 8, "the position survives the name"
+    assert prefetcher.position == 8, "the position survives the name"
     owner.remove()  # once more is no error
 
 
@@ -88,19 +88,19 @@ def test_a_position_is_seen_by_another_process(tmp_path: Path) -> None:
 
 def test_a_plan_is_read_until_its_owner_removes_it(tmp_path: Path) -> None:
     owner = write_plan(tmp_path, plan_of())
-    follower = open_plan(owner.path)
-    assert follower.is_read
-    assert follower.is_read, "looking must not change it"
+    prefetcher = open_plan(owner.path)
+    assert prefetcher.is_read
+    assert prefetcher.is_read, "looking must not change it"
     owner.remove()
-    assert not follower.is_read
+    assert not prefetcher.is_read
 
 
 def test_a_plan_that_its_owner_let_go_of_is_not_read(tmp_path: Path) -> None:
     owner = write_plan(tmp_path, plan_of())
-    follower = open_plan(owner.path)
+    prefetcher = open_plan(owner.path)
     del owner
-    assert follower.path.exists()
-    assert not follower.is_read
+    assert prefetcher.path.exists()
+    assert not prefetcher.is_read
 
 
 def test_a_killed_owner_is_noticed_though_its_file_stays(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_killed_owner_is_noticed_though_its_file_stays(tmp_path: Path) -> None
 
 def test_a_forked_child_keeps_the_plan_read(tmp_path: Path) -> None:
     owner = write_plan(tmp_path, plan_of())
-    follower = open_plan(owner.path)
+    prefetcher = open_plan(owner.path)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -133,12 +133,12 @@ def test_a_forked_child_keeps_the_plan_read(tmp_path: Path) -> None:
         os._exit(0)
     try:
         del owner
-        assert follower.is_read
+        assert prefetcher.is_read
     finally:
         os.close(writing)
         os.close(reading)
         os.waitpid(child, 0)
-    assert not follower.is_read
+    assert not prefetcher.is_read
 
 
 def changed(path: Path, at: int, content: bytes) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dieselfs.errors import PlanTooLarge, UsageError
 from dieselfs.plan.chunk_uses import ChunkUses
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
-from dieselfs.plan.plan_following import PlanFollowing
+from dieselfs.plan.plan_following import Planner
 from dieselfs.shuffle import shuffle_order
 from metadata.snapshot import Snapshot
 from tests.dieselfs.plan.made_snapshot import MadeSnapshot
@@ -28,7 +28,7 @@ class Node:
         self.budget_bytes = budget_chunks * CHUNK_BYTES
         self.over: list[str] = []
         self.snapshots = {SNAPSHOT.id: SNAPSHOT}
-        self.following = PlanFollowing(
+        self.planner = Planner(
             self.memory,
             self._snapshot_of,
             lambda: self.budget_bytes,
@@ -50,7 +50,7 @@ class Node:
 
     def follow(self, epoch: int, **options: object) -> PlanFile:
         plan = self.write(epoch, **options)  # type: ignore[arg-type]
-        self.following.follow(plan.path)
+        self.planner.follow(plan.path)
         return plan
 
 
@@ -66,7 +66,7 @@ def node_of(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     yield make
     for node in made:
         node.memory.release_all()
-        node.following.close()
+        node.planner.close()
     wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
 
 
@@ -87,7 +87,7 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
     for epoch in range(1, 4):
         wait_until(lambda plan=plan: node.memory.still_expected()[:20] == chunks_of(plan))
         next_mark = len(node.memory.begun)
-        following = node.follow(epoch, after=plan.id)
+        planner = node.follow(epoch, after=plan.id)
         wait_until(
             lambda plan=plan, mark=mark: (
                 set(node.memory.begun[mark:]) == set(range(20)) or move(plan)
@@ -98,11 +98,11 @@ def test_one_reader_is_followed_over_three_epochs(node_of: Make) -> None:
         plan.remove()
         wait_until(lambda epoch=epoch: len(node.over) == epoch)
         assert node.over[-1] == plan.id
-        plan = following
+        plan = planner
     read(plan)
-    wait_until(lambda: node.following.statistics().position == 100)
+    wait_until(lambda: node.planner.statistics().position == 100)
     assert not node.memory.still_expected()
-    assert node.following.statistics().fetched >= 2 * 20
+    assert node.planner.statistics().fetched >= 2 * 20
 
 
 def move(plan: PlanFile) -> bool:
@@ -146,24 +146,24 @@ def test_a_killed_reader_is_not_followed_any_more(node_of: Make) -> None:
     ) as reader:
         assert reader.stdout is not None
         path = Path(reader.stdout.readline().rstrip("\n"))
-        node.following.follow(path)
+        node.planner.follow(path)
         wait_until(lambda: len(node.memory.ended) == 18)
         reader.kill()
     wait_until(lambda: node.memory.expected[-1] == [])
     assert path.exists()
     plan = node.follow(0)
     wait_until(lambda: node.memory.expected[-1] == chunks_of(plan))
-    assert node.following.statistics().files == 100
+    assert node.planner.statistics().files == 100
 
 
 def test_two_ranks_are_followed_as_one_and_go_on_together(node_of: Make) -> None:
     node = node_of(16)
     plans = [node.follow(0, rank=rank, world=2) for rank in range(2)]
-    wait_until(lambda: node.following.statistics().files == 100)
+    wait_until(lambda: node.planner.statistics().files == 100)
     wait_until(lambda: set(node.memory.expected[-1]) == set(range(20)))
     for plan in plans:
         read(plan, 20)
-    wait_until(lambda: node.following.statistics().position == 40)
+    wait_until(lambda: node.planner.statistics().position == 40)
     after = [node.follow(1, rank=rank, world=2, after=plan.id) for rank, plan in enumerate(plans)]
     wait_until(lambda: len(node.memory.still_expected()) > 20)
     read(plans[0])
@@ -174,8 +174,8 @@ def test_two_ranks_are_followed_as_one_and_go_on_together(node_of: Make) -> None
     read(plans[1])
     plans[1].remove()
     read(after[1], 9)
-    wait_until(lambda: node.following.statistics().position == 14)
-    assert node.following.statistics().files == 100
+    wait_until(lambda: node.planner.statistics().position == 14)
+    assert node.planner.statistics().files == 100
     assert len(node.over) == 2
 
 
@@ -187,16 +187,16 @@ def test_a_rank_whose_next_plan_is_late_is_taken_along(node_of: Make) -> None:
     read(plans[1], 30)
     plans[0].remove()
     wait_until(lambda: node.over == [plans[0].id])
-    wait_until(lambda: node.following.statistics().files == 50 + 20)
+    wait_until(lambda: node.planner.statistics().files == 50 + 20)
     second = node.follow(1, rank=1, world=2, after=plans[1].id)
     read(first, 5)
     read(plans[1])
     plans[1].remove()
     wait_until(lambda: node.over == [plans[0].id, plans[1].id])
-    wait_until(lambda: node.following.statistics().files == 45 + 50)
+    wait_until(lambda: node.planner.statistics().files == 45 + 50)
     read(second, 10)
     read(first, 15)
-    wait_until(lambda: node.following.statistics().position == 20)
+    wait_until(lambda: node.planner.statistics().position == 20)
 
 
 def test_a_plan_that_is_too_large_leaves_the_others_alone(node_of: Make) -> None:
@@ -205,16 +205,16 @@ def test_a_plan_that_is_too_large_leaves_the_others_alone(node_of: Make) -> None
     wait_until(lambda: len(node.memory.ended) == 6)
     large = ReadingPlan(SNAPSHOT.id, np.arange(100, dtype=np.uint32), np.array([0, 100]))
     beside = write_plan(node.folder, large)
-    following = write_plan(node.folder, large, after=plan.id)
-    for file in (beside, following):
+    planner = write_plan(node.folder, large, after=plan.id)
+    for file in (beside, planner):
         with pytest.raises(PlanTooLarge, match="there are 0 MiB"):
-            node.following.follow(file.path)
+            node.planner.follow(file.path)
     expected = len(node.memory.expected)
     read(plan, 20)
-    wait_until(lambda: node.following.statistics().position == 20)
+    wait_until(lambda: node.planner.statistics().position == 20)
     wait_until(lambda: len(node.memory.begun) > 6)
     assert len(node.memory.expected) == expected
-    assert node.following.statistics().files == 100
+    assert node.planner.statistics().files == 100
 
 
 def test_a_second_rank_must_fit_beside_the_first(node_of: Make) -> None:
@@ -222,11 +222,11 @@ def test_a_second_rank_must_fit_beside_the_first(node_of: Make) -> None:
     node_plan = node.follow(0, rank=0, world=2)
     with pytest.raises(PlanTooLarge, match="for 2 readers"):
         node.follow(0, rank=1, world=2)
-    assert node.following.statistics().files == 50
+    assert node.planner.statistics().files == 50
     assert node_plan.is_read
     node.budget_bytes = 12 * CHUNK_BYTES
     other = node.follow(0, rank=1, world=2)
-    assert node.following.statistics().files == 100
+    assert node.planner.statistics().files == 100
     assert other.is_read
 
 
@@ -235,13 +235,13 @@ def test_plans_of_no_snapshot_at_hand_are_refused(node_of: Make) -> None:
     plan = node.follow(0)
     strange = ReadingPlan("9-other", np.arange(5, dtype=np.uint32), np.array([0, 5]))
     with pytest.raises(UsageError, match="no snapshot 9-other"):
-        node.following.follow(write_plan(node.folder, strange).path)
+        node.planner.follow(write_plan(node.folder, strange).path)
     beyond = ReadingPlan(SNAPSHOT.id, np.array([99, 100], np.uint32), np.array([0, 2]))
     with pytest.raises(UsageError, match="lacks"):
-        node.following.follow(write_plan(node.folder, beyond).path)
+        node.planner.follow(write_plan(node.folder, beyond).path)
     with pytest.raises(FileNotFoundError):
-        node.following.follow(node.folder / "plans" / "0123456789abcdef")
-    assert node.following.statistics().files == 100
+        node.planner.follow(node.folder / "plans" / "0123456789abcdef")
+    assert node.planner.statistics().files == 100
     assert plan.is_read
 
 
@@ -252,10 +252,10 @@ def test_to_name_a_plan_twice_changes_nothing(node_of: Make) -> None:
     wait_until(lambda: len(node.memory.expected) >= 1 and len(node.memory.expected[-1]) == 40)
     read(plan, 50)
     told = len(node.memory.expected)
-    node.following.follow(plan.path)
-    node.following.follow(after.path)
-    wait_until(lambda: node.following.statistics().position == 50)
-    assert node.following.statistics().files == 100
+    node.planner.follow(plan.path)
+    node.planner.follow(after.path)
+    wait_until(lambda: node.planner.statistics().position == 50)
+    assert node.planner.statistics().files == 100
     assert len(node.memory.expected) == told
 
 
@@ -265,7 +265,7 @@ def test_a_resumed_reader_has_the_rest_fetched(node_of: Make) -> None:
     rest = list(dict.fromkeys(SNAPSHOT.columns.chunk[plan.plan.inodes[60:]].tolist()))
     wait_until(lambda: sorted(node.memory.ended) == sorted(rest))
     assert node.memory.expected[-1] == rest
-    assert node.following.statistics().files == 40
+    assert node.planner.statistics().files == 40
 
 
 def test_a_client_that_replaces_its_order_in_the_middle(node_of: Make) -> None:
@@ -274,12 +274,12 @@ def test_a_client_that_replaces_its_order_in_the_middle(node_of: Make) -> None:
     plan = node.follow(0)
     wait_until(lambda: len(node.memory.ended) == 8)
     for epoch in range(1, 12):
-        following = node.follow(epoch, after=plan.id)
+        planner = node.follow(epoch, after=plan.id)
         plan.remove()
-        plan = following
+        plan = planner
     wait_until(lambda: node.memory.still_expected() == chunks_of(plan))
     read(plan, 40)
-    wait_until(lambda: node.following.statistics().position == 40)
+    wait_until(lambda: node.planner.statistics().position == 40)
 
 
 class TickingReaders(MovedReaders):
@@ -303,7 +303,7 @@ def test_readers_of_a_mount_go_on_at_their_end(node_of: Make) -> None:
     made: list[TickingReaders] = []
 
     def make(snapshot: Snapshot) -> TickingReaders:
-        made.append(TickingReaders(node.following.tick))
+        made.append(TickingReaders(node.planner.tick))
         return made[-1]
 
     node = node_of(readers=make)
@@ -320,9 +320,9 @@ def test_readers_of_a_mount_go_on_at_their_end(node_of: Make) -> None:
         wait_until(lambda begun=begun: len(readers.orders) > begun)
         assert node.over == [plan.id for plan in plans[: epoch + 1]]
     readers.at = 100
-    wait_until(lambda: node.following.statistics().position == 100)
+    wait_until(lambda: node.planner.statistics().position == 100)
     assert len(made) == 1
-    node.following.close()
+    node.planner.close()
     assert readers.closed
 
 
@@ -331,7 +331,7 @@ def test_readers_are_closed_before_others_are_made(node_of: Make) -> None:
 
     def make(snapshot: Snapshot) -> TickingReaders:
         assert all(readers.closed for readers in made)
-        made.append(TickingReaders(node.following.tick))
+        made.append(TickingReaders(node.planner.tick))
         return made[-1]
 
     node = node_of(readers=make)
@@ -351,7 +351,7 @@ def test_readers_that_cannot_be_made_end_what_was_followed(node_of: Make) -> Non
         if len(made) == 1:
             made.append(made[0])
             raise OSError("no descriptors")
-        made.append(TickingReaders(node.following.tick))
+        made.append(TickingReaders(node.planner.tick))
         return made[-1]
 
     node = node_of(readers=make)
@@ -359,7 +359,7 @@ def test_readers_that_cannot_be_made_end_what_was_followed(node_of: Make) -> Non
     with pytest.raises(OSError, match="no descriptors"):
         node.follow(0, rank=1, world=2)
     kept.append(node.follow(0, rank=1, world=2))
-    assert node.following.statistics().files == 50
+    assert node.planner.statistics().files == 50
 
 
 def test_who_is_told_that_plans_are_over_may_follow_another(node_of: Make, tmp_path: Path) -> None:
@@ -372,31 +372,31 @@ def test_who_is_told_that_plans_are_over_may_follow_another(node_of: Make, tmp_p
         assert free.wait(10)
 
     memory = ScriptedMemory()
-    following = PlanFollowing(
+    planner = Planner(
         memory, lambda plan: SNAPSHOT.as_snapshot(), lambda: 20 * CHUNK_BYTES, over=over
     )
     node = node_of()
     first = node.write(0)
     second = node.write(1, after=first.id)
     third = node.write(2, after=second.id)
-    following.follow(first.path)
-    following.follow(second.path)
+    planner.follow(first.path)
+    planner.follow(second.path)
     first.remove()
     try:
         assert told.wait(10)
-        following.follow(third.path)
+        planner.follow(third.path)
     finally:
         free.set()
-        following.close()
+        planner.close()
 
 
 def test_nothing_is_followed_after_the_end(node_of: Make) -> None:
     node = node_of()
-    node.following.close()
+    node.planner.close()
     plan = node.follow(0)
     assert plan.is_read
     assert node.memory.begun == []
-    node.following.close()
+    node.planner.close()
 
 
 def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
@@ -408,11 +408,11 @@ def test_positions_move_while_plans_come_and_go(node_of: Make) -> None:
     def run() -> None:
         current = plan
         for epoch in range(1, 40):
-            following = node.follow(epoch, after=current.id)
+            planner = node.follow(epoch, after=current.id)
             for at in range(0, 101, 25):
                 current.position = at
             current.remove()
-            current = following
+            current = planner
         current.remove()
         ended.set()
 
