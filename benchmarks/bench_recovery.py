@@ -223,7 +223,7 @@ def main() -> None:
 
 
 def compare(name: str, root: Path, url: str, options: argparse.Namespace, needed: int) -> None:
-    runs: list[dict[str, float]] = []
+    batches: list[dict[str, float]] = []
 
     def clean() -> float:
         if name == "Redis":
@@ -235,20 +235,21 @@ def compare(name: str, root: Path, url: str, options: argparse.Namespace, needed
         return 0.0
 
     def rebuilt() -> float:
-        runs.append(measured(root, url))
-        return runs[-1]["seconds"]
+        batches.append(measured(root, url))
+        return batches[-1]["seconds"]
 
     contenders = {"clean": clean, "rebuild": rebuilt, "plain reading": lambda: read_all(root)}
     times = run_rounds(contenders, options.rounds)
     check(root, url)
-    runs = runs[1:]  # the first is the warm-up
+    batches = batches[1:]  # the first is the warm-up
     report(
         f"an index of {options.files} files rebuilt from a local store into {name}",
         files_per_s=options.files / times.median("rebuild"),
-        files_per_processor_s=options.files / statistics.median(run["processor_s"] for run in runs),
-        bytes_read_to_heads_and_commits=max(run["bytes_read"] for run in runs) / needed,
-        memory_mb=max(run["memory_bytes"] for run in runs) / 1e6,
-        rss_mb=max(run["rss_bytes"] for run in runs) / 1e6,
+        files_per_processor_s=options.files
+        / statistics.median(run["processor_s"] for run in batches),
+        bytes_read_to_heads_and_commits=max(run["bytes_read"] for run in batches) / needed,
+        memory_mb=max(run["memory_bytes"] for run in batches) / 1e6,
+        rss_mb=max(run["rss_bytes"] for run in batches) / 1e6,
         ratio_to_plain_reading=spread(times.ratios("rebuild", "plain reading")),
     )
 

@@ -35,7 +35,7 @@ MAX_ENTRIES: Final = 1 << 16
 
 KIND_FILE: Final = 1
 KIND_DIRECTORY: Final = 2
-KIND_DELETION: Final = 3
+KIND_TOMBSTONE: Final = 3
 
 _PREAMBLE = struct.Struct(
     "<8sHHI16sQQ8x"
@@ -306,7 +306,7 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
 
 def _check_entries(entries: Entries, payload_bytes: int) -> None:
     is_file = entries.kind == KIND_FILE
-    if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_DELETION)).all():
+    if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_TOMBSTONE)).all():
         raise ValueError("unknown kind of entry")
     if any(column[~is_file].any() for column in (entries.length, entries.offset, entries.hash)):
         raise ValueError("only files have content")

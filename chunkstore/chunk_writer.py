@@ -21,9 +21,9 @@ import xxhash
 
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
-    KIND_DELETION,
     KIND_DIRECTORY,
     KIND_FILE,
+    KIND_TOMBSTONE,
     MAX_ENTRIES,
     DatasetRef,
     Entries,
@@ -241,11 +241,11 @@ class ChunkWriter:
         """Take a directory's attributes; the empty path is the root. One that is restated carries its version."""
         self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, carried)
 
-    def add_deletion(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
+    def add_tombstone(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
         """Delete the version that was `seen` and all before it. `file_type`: S_IFREG or S_IFDIR, as of what is deleted.
 
         A deletion that is moved from another chunk is put again as it was."""
-        self._add_bare(path, KIND_DELETION, file_type, mtime_ns, seen)
+        self._add_bare(path, KIND_TOMBSTONE, file_type, mtime_ns, seen)
 
     def flush(self) -> None:
         """Emit all that is open, merged into as few chunks as the bytes need."""

@@ -17,7 +17,7 @@ import xxhash
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import AlreadyExists, Corrupt
-from chunkstore.numbered_objects import Survey, survey
+from chunkstore.numbered_objects import NumberedListing, list_present
 from chunkstore.object_keys import lease_key, leases_prefix
 from chunkstore.stores.object_store import ObjectStore
 
@@ -114,12 +114,12 @@ def delete_lease(store: ObjectStore, name: str, lease_id: str, number: int) -> N
     store.delete(lease_key(name, lease_id, number))
 
 
-def survey_leases(store: ObjectStore, dataset: DatasetRef) -> Survey[Lease]:
+def read_leases(store: ObjectStore, dataset: DatasetRef) -> NumberedListing[Lease]:
     """Every lease below the dataset's name: readable or not, over, or of a former life. One listing and one get each."""
-    return survey(store, leases_prefix(dataset.name), MAX_BYTES, Lease.decode)
+    return list_present(store, leases_prefix(dataset.name), MAX_BYTES, Lease.decode)
 
 
-def holding(found: Survey[Lease], dataset: DatasetRef, now_ns: int) -> list[Lease]:
+def holding(found: NumberedListing[Lease], dataset: DatasetRef, now_ns: int) -> list[Lease]:
     """The dataset's own leases of a survey that are not over."""
     return [
         lease

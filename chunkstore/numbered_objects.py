@@ -35,7 +35,7 @@ Numbers = Mapping[str, tuple[NumberedObject, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey(Generic[Value]):
+class NumberedListing(Generic[Value]):
     """All that lies below a prefix."""
 
     values: Mapping[str, Value]
@@ -59,13 +59,13 @@ def list_numbers(store: ObjectStore, prefix: str, name: str | None = None) -> Nu
     }
 
 
-def survey(
+def list_present(
     store: ObjectStore,
     prefix: str,
     limit_bytes: int,
     decode: Callable[[bytes, str, int], Value],
     name: str | None = None,
-) -> Survey[Value]:
+) -> NumberedListing[Value]:
     """What each name, or one, means now. One listing and one get a name.
 
     `decode(data, name, number)` raises `Corrupt`; no more than `limit_bytes` of an object are read.
@@ -81,7 +81,7 @@ def survey(
         else:
             if value is not None:
                 values[known] = value
-    return Survey(values, damaged, objects)
+    return NumberedListing(values, damaged, objects)
 
 
 def _newest(

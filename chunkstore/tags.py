@@ -18,7 +18,7 @@ import xxhash
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import find_dataset
 from chunkstore.errors import AlreadyExists, Corrupt, NotFound
-from chunkstore.numbered_objects import Survey, list_numbers, survey
+from chunkstore.numbered_objects import NumberedListing, list_numbers, list_present
 from chunkstore.object_keys import check_dataset_name, tag_key, tags_prefix
 from chunkstore.stores.object_store import ObjectStore
 
@@ -126,7 +126,7 @@ def untag(store: ObjectStore, name: str, tag: str) -> None:
     """Remove a tag, also one that can't be read. `NotFound` if there is none. A get and a listing more than `tag`."""
     check_tag_name(tag)
     dataset = _dataset(store, name)
-    found = survey_tags(store, dataset, tag)
+    found = read_tags(store, dataset, tag)
     if tag not in found.damaged:
         _present(found, dataset, tag)
     _set(store, dataset, tag, "")
@@ -135,26 +135,28 @@ def untag(store: ObjectStore, name: str, tag: str) -> None:
 def list_tags(store: ObjectStore, name: str) -> list[Tag]:
     """The dataset's tags by name, without those that are gone. `Corrupt` if one can't be read. One get each."""
     dataset = _dataset(store, name)
-    found = survey_tags(store, dataset)
+    found = read_tags(store, dataset)
     _raise_damaged(found)
-    return standing(found, dataset)
+    return current(found, dataset)
 
 
 def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
     """What `tag` means now. `NotFound` if there is none, `Corrupt` if it can't be read. Two gets and one listing."""
     check_tag_name(tag)
     dataset = _dataset(store, name)
-    found = survey_tags(store, dataset, tag)
+    found = read_tags(store, dataset, tag)
     _raise_damaged(found)
     return _present(found, dataset, tag)
 
 
-def survey_tags(store: ObjectStore, dataset: DatasetRef, tag: str | None = None) -> Survey[Tag]:
+def read_tags(
+    store: ObjectStore, dataset: DatasetRef, tag: str | None = None
+) -> NumberedListing[Tag]:
     """Every tag below the dataset's name, or one: readable or not, gone, or of a former life. One listing and one get each."""
-    return survey(store, tags_prefix(dataset.name), MAX_BYTES, Tag.decode, tag)
+    return list_present(store, tags_prefix(dataset.name), MAX_BYTES, Tag.decode, tag)
 
 
-def standing(found: Survey[Tag], dataset: DatasetRef) -> list[Tag]:
+def current(found: NumberedListing[Tag], dataset: DatasetRef) -> list[Tag]:
     """The dataset's own tags of a survey, without those that are gone."""
     return [tag for tag in found.values.values() if tag.dataset_id == dataset.id and not tag.gone]
 
@@ -182,15 +184,15 @@ def _dataset(store: ObjectStore, name: str) -> DatasetRef:
     return found
 
 
-def _present(found: Survey[Tag], dataset: DatasetRef, tag: str) -> Tag:
-    for known in standing(found, dataset):
+def _present(found: NumberedListing[Tag], dataset: DatasetRef, tag: str) -> Tag:
+    for known in current(found, dataset):
         if known.name == tag:
             return known
     name = dataset.name
     raise NotFound(f"dataset {name} has no tag {tag}: see `dlcmd snapshot ls {name}`")
 
 
-def _raise_damaged(found: Survey[Tag]) -> None:
+def _raise_damaged(found: NumberedListing[Tag]) -> None:
     for tag, reason in found.damaged.items():
         raise Corrupt(
             f"{reason}; set it anew with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag` ({tag})"

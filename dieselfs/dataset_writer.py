@@ -122,7 +122,7 @@ class DatasetWriter:
         file_type = stat.S_IFDIR if entry.is_directory else stat.S_IFREG
         if entry.is_directory:
             self._parents.deleted(entry.path)
-        self._packer.add_deletion(entry.path, file_type, time.time_ns(), seen)
+        self._packer.add_tombstone(entry.path, file_type, time.time_ns(), seen)
 
     def flush(self) -> int:
         """Make everything put before durable, committed and indexed; the generation reached."""

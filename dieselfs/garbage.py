@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.leases import Lease, survey_leases
-from chunkstore.numbered_objects import NumberedObject, Survey
+from chunkstore.leases import Lease, read_leases
+from chunkstore.numbered_objects import NumberedListing, NumberedObject
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import Tag, standing, survey_tags
+from chunkstore.tags import Tag, current, read_tags
 from dieselfs.errors import HistoryDamaged
 from dieselfs.recovery.history import History, read_history
 from dieselfs.retention import (
@@ -28,7 +28,7 @@ from dieselfs.retention import (
 )
 from dieselfs.snapshot_waste import judge_snapshots
 from dieselfs.snapshots import PublishedSnapshot, list_published
-from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from dieselfs.waste import PINNED, YOUNG, GarbageItem, GarbageKind
 from metadata.errors import DatasetNotFound
 
 _NS: Final = 1_000_000_000
@@ -43,9 +43,9 @@ class Garbage:
     generation: int
     """The newest; commits after it have not been looked at."""
     grace_s: float
-    waste: tuple[Waste, ...]
+    waste: tuple[GarbageItem, ...]
     """May go now."""
-    waiting: tuple[Waste, ...]
+    waiting: tuple[GarbageItem, ...]
     """May go later: `kept` says why it stays."""
     notes: tuple[str, ...]
     """What could not be judged, for the user."""
@@ -97,8 +97,8 @@ class _Facts:
 
     dataset: DatasetRef
     published: list[PublishedSnapshot]
-    tags: Survey[Tag]
-    leases: Survey[Lease]
+    tags: NumberedListing[Tag]
+    leases: NumberedListing[Lease]
     history: History
     pins: Pins
     now_ns: int
@@ -120,7 +120,7 @@ def _read_facts(
     """Those who name chunks first and the chunks last: what they name is stored by then."""
     published = list_published(store, name)
     dataset = DatasetRef(name, b"")  # surveys need the name alone
-    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     history = read_history(store, name, progress)
     if not history.newest and not history.stored:
         raise DatasetNotFound(f"there is no dataset {name!r}")
@@ -143,7 +143,7 @@ def _read_facts(
 
 def _check_newest(facts: _Facts, known_generation: int) -> None:
     """A commit that is lost at the end of the log leaves no gap; but somebody may know of it."""
-    tagged = [tag.generation for tag in standing(facts.tags, facts.dataset)]
+    tagged = [tag.generation for tag in current(facts.tags, facts.dataset)]
     leases = facts.leases.values.values()
     leased = [
         g for lease in leases if lease.dataset_id == facts.dataset.id for g in lease.generations
@@ -166,7 +166,7 @@ def _unreadable(facts: _Facts, leases_go: bool) -> Iterator[str]:
         yield f"{reason}, so all retired chunks stay: if no mount holds it, `dlcmd gc {name} --unreadable-leases --delete`"
 
 
-def _uncommitted_chunks(facts: _Facts) -> Iterator[Waste]:
+def _uncommitted_chunks(facts: _Facts) -> Iterator[GarbageItem]:
     """By the time in the id. A clock that is wrong by more than the grace period shows only if it is behind the dataset's birth."""
     born_ns = facts.history.commits[0].time_ns
     for chunk in facts.history.uncommitted:
@@ -178,10 +178,10 @@ def _uncommitted_chunks(facts: _Facts) -> Iterator[Waste]:
         else:
             kept = YOUNG if stored_ns > facts.oldest_kept_ns else ""
         reason = "no commit names it"
-        yield Waste(WasteKind.UNCOMMITTED, key, chunk.object_bytes, reason, kept)
+        yield GarbageItem(GarbageKind.UNCOMMITTED, key, chunk.object_bytes, reason, kept)
 
 
-def _retired_chunks(facts: _Facts) -> Iterator[Waste]:
+def _retired_chunks(facts: _Facts) -> Iterator[GarbageItem]:
     for chunk in retired_chunks(facts.history.commits):
         size_bytes = facts.history.stored.get(chunk.ref.id)
         if size_bytes is None:
@@ -191,43 +191,43 @@ def _retired_chunks(facts: _Facts) -> Iterator[Waste]:
             kept = PINNED if facts.pins.protects(chunk.added, chunk.retired) else YOUNG
         key = chunk_key(facts.dataset.name, chunk.ref.id)
         reason = f"retired by generation {chunk.retired}"
-        yield Waste(WasteKind.RETIRED, key, size_bytes, reason, kept, chunk)
+        yield GarbageItem(GarbageKind.RETIRED, key, size_bytes, reason, kept, chunk)
 
 
-def _tags(facts: _Facts) -> Iterator[Waste]:
+def _tags(facts: _Facts) -> Iterator[GarbageItem]:
     for name, entries in facts.tags.objects.items():
         newest = facts.tags.values.get(name)
         written_ns = None if newest is None else newest.time_ns
         for entry in entries[:-1]:
-            yield _numbered(facts, WasteKind.SUPERSEDED, entry, f"tag {name} changed", written_ns)
+            yield _numbered(facts, GarbageKind.SUPERSEDED, entry, f"tag {name} changed", written_ns)
         if newest is not None and newest.dataset_id != facts.dataset.id:
             reason = f"tag {name} is of a former dataset of this name"
-            yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
+            yield _numbered(facts, GarbageKind.SUPERSEDED, entries[-1], reason, written_ns)
         elif newest is not None and newest.gone and len(entries) == 1:
             # Not before what it takes back, which would mean something again to who finds it alone.
             reason = f"tag {name} is removed"
-            yield _numbered(facts, WasteKind.SUPERSEDED, entries[-1], reason, written_ns)
+            yield _numbered(facts, GarbageKind.SUPERSEDED, entries[-1], reason, written_ns)
 
 
-def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[Waste]:
+def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[GarbageItem]:
     for lease_id, entries in facts.leases.objects.items():
         newest, last = facts.leases.values.get(lease_id), entries[-1]
         written_ns = None if newest is None else newest.written_ns
         for entry in entries[:-1]:
             reason = f"lease {lease_id} was renewed"
-            yield _numbered(facts, WasteKind.SUPERSEDED, entry, reason, written_ns)
+            yield _numbered(facts, GarbageKind.SUPERSEDED, entry, reason, written_ns)
         if newest is None:
             if unreadable_too and lease_id in facts.leases.damaged:
                 reason = facts.leases.damaged[lease_id]
-                yield Waste(WasteKind.LEASE, last.key, last.size_bytes, reason)
+                yield GarbageItem(GarbageKind.LEASE, last.key, last.size_bytes, reason)
         elif newest.dataset_id != facts.dataset.id or newest.is_over(facts.now_ns):
             reason = f"over: process {newest.pid} of {newest.host!r} does not renew it"
-            yield _numbered(facts, WasteKind.LEASE, last, reason, written_ns)
+            yield _numbered(facts, GarbageKind.LEASE, last, reason, written_ns)
 
 
 def _numbered(
-    facts: _Facts, kind: WasteKind, entry: NumberedObject, reason: str, written_ns: int | None
-) -> Waste:
+    facts: _Facts, kind: GarbageKind, entry: NumberedObject, reason: str, written_ns: int | None
+) -> GarbageItem:
     """As old as the greatest number, `written_ns`: what was superseded or ended was so by then. Unreadable: it stays."""
     young = written_ns is None or written_ns > facts.oldest_kept_ns
-    return Waste(kind, entry.key, entry.size_bytes, reason, YOUNG if young else "")
+    return GarbageItem(kind, entry.key, entry.size_bytes, reason, YOUNG if young else "")

@@ -13,15 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from chunkstore.commit_log import CommitLog, find_dataset
-from chunkstore.leases import survey_leases
+from chunkstore.leases import read_leases
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import survey_tags
+from chunkstore.tags import read_tags
 from dieselfs.errors import Conflict
 from dieselfs.garbage import Garbage
 from dieselfs.retention import held_generations, may_be_deleted, pins_of
 from dieselfs.snapshots import list_published
-from dieselfs.waste import Waste, WasteKind
+from dieselfs.waste import GarbageItem, GarbageKind
 
 _LOOKED_AT_ONCE: Final = 1000
 _DELETED_AT_ONCE: Final = 16
@@ -32,17 +32,17 @@ def delete_garbage(
     garbage: Garbage,
     *,
     clock_ns: Callable[[], int] = time.time_ns,
-    deleted: Callable[[Waste], None] = lambda waste: None,
-) -> list[Waste]:
+    deleted: Callable[[GarbageItem], None] = lambda waste: None,
+) -> list[GarbageItem]:
     """Delete the waste and return what was deleted; `deleted` hears of each. `Conflict` if the dataset was removed meanwhile.
 
     One delete each, 16 at a time. An error of the store ends it; what is done stays done.
     """
-    done: list[Waste] = []
+    done: list[GarbageItem] = []
     with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
         for at in range(0, len(garbage.waste), _LOOKED_AT_ONCE):
             batch = garbage.waste[at : at + _LOOKED_AT_ONCE]
-            still = list(_still_waste(store, garbage, batch, clock_ns()))
+            still = list(_still_garbage(store, garbage, batch, clock_ns()))
             for waste, _ in zip(
                 still, pool.map(lambda waste: store.delete(waste.key), still), strict=True
             ):
@@ -51,16 +51,16 @@ def delete_garbage(
     return done
 
 
-def _still_waste(
-    store: ObjectStore, garbage: Garbage, batch: Sequence[Waste], now_ns: int
-) -> Iterator[Waste]:
+def _still_garbage(
+    store: ObjectStore, garbage: Garbage, batch: Sequence[GarbageItem], now_ns: int
+) -> Iterator[GarbageItem]:
     dataset = garbage.dataset
     if find_dataset(store, dataset.name) != dataset:
         raise Conflict(
             f"dataset {dataset.name} was removed meanwhile", "run the same command again"
         )
     published = list_published(store, dataset.name)
-    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     pinned = pins_of(dataset, published, tags, leases, now_ns)
     held = held_generations(dataset, tags, leases, now_ns)
     committed = {
@@ -70,17 +70,17 @@ def _still_waste(
     }
     for waste in batch:
         match waste.kind:
-            case WasteKind.UNCOMMITTED if waste.key in committed:
+            case GarbageKind.UNCOMMITTED if waste.key in committed:
                 continue
-            case WasteKind.RETIRED if waste.chunk is None or not may_be_deleted(
+            case GarbageKind.RETIRED if waste.chunk is None or not may_be_deleted(
                 waste.chunk, pinned, garbage.grace_s, now_ns
             ):
                 continue
-            case WasteKind.DANGLING_SNAPSHOT if _generation(waste) in held:
+            case GarbageKind.DANGLING_SNAPSHOT if _generation(waste) in held:
                 continue
         yield waste
 
 
-def _generation(waste: Waste) -> int:
+def _generation(waste: GarbageItem) -> int:
     """Of a snapshot's key, which ends with `<generation>-<hash>`."""
     return int(waste.key.rpartition("/")[2].partition("-")[0])

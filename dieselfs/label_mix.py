@@ -19,7 +19,7 @@ _SAMPLES_AT_ONCE: Final = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
-class LabelMix:
+class ClassMixing:
     """Of one order, cut into batches of consecutive samples. The last one is left out unless it is full or the only one."""
 
     batch: int
@@ -42,9 +42,9 @@ class LabelMix:
         return self.batch / max(self.design_effect, 1.0)
 
 
-def label_mix(
+def class_mixing(
     labels: npt.NDArray[np.unsignedinteger], class_files: npt.NDArray[np.int64], batch: int
-) -> LabelMix:
+) -> ClassMixing:
     """The mix of samples with these labels (in reading order), of which the dataset has `class_files[label]` each, none of them 0."""
     if batch < 1:
         raise ValueError(f"a batch has 1 sample or more, not {batch}")
@@ -59,7 +59,7 @@ def label_mix(
     slabs = [_measure(rows[at : at + at_once], share) for at in range(0, batches, at_once)]
     distinct, variation, chi_square = map(np.concatenate, zip(*slabs, strict=True))
     parts = np.array_split(distinct, min(PARTS, batches))
-    return LabelMix(
+    return ClassMixing(
         batch,
         batches,
         float(distinct.mean()),

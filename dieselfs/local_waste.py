@@ -12,27 +12,27 @@ from pathlib import Path
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.temporary_files import with_temporary_files
 from dieselfs.snapshots import list_local
-from dieselfs.waste import YOUNG, Waste, WasteKind
+from dieselfs.waste import YOUNG, GarbageItem, GarbageKind
 from metadata.errors import SnapshotRefused
 from metadata.kernel_image_file import remove_with_images
 from metadata.snapshot import Snapshot
 from metadata.snapshot_folder import INCOMPLETE
 
 
-def temporary_files(store: ObjectStore, grace_s: float) -> list[Waste]:
+def temporary_files(store: ObjectStore, grace_s: float) -> list[GarbageItem]:
     """Those of a store that has any."""
     offered = with_temporary_files(store)
     found = offered.temporary_files(grace_s) if offered is not None else ()
     return [
-        Waste(WasteKind.TEMPORARY, info.key, info.size_bytes, "its writer has ended")
+        GarbageItem(GarbageKind.TEMPORARY, info.key, info.size_bytes, "its writer has ended")
         for info in found
     ]
 
 
-def delete_outside(store: ObjectStore, waste: Waste) -> None:
+def delete_outside(store: ObjectStore, waste: GarbageItem) -> None:
     """Delete a temporary or a local file; nothing happens when it is gone."""
     offered = with_temporary_files(store)
-    if waste.kind is WasteKind.LOCAL_FILE:
+    if waste.kind is GarbageKind.LOCAL_FILE:
         remove_with_images(Path(waste.key))
     elif offered is not None:
         offered.remove_temporary_file(waste.key)
@@ -40,7 +40,7 @@ def delete_outside(store: ObjectStore, waste: Waste) -> None:
 
 def former_snapshots(
     folder: Path, name: str, dataset_id: bytes, grace_s: float, now_s: float
-) -> list[Waste]:
+) -> list[GarbageItem]:
     """Local snapshot files of other datasets that had, or have in another store, this name."""
     found = []
     for path in list_local(folder, name):
@@ -50,17 +50,19 @@ def former_snapshots(
     return _judged(found, "of another dataset of this name", grace_s, now_s)
 
 
-def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[Waste]:
+def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[GarbageItem]:
     """What pulls and creations that were killed left in the folder of local snapshots."""
     found = list(folder.glob(f"{INCOMPLETE}*"))
     return _judged(found, "its writer has ended", grace_s, now_s)
 
 
-def _judged(paths: Iterable[Path], reason: str, grace_s: float, now_s: float) -> list[Waste]:
+def _judged(paths: Iterable[Path], reason: str, grace_s: float, now_s: float) -> list[GarbageItem]:
     waste = []
     for path in sorted(paths):
         with suppress(FileNotFoundError):
             found = path.stat()
             kept = YOUNG if now_s - found.st_mtime < grace_s else ""
-            waste.append(Waste(WasteKind.LOCAL_FILE, str(path), found.st_size, reason, kept))
+            waste.append(
+                GarbageItem(GarbageKind.LOCAL_FILE, str(path), found.st_size, reason, kept)
+            )
     return waste

@@ -16,10 +16,10 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_listing import chunk_sizes
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, find_dataset
-from chunkstore.leases import Lease, holding, survey_leases
-from chunkstore.numbered_objects import Survey
+from chunkstore.leases import Lease, holding, read_leases
+from chunkstore.numbered_objects import NumberedListing
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import Tag, standing, survey_tags
+from chunkstore.tags import Tag, current, read_tags
 from dieselfs.snapshots import PublishedSnapshot, list_published
 
 GRACE_S: Final = 7 * 24 * 3600
@@ -71,15 +71,15 @@ def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:
     if dataset is None:
         return Pins()
     published = list_published(store, name)
-    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     return pins_of(dataset, published, tags, leases, now_ns)
 
 
 def pins_of(
     dataset: DatasetRef,
     published: Iterable[PublishedSnapshot],
-    tags: Survey[Tag],
-    leases: Survey[Lease],
+    tags: NumberedListing[Tag],
+    leases: NumberedListing[Lease],
     now_ns: int,
 ) -> Pins:
     """What is pinned, by what was listed."""
@@ -90,10 +90,10 @@ def pins_of(
 
 
 def held_generations(
-    dataset: DatasetRef, tags: Survey[Tag], leases: Survey[Lease], now_ns: int
+    dataset: DatasetRef, tags: NumberedListing[Tag], leases: NumberedListing[Lease], now_ns: int
 ) -> frozenset[int]:
     """Those of tags and leases alone: their snapshots are not deleted either."""
-    held = [tag.generation for tag in standing(tags, dataset)]
+    held = [tag.generation for tag in current(tags, dataset)]
     for lease in holding(leases, dataset, now_ns):
         held += lease.generations
     return frozenset(held)

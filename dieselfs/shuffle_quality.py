@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from dieselfs.errors import UsageError
 from dieselfs.group_memory import group_memory
-from dieselfs.label_mix import LabelMix, distinct_numbers, label_mix
+from dieselfs.label_mix import ClassMixing, class_mixing, distinct_numbers
 from dieselfs.shuffle import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
@@ -41,7 +41,7 @@ _CHUNK_SIZES: Final = 64
 class OrderQuality:
     """One order of all files."""
 
-    mix: LabelMix
+    mix: ClassMixing
     distance: float
     """From a full shuffle, by total variation: 0 is a full shuffle's, 1 that of files sorted by class."""
     chunks_in_batch: float
@@ -214,7 +214,7 @@ class _Orders:
             None if self.samples.read.all() else np.flatnonzero(self.samples.read).astype(np.uint32)
         )
         by_class = self.samples.sorted_by_class()
-        self._sorted_variation = label_mix(by_class, self.samples.class_files, batch).variation
+        self._sorted_variation = class_mixing(by_class, self.samples.class_files, batch).variation
         self._full_variation = self._mix(self._shuffled(self.memory.chunks)).variation
         self.full = self.group(self.memory.chunks).order
 
@@ -250,9 +250,9 @@ class _Orders:
             bounds, self._seed, self._epoch, group_size, files=self._read_alone
         ).inodes
 
-    def _mix(self, inodes: npt.NDArray[np.unsignedinteger]) -> LabelMix:
+    def _mix(self, inodes: npt.NDArray[np.unsignedinteger]) -> ClassMixing:
         labels = self.samples.labels[self.samples.of(inodes)]
-        return label_mix(labels, self.samples.class_files, self._batch)
+        return class_mixing(labels, self.samples.class_files, self._batch)
 
 
 def _is_close(order: OrderQuality, full: OrderQuality) -> bool:

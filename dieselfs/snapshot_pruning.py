@@ -13,10 +13,10 @@ from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.errors import NotFound
-from chunkstore.leases import holding, survey_leases
+from chunkstore.leases import holding, read_leases
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import standing, survey_tags
+from chunkstore.tags import current, read_tags
 from dieselfs.errors import Refused
 from dieselfs.snapshots import PublishedSnapshot, list_local, list_published, published_header
 from metadata.errors import SnapshotRefused
@@ -91,9 +91,9 @@ def list_versions(store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns:
         path.stem.removeprefix(f"{dataset.name}-"): path
         for path in list_local(folder, dataset.name, dataset.id)
     }
-    tags, leases = survey_tags(store, dataset), survey_leases(store, dataset)
+    tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     names: dict[str, list[str]] = {}
-    for tag in standing(tags, dataset):
+    for tag in current(tags, dataset):
         names.setdefault(tag.snapshot_id, []).append(tag.name)
     leased = {g for lease in holding(leases, dataset, now_ns) for g in lease.generations}
     found = []

@@ -16,7 +16,7 @@ from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.recovery.history import History
 from dieselfs.snapshots import PublishedSnapshot, published_header
-from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from dieselfs.waste import PINNED, YOUNG, GarbageItem, GarbageKind
 from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import SnapshotHeader
 
@@ -27,7 +27,7 @@ _ID_BYTES: Final = 16
 class SnapshotVerdicts:
     """What was found among the published snapshots."""
 
-    waste: tuple[Waste, ...]
+    waste: tuple[GarbageItem, ...]
     notes: tuple[str, ...]
     """For the user: snapshots that are damaged."""
 
@@ -42,7 +42,7 @@ def judge_snapshots(
 ) -> SnapshotVerdicts:
     """`published` must have been listed before `history` was read; `held` are the generations of tags and leases; what is of a
     commit after `oldest_kept_ns` stays. Two ranged reads each: a header, and 16 bytes a chunk."""
-    waste: list[Waste] = []
+    waste: list[GarbageItem] = []
     notes: list[str] = []
     retired = history.retired()
     advice = f"see `dlcmd fsck {history.name}`"
@@ -52,7 +52,7 @@ def judge_snapshots(
             if header.dataset.id != dataset_id:
                 kept = YOUNG if header.updated_ns > oldest_kept_ns else ""
                 reason = "of a former dataset of this name"
-                waste.append(_waste(history, snapshot, WasteKind.FORMER_SNAPSHOT, reason, kept))
+                waste.append(_waste(history, snapshot, GarbageKind.FORMER_SNAPSHOT, reason, kept))
                 continue
             chunks = _chunks(store, history.name, snapshot, header)
         except SnapshotRefused as error:
@@ -70,15 +70,15 @@ def judge_snapshots(
             kept = PINNED if snapshot.generation in held else ""
             kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")
             reason = f"its {len(chunks)} chunks are deleted"
-            waste.append(_waste(history, snapshot, WasteKind.DANGLING_SNAPSHOT, reason, kept))
+            waste.append(_waste(history, snapshot, GarbageKind.DANGLING_SNAPSHOT, reason, kept))
     return SnapshotVerdicts(tuple(waste), tuple(notes))
 
 
 def _waste(
-    history: History, snapshot: PublishedSnapshot, kind: WasteKind, reason: str, kept: str
-) -> Waste:
+    history: History, snapshot: PublishedSnapshot, kind: GarbageKind, reason: str, kept: str
+) -> GarbageItem:
     key = snapshot_key(history.name, snapshot.snapshot_id)
-    return Waste(kind, key, snapshot.size_bytes, reason, kept)
+    return GarbageItem(kind, key, snapshot.size_bytes, reason, kept)
 
 
 def _chunks(

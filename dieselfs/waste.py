@@ -12,7 +12,7 @@ YOUNG: Final = "younger than the grace period"
 PINNED: Final = "a snapshot, a tag or a mount needs it"
 
 
-class WasteKind(StrEnum):
+class GarbageKind(StrEnum):
     """What the waste was."""
 
     UNCOMMITTED = "uncommitted chunk"
@@ -26,10 +26,10 @@ class WasteKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waste:
+class GarbageItem:
     """What it is, where, and why."""
 
-    kind: WasteKind
+    kind: GarbageKind
     key: str
     """Of the object; of a temporary file its name, of a local file its path."""
     size_bytes: int

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_format import KIND_DELETION, KIND_FILE, ChunkHead
+from chunkstore.chunk_format import KIND_FILE, KIND_TOMBSTONE, ChunkHead
 from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import Commit
 from chunkstore.paths import split
@@ -28,8 +28,8 @@ from metadata.records import (
     DatasetState,
     decode_entries,
     encode_entries,
-    is_deletion,
     is_file,
+    is_tombstone,
 )
 
 
@@ -89,7 +89,7 @@ def apply_commit(
 
 
 def _deletes(head: ChunkHead) -> bool:
-    return bool((head.entries.kind == KIND_DELETION).any())
+    return bool((head.entries.kind == KIND_TOMBSTONE).any())
 
 
 def _take_back(
@@ -137,7 +137,7 @@ def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead])
     fields: defaultdict[bytes, set[bytes]] = defaultdict(set)
     for head in heads:
         entries = head.entries
-        for number in np.flatnonzero(entries.kind == KIND_DELETION).tolist():
+        for number in np.flatnonzero(entries.kind == KIND_TOMBSTONE).tolist():
             directory, name = split(entries.paths[number])
             is_directory = stat.S_ISDIR(int(entries.mode[number]))
             key_of = keys.directories_of if is_directory else keys.files_of
@@ -149,7 +149,7 @@ def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead])
         present = [(name, value) for name, value in zip(names, values, strict=True) if value]
         rows = decode_entries(key, [name for name, _ in present], [value for _, value in present])
         inside = np.array([chunk in chunks for chunk in rows["chunk"].tolist()], np.bool_)
-        chosen = np.flatnonzero(inside & is_deletion(rows)).tolist()
+        chosen = np.flatnonzero(inside & is_tombstone(rows)).tolist()
         if chosen:
             removals.append(
                 MapUpdate(key, [present[at][0] for at in chosen], [present[at][1] for at in chosen])
@@ -170,7 +170,7 @@ class _Change:
         files = is_file(rows)
         self.files += sign * int(files.sum())
         self.bytes += sign * int(rows["length"][files].sum())
-        self.directories += sign * int((~files & ~is_deletion(rows)).sum())
+        self.directories += sign * int((~files & ~is_tombstone(rows)).sum())
 
 
 def _compare(index: KeyValueStore, maps: Sequence[MapPart], holes: Holes) -> _Change:

@@ -24,7 +24,7 @@ from metadata.records import (
     RECORD_VERSION,
     decode_entries,
     entry_versions,
-    is_deletion,
+    is_tombstone,
 )
 
 _IMPLICIT_MODE = stat.S_IFDIR | 0o755
@@ -104,8 +104,8 @@ def _winners(
         best = dict(zip(named, numbers, strict=True))
         if len(best) < len(numbers):
             best = _greatest(rows["version"], paths, numbers)
-            standing = set(best.values())
-            holes.add(rows[[number for number in numbers if number not in standing]])
+            current = set(best.values())
+            holes.add(rows[[number for number in numbers if number not in current]])
         winners.append(best)
     return winners[0], winners[1]
 
@@ -205,7 +205,7 @@ def _implicit_rows(
     for number, value in enumerate(values):
         if value is not None:
             present = decode_entries(lookup.key, [lookup.fields[number]], [value])
-            if not is_deletion(present)[0]:
+            if not is_tombstone(present)[0]:
                 rows[number] = present[0]
     rows["version"], rows["placed"] = commit.generation << 1, commit.generation
     return rows

@@ -35,7 +35,7 @@ from metadata.errors import IndexBehind, PathConflict, PathNotFound, RecordCorru
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.listing import DirectoryListing
 from metadata.reapplication import reapply
-from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_deletion
+from metadata.records import ENTRY, ChunkRecord, DatasetState, decode_entries, is_tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Namespace:
         for lookup, values in zip(lookups, self._index.get_many(lookups), strict=True):
             if (value := values[0]) is not None and not path.startswith(b"/"):
                 row = decode_entries(lookup.key, [name], [value])[0]
-                if not is_deletion(row):
+                if not is_tombstone(row):
                     return PathEntry(path, row)
         raise PathNotFound(
             f"no such file or directory in dataset {self.dataset.name}: {path.decode(errors='replace')}"
@@ -145,7 +145,7 @@ class Namespace:
             key, [names[n] for n in found], [value for value in values if value is not None]
         )
         result: list[np.void | None] = [None] * len(names)
-        for number, row, deleted in zip(found, rows, is_deletion(rows).tolist(), strict=True):
+        for number, row, deleted in zip(found, rows, is_tombstone(rows).tolist(), strict=True):
             if not deleted:
                 result[number] = row
         return result
@@ -156,7 +156,7 @@ class Namespace:
         value = self._index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
         if value is not None:
             put = decode_entries(key, [keys.ROOT_FIELD], [value])
-            if not is_deletion(put)[0]:
+            if not is_tombstone(put)[0]:
                 return cast(np.void, put[0])
         row = np.zeros((), ENTRY)
         row["mode"], row["mtime_ns"] = stat.S_IFDIR | 0o755, self.state().updated_ns
@@ -244,7 +244,7 @@ class Namespace:
         found.pop(keys.ROOT_FIELD, None)
         names = sorted(found)
         rows = decode_entries(key, names, [found[name] for name in names])
-        deleted = is_deletion(rows)
+        deleted = is_tombstone(rows)
         if deleted.any():
             names = [name for name, gone in zip(names, deleted.tolist(), strict=True) if not gone]
             rows = rows[~deleted]

@@ -183,7 +183,7 @@ def _settle(
     census = take_census(
         index, dataset_id, chunks.keys(), None if history.is_whole else gone, known.directories
     )
-    if (census.wrong and has_grown()) or _mend(index, census):
+    if (census.wrong and has_grown()) or _repair(index, census):
         return None
     expected = {
         chunk: recounted(chunk, record, census, reader) for chunk, record in chunks.items()
@@ -214,7 +214,7 @@ def _settle(
     return state
 
 
-def _mend(index: KeyValueStore, census: Census) -> bool:
+def _repair(index: KeyValueStore, census: Census) -> bool:
     """Whether records of files had to go: something that they had beaten may stand now."""
     index.remove_exactly(census.wrong[::-1])
     index.put([census.missing])

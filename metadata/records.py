@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from chunkstore.chunk_format import KIND_DELETION, Entries
+from chunkstore.chunk_format import KIND_TOMBSTONE, Entries
 from chunkstore.chunk_id import ChunkId
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES
@@ -46,14 +46,14 @@ ENTRY_BYTES: Final = ENTRY.itemsize + _CHECK_BYTES
 assert ENTRY_BYTES == 80
 
 
-def is_deletion(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+def is_tombstone(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     return (entries["version"] & np.uint64(1)).astype(bool)
 
 
 def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     """Live files: neither deletions nor directories."""
     regular: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) == stat.S_IFREG
-    return ~is_deletion(entries) & regular
+    return ~is_tombstone(entries) & regular
 
 
 def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
@@ -62,7 +62,9 @@ def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
     if entries.versions is not None:
         carried = entries.versions["generation"]
         generations = np.where(carried > 0, carried, generations)
-    versions: npt.NDArray[np.uint64] = generations << np.uint64(1) | (entries.kind == KIND_DELETION)
+    versions: npt.NDArray[np.uint64] = generations << np.uint64(1) | (
+        entries.kind == KIND_TOMBSTONE
+    )
     return versions
 
 

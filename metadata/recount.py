@@ -15,7 +15,7 @@ from chunkstore.chunk_reader import ChunkReader
 from metadata import keys
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapUpdate
-from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_deletion, is_file
+from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_file, is_tombstone
 
 
 class Undecided(Exception):
@@ -26,7 +26,7 @@ class Undecided(Exception):
 class Census:
     """What a scan has found."""
 
-    standing: defaultdict[bytes, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
+    current: defaultdict[bytes, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     """By chunk, the entries that records refer to: a bitmap as `ChunkRecord.deleted`, perhaps shorter."""
     files: int = 0
     file_bytes: int = 0
@@ -40,14 +40,14 @@ class Census:
     def count(self, rows: npt.NDArray[np.void]) -> None:
         for chunk, position in zip(rows["chunk"].tolist(), rows["position"].tolist(), strict=True):
             if chunk != NO_CHUNK:
-                bitmap = self.standing[chunk]
+                bitmap = self.current[chunk]
                 if position >> 3 >= len(bitmap):
                     bitmap.extend(bytes((position >> 3) + 1 - len(bitmap)))
                 bitmap[position >> 3] |= 1 << (position & 7)
         files = is_file(rows)
         self.files += int(files.sum())
         self.file_bytes += int(rows["length"][files].sum())
-        live = ~is_deletion(rows) & ((rows["mode"] & 0o170000) == stat.S_IFDIR)
+        live = ~is_tombstone(rows) & ((rows["mode"] & 0o170000) == stat.S_IFDIR)
         self.directories += int(live.sum())
 
 
@@ -148,10 +148,10 @@ def recounted(
 
     Raises `Undecided` if the record has holes that stand."""
     count = record.entry_count
-    standing, known = _bits(census.standing.get(chunk, b""), count), _bits(record.deleted, count)
-    if (standing & known).any():
+    current, known = _bits(census.current.get(chunk, b""), count), _bits(record.deleted, count)
+    if (current & known).any():
         raise Undecided("an entry stands that a chunk's record calls deleted")
-    holes = ~standing
+    holes = ~current
     if (holes == known).all():
         return record
     length = reader.head(ChunkId(chunk), record.head_bytes).entries.length

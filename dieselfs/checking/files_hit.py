@@ -16,7 +16,7 @@ from dieselfs.checking.chunk_check import ChunkDamage, Content
 from metadata import keys
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore
-from metadata.records import decode_entries, is_deletion
+from metadata.records import decode_entries, is_tombstone
 from metadata.snapshot import Snapshot
 
 Damages: TypeAlias = Mapping[ChunkId, ChunkDamage]
@@ -51,7 +51,7 @@ def indexed_files(
         names.pop(keys.ROOT_FIELD, None)
         live, rows = _sound(key, names, prefix, found)
         hidden = {
-            name for name, gone in zip(live, is_deletion(rows).tolist(), strict=True) if not gone
+            name for name, gone in zip(live, is_tombstone(rows).tolist(), strict=True) if not gone
         }
         # What a damaged record is of is likely there: its children are looked at.
         below = hidden | (names.keys() - set(live))
@@ -59,7 +59,7 @@ def indexed_files(
         key = keys.files_of(dataset.id, directory)
         files, rows = _sound(key, _scan(index, key), prefix, found)
         columns = (rows["chunk"], rows["offset"], rows["length"], rows["hash"], rows["placed"])
-        gone = is_deletion(rows).tolist()
+        gone = is_tombstone(rows).tolist()
         for name, dead, chunk, offset, length, hash_, placed in zip(
             files, gone, *(column.tolist() for column in columns), strict=True
         ):

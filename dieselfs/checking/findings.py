@@ -37,7 +37,7 @@ class Kind(Enum):
 class Repair(Enum):
     """What `repair` does about a finding, without loss of anything that is not lost already."""
 
-    MEND_INDEX = "mend the index from the store"
+    REPAIR_INDEX = "mend the index from the store"
     REPLACE_SNAPSHOT = "replace it by a fresh one"
     REPUBLISH_SNAPSHOT = "replace it by this machine's sound copy"
     DELETE_SNAPSHOT = "delete it from the store"

@@ -41,7 +41,7 @@ _MEANINGS: Final = {
     Fault.DIFFERENT: "not what the store says",
     Fault.DAMAGED: "damaged",
 }
-_MEND: Final = "`dlcmd fsck --repair` mends the index from the store"
+_REPAIR: Final = "`dlcmd fsck --repair` mends the index from the store"
 _HELD: Final = "this index is of one point in time: make it again with `dlcmd recover --until`"
 _NEW: Final = "whether this index is of one point in time is not known any more: name a new, empty one with --index"
 _FIRST: Final = "put the store right first: the index can't be rebuilt from it as it is"
@@ -66,7 +66,7 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
         known = indexed_dataset(index, stored.dataset.name)
     except RecordCorrupt as error:
         sound = not stored.broken
-        finding = _record_finding(str(error), _MEND if sound else _FIRST, sound)
+        finding = _record_finding(str(error), _REPAIR if sound else _FIRST, sound)
         known, findings = stored.dataset, [finding]
     else:
         findings = []
@@ -92,7 +92,7 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
             break
     if held is not None:
         return IndexCheck((*findings, *_grouped(found, _HELD, mend=False)), applied or 0)
-    findings += _grouped(found, _MEND if sound else _FIRST, mend=sound)
+    findings += _grouped(found, _REPAIR if sound else _FIRST, mend=sound)
     findings += _extent_findings(applied, totals, stored)
     return IndexCheck(tuple(findings), applied or 0)
 
@@ -129,9 +129,9 @@ def _extent_findings(
 
 
 def _behind(what: str) -> Finding:
-    advice = f"the next command about the dataset brings it up to the store, or {_MEND}"
+    advice = f"the next command about the dataset brings it up to the store, or {_REPAIR}"
     return Finding(
-        Kind.INDEX_BEHIND, "index", what, advice, damaged=False, repair=Repair.MEND_INDEX
+        Kind.INDEX_BEHIND, "index", what, advice, damaged=False, repair=Repair.REPAIR_INDEX
     )
 
 
@@ -161,7 +161,7 @@ def _record_finding(what: str, advice: str, mend: bool, files: tuple[bytes, ...]
         what,
         advice,
         damaged=not mend,
-        repair=Repair.MEND_INDEX if mend else None,
+        repair=Repair.REPAIR_INDEX if mend else None,
         files=files,
     )
 

@@ -22,7 +22,7 @@ from dieselfs.errors import Conflict
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.reapplication import reapply_later
 from metadata.rebuild import rebuild
-from metadata.rebuild.mended_index import MendedIndex
+from metadata.rebuild.mended_index import RepairedIndex
 from metadata.snapshot_folder import file_name
 
 
@@ -48,8 +48,8 @@ def repair(
     applies while the index is mended may be applied again. Raises what opening a dataset raises.
     """
     todo = [finding for finding in report.findings if finding.repair is not None]
-    if any(finding.repair is Repair.MEND_INDEX for finding in todo):
-        _mend_index(store, index, report, progress)
+    if any(finding.repair is Repair.REPAIR_INDEX for finding in todo):
+        _repair_index(store, index, report, progress)
     # Files here before objects there: what is made anew for the store may have the name of a file that was damaged.
     for finding in sorted(todo, key=lambda finding: finding.repair is not Repair.DELETE_LOCAL):
         _repair_snapshot(store, index, report, finding, snapshot_folder)
@@ -58,7 +58,7 @@ def repair(
     )
 
 
-def _mend_index(
+def _repair_index(
     store: ObjectStore,
     index: KeyValueStore,
     report: FsckReport,
@@ -80,7 +80,7 @@ def _mend_index(
         return head
 
     settle = partial(reapply_later, index, dataset, log, reader)
-    rebuild(dataset, commits, read_head, MendedIndex(index, settle))
+    rebuild(dataset, commits, read_head, RepairedIndex(index, settle))
     drop_name(index, dataset)
     open_dataset(store, index, dataset.name)  # puts the name, and what was committed meanwhile
 

@@ -13,7 +13,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import NotFound
 from chunkstore.object_keys import snapshot_key, tags_prefix
 from chunkstore.stores.object_store import ObjectStore
-from chunkstore.tags import standing, survey_tags
+from chunkstore.tags import current, read_tags
 from dieselfs.checking.chunk_check import ChunkDamage
 from dieselfs.checking.files_hit import snapshot_hits
 from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit
@@ -172,11 +172,11 @@ def _gone(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
 def _check_tags(
     store: ObjectStore, stored: StoredDataset, published: set[str]
 ) -> Iterator[Finding]:
-    found = survey_tags(store, stored.dataset)
+    found = read_tags(store, stored.dataset)
     prefix = tags_prefix(stored.dataset.name)
     for name, reason in found.damaged.items():
         yield Finding(Kind.TAG_DANGLING, f"{prefix}{name}", reason, _TAG_ADVICE, damaged=True)
-    for tag in standing(found, stored.dataset):
+    for tag in current(found, stored.dataset):
         if tag.snapshot_id not in published:
             what = f"it names snapshot {tag.snapshot_id}, which is not in the store"
             yield Finding(Kind.TAG_DANGLING, f"{prefix}{tag.name}", what, _TAG_ADVICE, damaged=True)

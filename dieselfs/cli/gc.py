@@ -22,7 +22,7 @@ from dieselfs.errors import UsageError
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from dieselfs.garbage import Garbage
-    from dieselfs.waste import Waste
+    from dieselfs.waste import GarbageItem
     from metadata.kv.key_value_store import KeyValueStore
 
 _A_DAY_S = 86_400
@@ -109,13 +109,13 @@ class _Run:
         self._unreadable_leases = unreadable_leases
         self._verbose = verbose
         self._garbage: list[Garbage] = []
-        self._outside: list[Waste] = []
-        self._waiting: list[Waste] = []
+        self._outside: list[GarbageItem] = []
+        self._waiting: list[GarbageItem] = []
         self.damaged = False
         """Something could not be judged."""
 
     @property
-    def waste(self) -> list[Waste]:
+    def waste(self) -> list[GarbageItem]:
         return [waste for found in self._garbage for waste in found.waste] + self._outside
 
     def look_through(self, name: str) -> None:
@@ -152,7 +152,7 @@ class _Run:
             folder = self._invocation.snapshot_folder
             self._take(incomplete_snapshots(folder, self._grace_s, time.time()))
 
-    def _take(self, found: Iterable[Waste]) -> None:
+    def _take(self, found: Iterable[GarbageItem]) -> None:
         for waste in found:
             (self._waiting if waste.kept else self._outside).append(waste)
 
@@ -178,11 +178,11 @@ class _Run:
         from dieselfs.garbage_removal import delete_garbage
         from dieselfs.local_waste import delete_outside
 
-        deleted: list[Waste] = []
+        deleted: list[GarbageItem] = []
         with self._invocation.progress("delete") as progress:
             progress.expect(len(self.waste), sum(waste.size_bytes for waste in self.waste))
 
-            def done(waste: Waste) -> None:
+            def done(waste: GarbageItem) -> None:
                 progress.advance(1, waste.size_bytes)
                 deleted.append(waste)
 
@@ -199,7 +199,7 @@ class _Run:
             output.note(f"deleted {_extent(deleted)}")
 
 
-def _record(waste: Waste) -> dict[str, Any]:
+def _record(waste: GarbageItem) -> dict[str, Any]:
     return {
         "kind": str(waste.kind),
         "key": waste.key,
@@ -209,7 +209,7 @@ def _record(waste: Waste) -> dict[str, Any]:
     }
 
 
-def _by_kind(found: Sequence[Waste], output: Output) -> list[list[str]]:
+def _by_kind(found: Sequence[GarbageItem], output: Output) -> list[list[str]]:
     """Kind, count, size and state."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for waste in found:
@@ -220,12 +220,12 @@ def _by_kind(found: Sequence[Waste], output: Output) -> list[list[str]]:
     ]
 
 
-def _extent(found: Sequence[Waste]) -> str:
+def _extent(found: Sequence[GarbageItem]) -> str:
     size = human_size(sum(waste.size_bytes for waste in found))
     return f"{counted(len(found), 'object')}, {size}"
 
 
-def _confirm(found: Sequence[Waste], grace_s: float, *, yes: bool) -> None:
+def _confirm(found: Sequence[GarbageItem], grace_s: float, *, yes: bool) -> None:
     question = f"delete {_extent(found)}"
     if grace_s < _A_DAY_S:
         question += (

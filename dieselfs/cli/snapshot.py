@@ -124,13 +124,13 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
 
 def _tags(invocation: Invocation, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
     """Snapshot id -> tags. Those that can't be read are told."""
-    from chunkstore.tags import standing, survey_tags
+    from chunkstore.tags import current, read_tags
 
-    survey = survey_tags(store, ref)
+    survey = read_tags(store, ref)
     for name, reason in survey.damaged.items():
         invocation.output.note(f"tag {name} can't be read: {reason}")
     found: dict[str, list[str]] = {}
-    for tag in standing(survey, ref):
+    for tag in current(survey, ref):
         found.setdefault(tag.snapshot_id, []).append(tag.name)
     return found
 

@@ -57,10 +57,10 @@ def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectS
     if "/" not in which and not os.path.isfile(which):
         return find_snapshot(which, dataset, folder, store)
     path = Path(which).absolute()
-    return path if path.parent == folder.absolute() else adopt(path, dataset, folder)
+    return path if path.parent == folder.absolute() else import_snapshot(path, dataset, folder)
 
 
-def adopt(path: Path, dataset: str, folder: Path) -> Path:
+def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
     """Copy a snapshot file from anywhere into the local folder, verified, unless it is there already.
 
     Nothing else may map it, write to it or cut it short.

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dieselfs.packing.request import PackProgress, PackRequest, runs_of
-from dieselfs.packing.source_tree import Oddities
-from dieselfs.packing.survey import survey
+from dieselfs.packing.request import PackProgress, PackRequest, batches_of
+from dieselfs.packing.source_tree import SkippedEntries
+from dieselfs.packing.survey import preflight
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Forecast:
 
 def forecast(request: PackRequest) -> Forecast:
     """Look at every source file (one stat each); raises `BadSource` as the put would."""
-    survey(request.sources, PackProgress())
+    preflight(request.sources, PackProgress())
     files = total = large = small = 0
     for size in _sizes(request):
         files += 1
@@ -36,6 +36,6 @@ def forecast(request: PackRequest) -> Forecast:
 
 
 def _sizes(request: PackRequest) -> Iterator[int]:
-    for run in runs_of(request.sources, Oddities()):  # the survey has told of them
+    for run in batches_of(request.sources, SkippedEntries()):  # the survey has told of them
         for name in run.names:
             yield os.stat(os.path.join(run.disk_directory, name)).st_size

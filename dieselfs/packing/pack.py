@@ -23,9 +23,9 @@ from chunkstore.stores.object_store import ObjectStore
 from dieselfs.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.packing.background import BackgroundThread
 from dieselfs.packing.processes import PackingProcesses
-from dieselfs.packing.request import PackProgress, PackRequest, runs_of
-from dieselfs.packing.source_tree import Oddities, Run, SourceTree, check_source, mixed
-from dieselfs.packing.survey import survey
+from dieselfs.packing.request import PackProgress, PackRequest, batches_of
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, check_source, mixed
+from dieselfs.packing.survey import preflight
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure
 from dieselfs.publisher import Publisher
 from metadata.errors import MetadataError
@@ -130,9 +130,9 @@ def _run(
     commits: _Commits,
     progress: PackProgress,
 ) -> None:
-    surveyor = BackgroundThread(lambda: _survey_first(request, progress, commits))
-    oddities = Oddities()
-    workers.start_feeding(packing, _ordered_runs(request, oddities))
+    surveyor = BackgroundThread(lambda: _preflight_first(request, progress, commits))
+    skipped = SkippedEntries()
+    workers.start_feeding(packing, _ordered_batches(request, skipped))
     try:
         for report in workers.reports():
             surveyor.raise_failure()
@@ -151,21 +151,21 @@ def _run(
         surveyor.join()
         commits.check_interrupted()  # else the workers have finished
         workers.finish_feeding()
-        progress.failed += oddities.unreadable  # since the survey, which found nothing
+        progress.failed += skipped.unreadable  # since the survey, which found nothing
         commits.finish()
     except BaseException:
         commits.abandon()
         raise
 
 
-def _survey_first(request: PackRequest, progress: PackProgress, commits: _Commits) -> None:
-    survey(request.sources, progress)
+def _preflight_first(request: PackRequest, progress: PackProgress, commits: _Commits) -> None:
+    preflight(request.sources, progress)
     commits.release()
 
 
-def _ordered_runs(request: PackRequest, oddities: Oddities) -> Iterator[Run]:
-    runs = runs_of(request.sources, oddities)
-    return mixed(runs, request.seed) if request.order == "scatter" else runs
+def _ordered_batches(request: PackRequest, skipped: SkippedEntries) -> Iterator[EntryBatch]:
+    batches = batches_of(request.sources, skipped)
+    return mixed(batches, request.seed) if request.order == "scatter" else batches
 
 
 class _Interrupted(Exception):

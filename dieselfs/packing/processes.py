@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from chunkstore.errors import Unavailable
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.packing.background import BackgroundThread
-from dieselfs.packing.source_tree import Run
+from dieselfs.packing.source_tree import EntryBatch
 from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure, run_worker
 from metadata.kv.key_value_store import KeyValueStore
 
@@ -44,23 +44,23 @@ class PackingProcesses:
             self._connections.append(ours)
             self._processes.append(process)
 
-    def start_feeding(self, packing: Packing, runs: Iterator[Run]) -> None:
-        self._feeder = BackgroundThread(lambda: self._feed(packing, runs))
+    def start_feeding(self, packing: Packing, batches: Iterator[EntryBatch]) -> None:
+        self._feeder = BackgroundThread(lambda: self._feed(packing, batches))
 
     def finish_feeding(self) -> None:
         if self._feeder is not None:
             self._feeder.join()
 
-    def _feed(self, packing: Packing, runs: Iterator[Run]) -> None:
+    def _feed(self, packing: Packing, batches: Iterator[EntryBatch]) -> None:
         """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
         count = len(self._connections)
         try:
             for connection in self._connections:
                 _sent(connection, packing)
-            for number, run in enumerate(runs):
+            for number, run in enumerate(batches):
                 if not _sent(self._connections[number % count], run):
                     return
-        finally:  # also when `runs` fails (`finish_feeding` says so): the workers must not wait for more
+        finally:  # also when `batches` fails (`finish_feeding` says so): the workers must not wait for more
             for connection in self._connections:
                 _sent(connection, None)
 
@@ -105,7 +105,7 @@ class PackingProcesses:
             )
 
 
-def _sent(connection: Connection, message: Packing | Run | None) -> bool:
+def _sent(connection: Connection, message: Packing | EntryBatch | None) -> bool:
     """False if the worker is gone: `reports` says so."""
     try:
         connection.send(message)

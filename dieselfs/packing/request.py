@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
-from dieselfs.packing.source_tree import RUN_FILES, Oddities, Run, SourceTree, listed_runs
+from dieselfs.packing.source_tree import (
+    BATCH_FILES,
+    EntryBatch,
+    SkippedEntries,
+    SourceTree,
+    listed_batches,
+)
 
 OPEN_CHUNKS: Final = 32
 """Half of what a writer has by itself, since runs of names come mixed: half the memory, and the first chunk is full, and under way, after half the time
@@ -63,14 +69,16 @@ class PackProgress:
         self.on_change(self)
 
 
-def runs_of(sources: Sequence[SourceTree | FileList], oddities: Oddities) -> Iterator[Run]:
+def batches_of(
+    sources: Sequence[SourceTree | FileList], skipped: SkippedEntries
+) -> Iterator[EntryBatch]:
     """All files of the sources."""
-    return (run for source in sources for run in runs_of_source(source, oddities))
+    return (run for source in sources for run in batches_of_source(source, skipped))
 
 
-def runs_of_source(
-    source: SourceTree | FileList, oddities: Oddities, run_files: int = RUN_FILES
-) -> Iterator[Run]:
+def batches_of_source(
+    source: SourceTree | FileList, skipped: SkippedEntries, batch_files: int = BATCH_FILES
+) -> Iterator[EntryBatch]:
     if isinstance(source, FileList):
-        return listed_runs(source.base, source.target, source.paths, run_files)
-    return source.runs(oddities, run_files)
+        return listed_batches(source.base, source.target, source.paths, batch_files)
+    return source.batches(skipped, batch_files)

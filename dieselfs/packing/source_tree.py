@@ -16,13 +16,13 @@ from itertools import groupby
 from chunkstore.errors import BadSource
 from dieselfs.path_filter import PathFilter
 
-RUN_FILES = 32
-_MIX_RUNS = 8192
+BATCH_FILES = 32
+_MIXED_BATCHES = 8192
 """Runs held back for mixing: about 260,000 names, 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EntryBatch:
     """Some files of one directory, and the directory's own attributes in its first run."""
 
     disk_directory: bytes
@@ -36,7 +36,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Oddities:
+class SkippedEntries:
     """What a walk met that is neither a file nor a directory, or can't be read."""
 
     special: list[bytes] = field(default_factory=list)
@@ -57,20 +57,22 @@ class SourceTree:
     by_path: bool = False
     """Sort names and directories, instead of the disk's order."""
 
-    def runs(self, oddities: Oddities, run_files: int = RUN_FILES) -> Iterator[Run]:
+    def batches(
+        self, skipped: SkippedEntries, batch_files: int = BATCH_FILES
+    ) -> Iterator[EntryBatch]:
         """All of the tree as runs, each directory's after those of the directories above it."""
         try:
             status = os.stat(self.disk_path)
         except OSError as error:
-            oddities.unreadable.append(_reason(self.disk_path, error))
+            skipped.unreadable.append(_reason(self.disk_path, error))
             return
         if not self.follow_links and os.path.islink(self.disk_path):
-            oddities.unreadable.append(_refused_link(self.disk_path))
+            skipped.unreadable.append(_refused_link(self.disk_path))
             return
         if not stat.S_ISDIR(status.st_mode):
             disk_directory, name = os.path.split(self.disk_path)
             directory, target_name = os.path.split(self.target)
-            yield Run(
+            yield EntryBatch(
                 disk_directory or b".",
                 directory,
                 [name],
@@ -81,33 +83,37 @@ class SourceTree:
         pending = [(self.disk_path, self.target, frozenset([(status.st_dev, status.st_ino)]))]
         while pending:
             disk_path, target, above = pending.pop()
-            names, folders = self._read(disk_path, target, above, oddities)
+            names, folders = self._read(disk_path, target, above, skipped)
             attributes = _attributes(disk_path)
-            for at in range(0, max(len(names), 1), run_files):
-                yield Run(
-                    disk_path, target, names[at : at + run_files], attributes if at == 0 else None
+            for at in range(0, max(len(names), 1), batch_files):
+                yield EntryBatch(
+                    disk_path, target, names[at : at + batch_files], attributes if at == 0 else None
                 )
             pending.extend(reversed(folders))
 
     def _read(
-        self, disk_path: bytes, target: bytes, above: frozenset[tuple[int, int]], oddities: Oddities
+        self,
+        disk_path: bytes,
+        target: bytes,
+        above: frozenset[tuple[int, int]],
+        skipped: SkippedEntries,
     ) -> tuple[list[bytes], list[tuple[bytes, bytes, frozenset[tuple[int, int]]]]]:
         names: list[bytes] = []
         folders: list[tuple[bytes, bytes, frozenset[tuple[int, int]]]] = []
         try:
             entries = os.scandir(disk_path)
         except OSError as error:
-            oddities.unreadable.append(_reason(disk_path, error))
+            skipped.unreadable.append(_reason(disk_path, error))
             return names, folders
         with entries:
             filtered = bool(self.filters)
-            found = _until_failure(entries, disk_path, oddities)
+            found = _until_failure(entries, disk_path, skipped)
             for entry in sorted(found, key=lambda entry: entry.name) if self.by_path else found:
                 name = entry.name
                 below = self._below(target, name) if filtered else ""
                 try:
                     if entry.is_symlink() and not self.follow_links:
-                        oddities.unreadable.append(_refused_link(entry.path))
+                        skipped.unreadable.append(_refused_link(entry.path))
                     elif entry.is_file():
                         if not filtered or self.filters.takes(below):
                             names.append(name)
@@ -121,9 +127,9 @@ class SourceTree:
                         folders.append((entry.path, target + b"/" + name if target else name, seen))
                     else:
                         os.stat(entry.path)  # raises for a link to nowhere
-                        oddities.special.append(entry.path)
+                        skipped.special.append(entry.path)
                 except OSError as error:
-                    oddities.unreadable.append(_reason(entry.path, error))
+                    skipped.unreadable.append(_reason(entry.path, error))
         return names, folders
 
     def _enter(
@@ -143,34 +149,34 @@ class SourceTree:
 
 
 def _until_failure(
-    entries: Iterator[os.DirEntry[bytes]], disk_path: bytes, oddities: Oddities
+    entries: Iterator[os.DirEntry[bytes]], disk_path: bytes, skipped: SkippedEntries
 ) -> Iterator[os.DirEntry[bytes]]:
     """The entries of a directory, up to where it can't be read further."""
     try:
         yield from entries
     except OSError as error:
-        oddities.unreadable.append(_reason(disk_path, error))
+        skipped.unreadable.append(_reason(disk_path, error))
 
 
-def listed_runs(
-    base: bytes, target: bytes, paths: Iterable[bytes], run_files: int = RUN_FILES
-) -> Iterator[Run]:
+def listed_batches(
+    base: bytes, target: bytes, paths: Iterable[bytes], batch_files: int = BATCH_FILES
+) -> Iterator[EntryBatch]:
     """Runs of files named one by one, relative to `base`, in the order given."""
     for directory, group in groupby(paths, os.path.dirname):
         names = [os.path.basename(path) for path in group]
         disk_directory = os.path.join(base, directory) if directory else base
         inside = b"/".join(part for part in (target, directory.strip(b"/")) if part)
-        for at in range(0, len(names), run_files):
-            yield Run(disk_directory, inside, names[at : at + run_files])
+        for at in range(0, len(names), batch_files):
+            yield EntryBatch(disk_directory, inside, names[at : at + batch_files])
 
 
-def mixed(runs: Iterable[Run], seed: int) -> Iterator[Run]:
+def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:
     """The same runs through a bounded shuffle buffer."""
     draw = random.Random(seed).randrange
-    held: list[Run] = []
-    for run in runs:
+    held: list[EntryBatch] = []
+    for run in batches:
         held.append(run)
-        if len(held) > _MIX_RUNS:
+        if len(held) > _MIXED_BATCHES:
             at = draw(len(held))
             held[at], held[-1] = held[-1], held[at]
             yield held.pop()

@@ -7,37 +7,37 @@ from collections.abc import Iterator, Sequence
 
 from chunkstore.errors import BadSource, InvalidPath
 from chunkstore.paths import MAX_PATH_BYTES, check_path, check_paths
-from dieselfs.packing.request import FileList, PackProgress, runs_of_source
-from dieselfs.packing.source_tree import Oddities, Run, SourceTree
+from dieselfs.packing.request import FileList, PackProgress, batches_of_source
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree
 
-_RUN_FILES = 4096
+_BATCH_FILES = 4096
 
 
-def survey(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
+def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
     """Walk all sources without packing; raises `BadSource`, or `InvalidPath`, if any file can't be packed."""
-    oddities = Oddities()
+    skipped = SkippedEntries()
     is_root = os.geteuid() == 0  # root may read everything; others find out file by file
     for source in sources:
-        for run in runs_of_source(source, oddities, _RUN_FILES):
+        for run in batches_of_source(source, skipped, _BATCH_FILES):
             if isinstance(source, FileList):
-                oddities.unreadable.extend(_unreadable(run, source.follow_links))
+                skipped.unreadable.extend(_unreadable(run, source.follow_links))
             elif not is_root:
-                oddities.unreadable.extend(_refused(run))
+                skipped.unreadable.extend(_refused(run))
             _check_lengths(run)
             progress.files_found += len(run.names)
-        if not oddities.unreadable:
+        if not skipped.unreadable:
             _check_paths_in(source)
-    progress.special = oddities.special
-    if oddities.unreadable:
-        more = f" (and {len(oddities.unreadable) - 1} more)" if len(oddities.unreadable) > 1 else ""
+    progress.special = skipped.special
+    if skipped.unreadable:
+        more = f" (and {len(skipped.unreadable) - 1} more)" if len(skipped.unreadable) > 1 else ""
         raise BadSource(
-            f"{oddities.unreadable[0]}{more}: nothing was put; fix it, or leave it out with --exclude"
+            f"{skipped.unreadable[0]}{more}: nothing was put; fix it, or leave it out with --exclude"
         )
     progress.walked = True
     progress.changed()
 
 
-def _refused(run: Run) -> Iterator[str]:
+def _refused(run: EntryBatch) -> Iterator[str]:
     """Of a walk, which has seen that they are files: one call a name."""
     if not run.names:
         return
@@ -60,7 +60,7 @@ def _no_access(path: bytes) -> str:
     return f"{os.fsdecode(path)}: {reason}"
 
 
-def _unreadable(run: Run, follow_links: bool) -> Iterator[str]:
+def _unreadable(run: EntryBatch, follow_links: bool) -> Iterator[str]:
     for name in run.names:
         path = os.path.join(run.disk_directory, name)
         if not follow_links and os.path.islink(path):
@@ -76,11 +76,11 @@ def _check_paths_in(source: SourceTree | FileList) -> None:
     if source.target:
         check_path(source.target)
     if isinstance(source, FileList):
-        for at in range(0, len(source.paths), _RUN_FILES):
-            check_paths(source.paths[at : at + _RUN_FILES])
+        for at in range(0, len(source.paths), _BATCH_FILES):
+            check_paths(source.paths[at : at + _BATCH_FILES])
 
 
-def _check_lengths(run: Run) -> None:
+def _check_lengths(run: EntryBatch) -> None:
     """Names from a disk are legal; below a long target the whole path may be too long."""
     names = [run.renamed] if run.renamed else run.names
     longest = max(names, key=len, default=b"")

@@ -26,7 +26,7 @@ from chunkstore.errors import BadSource
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
 from dieselfs.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
-from dieselfs.packing.source_tree import Run
+from dieselfs.packing.source_tree import EntryBatch
 from dieselfs.parent_directories import ParentDirectories
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
@@ -152,7 +152,7 @@ class _Worker:
         """A large file, alone in its chunk, that changed between being hashed and being stored."""
         self._send(FileReport(0, [str(error)]))
 
-    def _pack(self, run: Run) -> FileReport:
+    def _pack(self, run: EntryBatch) -> FileReport:
         failed: list[str] = []
         if run.attributes is not None:
             try:
@@ -190,7 +190,7 @@ class _Worker:
         return FileReport(unchanged, failed)
 
     def _pack_file(
-        self, folder: int, name: bytes, target: bytes, present: _Present | None, run: Run
+        self, folder: int, name: bytes, target: bytes, present: _Present | None, run: EntryBatch
     ) -> bool:
         """Read and pack one file; False if the dataset has it as it is."""
         fd = os.open(
@@ -251,7 +251,7 @@ class _Worker:
                     return
         self._writer.add_directory(path, *attributes)
 
-    def _present(self, run: Run) -> dict[bytes, _Present] | None:
+    def _present(self, run: EntryBatch) -> dict[bytes, _Present] | None:
         if self._namespace is None:
             return None
         wanted = [run.renamed] if run.renamed else run.names

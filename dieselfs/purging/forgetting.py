@@ -12,28 +12,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from chunkstore.chunk_format import KIND_DELETION, ChunkHead, Entries
+from chunkstore.chunk_format import KIND_TOMBSTONE, ChunkHead, Entries
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.paths import ancestors
-from dieselfs.purging.testimony import Deletion, Named
+from dieselfs.purging.testimony import Named, Tombstone
 
 _HEADS_AT_ONCE = 16
 
 
-class Forgetting:
+class TombstoneCollection:
     """The deletions that hide nothing, fewer with each chunk that is looked at."""
 
-    def __init__(self, deletions: Iterable[Deletion], objects: Collection[ChunkId]) -> None:
+    def __init__(self, tombstones: Iterable[Tombstone], objects: Collection[ChunkId]) -> None:
         """`objects`: chunks that the store holds. A deletion of what lay in one of them is out at once."""
         present = {chunk_id.value for chunk_id in objects}
-        candidates = [found for found in deletions if found.seen.chunk not in present]
+        candidates = [found for found in tombstones if found.seen.chunk not in present]
         self._files = {found.path for found in candidates if not found.of_directory}
         self._directories = {found.path for found in candidates if found.of_directory}
         self._seen: set[ChunkId] = set()
 
     @property
-    def forgettable(self) -> frozenset[Named]:
+    def collectable(self) -> frozenset[Named]:
         return frozenset(
             [(path, stat.S_IFREG) for path in self._files]
             + [(path, stat.S_IFDIR) for path in self._directories]
@@ -70,38 +70,38 @@ class Forgetting:
         if spoken:
             columns = zip(paths, entries.kind.tolist(), entries.mode.tolist(), strict=True)
             for path, kind, mode in columns:
-                if path in spoken and (stays or kind != KIND_DELETION):
+                if path in spoken and (stays or kind != KIND_TOMBSTONE):
                     of_directory = stat.S_ISDIR(mode)
                     (self._directories if of_directory else self._files).discard(path)
         if self._directories:
-            self._directories -= _directories_above(entries, deletions=stays)
+            self._directories -= _directories_above(entries, tombstones=stays)
 
 
-def without_carried_above(
-    forgettable: Collection[Named], standing: Collection[Deletion]
+def without_needed_by_carried(
+    collectable: Collection[Named], current: Collection[Tombstone]
 ) -> set[Named]:
-    """Those of `forgettable` that go when the rest of `standing` is carried on: a directory's record stays as long as there is any record
+    """Those of `collectable` that go when the rest of `current` is carried on: a directory's record stays as long as there is any record
     below it, a deletion's too, which would not be found without it."""
-    left = set(forgettable)
+    left = set(collectable)
     while True:
-        carried = (found.path for found in standing if found.named not in left)
+        carried = (found.path for found in current if found.named not in left)
         above = {(top, stat.S_IFDIR) for path in carried for top in ancestors(path)}
         if left.isdisjoint(above):
             return left
         left -= above
 
 
-def concerns(deletion: Deletion, forgettable: Collection[Named]) -> bool:
+def concerns(tombstone: Tombstone, collectable: Collection[Named]) -> bool:
     """Whether it is one of them, or lies below one."""
-    above = ((path, stat.S_IFDIR) for path in ancestors(deletion.path))
-    return deletion.named in forgettable or any(named in forgettable for named in above)
+    above = ((path, stat.S_IFDIR) for path in ancestors(tombstone.path))
+    return tombstone.named in collectable or any(named in collectable for named in above)
 
 
-def _directories_above(entries: Entries, *, deletions: bool) -> set[bytes]:
+def _directories_above(entries: Entries, *, tombstones: bool) -> set[bytes]:
     """Every directory that a file or directory of the chunk, or a deletion if these count, lies in, at any depth."""
     paths: Sequence[bytes] = entries.paths
-    if not deletions:
-        living = np.flatnonzero(entries.kind != KIND_DELETION).tolist()
+    if not tombstones:
+        living = np.flatnonzero(entries.kind != KIND_TOMBSTONE).tolist()
         paths = [paths[at] for at in living]
     parents = {path.rpartition(b"/")[0] for path in paths} - {b""}
     return parents.union(*map(ancestors, parents))

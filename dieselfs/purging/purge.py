@@ -20,7 +20,7 @@ from chunkstore.errors import Corrupt, NotFound
 from chunkstore.object_keys import chunk_key, dataset_prefix
 from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
-from dieselfs.purging.forgetting import Forgetting, concerns
+from dieselfs.purging.forgetting import TombstoneCollection, concerns
 from dieselfs.purging.hole_check import check_holes
 from dieselfs.purging.moving import Mover, ReadChunk, SourceChunk
 from dieselfs.purging.request import (
@@ -35,10 +35,10 @@ from dieselfs.purging.request import (
 from dieselfs.purging.retiring import discard, retire
 from dieselfs.purging.selection import ChunkFill, choose, rounds, target_of
 from dieselfs.purging.testimony import (
-    Testimony,
-    standing_deletions,
-    testimony_of,
-    unknown_testimony,
+    ChunkMetadata,
+    chunk_metadata_of,
+    current_tombstones,
+    unknown_chunk_metadata,
 )
 from dieselfs.retention import (
     Pins,
@@ -165,37 +165,39 @@ class _Purge:
         ids = {chunk_id for chunk_id in wanted if chunk_id.value in chunks}
         ids |= _few_bare(chunks)
         sources = [SourceChunk(chunk_id, chunks[chunk_id.value]) for chunk_id in sorted(ids)]
-        testimonies: list[Testimony] = []
+        chunks_metadata: list[ChunkMetadata] = []
         with Mover(self.dataset, target_bytes) as mover:
             try:
                 for read in mover.read(sources):
                     if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
-                        testimonies.append(self._testimony_of_lost(read.id, chunks))
+                        chunks_metadata.append(self._metadata_of_lost(read.id, chunks))
                     elif self._moved(mover, read):
                         assert isinstance(read, ReadChunk)
                         record = read.source.record
                         check_holes(self.dataset, read.head, record)
-                        testimonies.append(testimony_of(read.head, record.generation))
+                        chunks_metadata.append(chunk_metadata_of(read.head, record.generation))
                 moved = mover.finish()
             except Exception:
                 discard(self.dataset, mover.stored)
                 raise
-        if not testimonies:
+        if not chunks_metadata:
             discard(self.dataset, moved)
             return
-        retirement = retire(self.dataset, testimonies, moved)
+        retirement = retire(self.dataset, chunks_metadata, moved)
         self.rounds += 1
-        self.chunks_retired += len(testimonies)
+        self.chunks_retired += len(chunks_metadata)
         self.chunks_added += len(retirement.commit.added)
-        self.chunks_dead += sum(_is_dead(chunks[testimony.id.value]) for testimony in testimonies)
+        self.chunks_dead += sum(
+            _is_dead(chunks[chunk_metadata.id.value]) for chunk_metadata in chunks_metadata
+        )
 
-    def _testimony_of_lost(
+    def _metadata_of_lost(
         self, chunk_id: ChunkId, chunks: Mapping[bytes, ChunkRecord]
-    ) -> Testimony:
+    ) -> ChunkMetadata:
         """Of a chunk that can't be read and that no record refers to any more: its files have been put again, or deleted. It may have spoken of
         any directory. One scan for each."""
         added = chunks[chunk_id.value].generation
-        return unknown_testimony(chunk_id, added, self._directories())
+        return unknown_chunk_metadata(chunk_id, added, self._directories())
 
     def _directories(self) -> Iterator[bytes]:
         """The paths of all live directories."""
@@ -229,17 +231,17 @@ class _Purge:
         bare = [ChunkId(chunk_id) for chunk_id, record in chunks.items() if not record.file_count]
         if not bare:
             return False
-        testimonies = self._testimonies(bare, chunks)
-        standing = [
-            deletion
-            for testimony in testimonies
-            for deletion in standing_deletions(testimony, chunks[testimony.id.value])
+        chunks_metadata = self._read_metadata(bare, chunks)
+        current = [
+            tombstone
+            for chunk_metadata in chunks_metadata
+            for tombstone in current_tombstones(chunk_metadata, chunks[chunk_metadata.id.value])
         ]
-        objects = chunk_sizes(self.dataset.store, self.dataset.ref.name) if standing else {}
-        forgetting = Forgetting(standing, objects.keys())
-        if not forgetting.forgettable:
+        objects = chunk_sizes(self.dataset.store, self.dataset.ref.name) if current else {}
+        collection = TombstoneCollection(current, objects.keys())
+        if not collection.collectable:
             return False
-        leaving = {testimony.id for testimony in testimonies}
+        leaving = {chunk_metadata.id for chunk_metadata in chunks_metadata}
         self.commits = _commits(self.dataset, self.commits)
         lengths = {ref.id: ref.head_bytes for commit in self.commits for ref in commit.added}
         present = {
@@ -249,45 +251,45 @@ class _Purge:
         # An object that no commit names says nothing of the past.
         speaking = lengths.keys() & objects.keys() | present.keys()
         lengths.update(present)
-        forgetting.look_at(
+        collection.look_at(
             {chunk_id: chunk_id in present and chunk_id not in leaving for chunk_id in speaking},
             lambda chunk_id: self.dataset.reader.head(chunk_id, lengths[chunk_id]),
         )
-        forgotten = forgetting.forgettable
+        forgotten = collection.collectable
         chosen = [
-            testimony
-            for testimony in testimonies
-            if any(concerns(deletion, forgotten) for deletion in testimony.deletions)
+            chunk_metadata
+            for chunk_metadata in chunks_metadata
+            if any(concerns(tombstone, forgotten) for tombstone in chunk_metadata.tombstones)
         ]
         if not chosen:
             return False
-        retirement = retire(self.dataset, chosen, forgetting=forgetting)
+        retirement = retire(self.dataset, chosen, collection=collection)
         self.rounds += 1
         self.chunks_retired += len(chosen)
         self.chunks_added += len(retirement.commit.added)
-        self.deletions_dropped += retirement.restatement.dropped
+        self.deletions_dropped += retirement.rewrite.dropped
         return True
 
-    def _testimonies(
+    def _read_metadata(
         self, ids: Sequence[ChunkId], chunks: Mapping[bytes, ChunkRecord]
-    ) -> list[Testimony]:
-        def read(chunk_id: ChunkId) -> Testimony | DamagedChunk:
+    ) -> list[ChunkMetadata]:
+        def read(chunk_id: ChunkId) -> ChunkMetadata | DamagedChunk:
             record = chunks[chunk_id.value]
             try:
                 head = self.dataset.reader.head(chunk_id, record.head_bytes)
             except (Corrupt, NotFound) as error:
                 return DamagedChunk(chunk_id, str(error))
             check_holes(self.dataset, head, record)
-            return testimony_of(head, record.generation)
+            return chunk_metadata_of(head, record.generation)
 
-        testimonies = []
+        chunks_metadata = []
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "heads") as pool:
             for found in pool.map(read, ids):
                 if isinstance(found, DamagedChunk):
                     self.damaged[found.id] = found.reason
                 else:
-                    testimonies.append(found)
-        return testimonies
+                    chunks_metadata.append(found)
+        return chunks_metadata
 
     def _sound_chunks(self) -> dict[bytes, ChunkRecord]:
         """The records of all chunks but those that were found damaged."""

@@ -15,17 +15,17 @@ import numpy as np
 
 from chunkstore.chunk_writer import ChunkWriter, Version
 from chunkstore.paths import split
-from dieselfs.purging.forgetting import without_carried_above
+from dieselfs.purging.forgetting import without_needed_by_carried
 from dieselfs.purging.testimony import (
-    Deletion,
+    ChunkMetadata,
     Named,
-    Testimony,
+    Tombstone,
+    current_tombstones,
     directories_concerned,
-    standing_deletions,
 )
 from metadata import keys
 from metadata.kv.key_value_store import KeyValueStore, MapFields
-from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_deletion
+from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_tombstone
 
 _MAPS_AT_ONCE = 2048
 
@@ -45,11 +45,11 @@ class DirectoryRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Restatement:
+class TombstoneRewrite:
     """What the commit that retires some chunks must say besides the files."""
 
     directories: tuple[DirectoryRecord, ...]
-    deletions: tuple[Deletion, ...]
+    tombstones: tuple[Tombstone, ...]
     dropped: int
     """Deletions that stand in these chunks and are forgotten with them."""
 
@@ -59,40 +59,42 @@ class Restatement:
             # The chunk that a directory's record lies in says nothing of its version: another one's entry may have brought it there.
             version = Version(directory.generation, NO_CHUNK, 0)
             writer.add_directory(directory.path, int(row["mode"]), int(row["mtime_ns"]), version)
-        for deletion in self.deletions:
-            writer.add_deletion(deletion.path, deletion.file_type, deletion.mtime_ns, deletion.seen)
+        for tombstone in self.tombstones:
+            writer.add_tombstone(
+                tombstone.path, tombstone.file_type, tombstone.mtime_ns, tombstone.seen
+            )
         writer.flush()
 
 
-def restatement_of(
+def tombstone_rewrite_of(
     index: KeyValueStore,
     dataset_id: bytes,
-    testimonies: Sequence[Testimony],
+    chunks_metadata: Sequence[ChunkMetadata],
     records: Mapping[bytes, ChunkRecord],
-    forgettable: Collection[Named] = (),
-) -> Restatement:
+    collectable: Collection[Named] = (),
+) -> TombstoneRewrite:
     """What must be said again when the chunks of these testimonies go; `records` are theirs in the index.
 
-    `forgettable` are deletions that hide nothing. Costs one look-up for each directory concerned.
+    `collectable` are deletions that hide nothing. Costs one look-up for each directory concerned.
     """
-    standing = [
-        deletion
-        for testimony in testimonies
-        for deletion in standing_deletions(testimony, records[testimony.id.value])
+    current = [
+        tombstone
+        for chunk_metadata in chunks_metadata
+        for tombstone in current_tombstones(chunk_metadata, records[chunk_metadata.id.value])
     ]
-    forgotten = without_carried_above(forgettable, standing)
-    carried = tuple(deletion for deletion in standing if deletion.named not in forgotten)
-    leaving = {testimony.id.value for testimony in testimonies}
-    generations = {testimony.added for testimony in testimonies}
-    concerned = directories_concerned(testimonies)
-    return Restatement(
+    forgotten = without_needed_by_carried(collectable, current)
+    carried = tuple(tombstone for tombstone in current if tombstone.named not in forgotten)
+    leaving = {chunk_metadata.id.value for chunk_metadata in chunks_metadata}
+    generations = {chunk_metadata.added for chunk_metadata in chunks_metadata}
+    concerned = directories_concerned(chunks_metadata)
+    return TombstoneRewrite(
         tuple(
             directory
             for directory in live_directories(index, dataset_id, concerned)
             if _depends_on(directory, leaving, generations)
         ),
         carried,
-        len(standing) - len(carried),
+        len(current) - len(carried),
     )
 
 
@@ -125,6 +127,6 @@ def live_directories(
             present = [at for at, value in enumerate(values) if value is not None]
             found = [names[at] for at in present]
             rows = decode_entries(lookup.key, found, [v for v in values if v is not None])
-            for name, row, gone in zip(found, rows, is_deletion(rows).tolist(), strict=True):
+            for name, row, gone in zip(found, rows, is_tombstone(rows).tolist(), strict=True):
                 if not gone:
                     yield DirectoryRecord(parent + b"/" + name if parent else name, row)

@@ -21,9 +21,9 @@ from chunkstore.object_keys import chunk_key
 from dieselfs.dataset import Dataset
 from dieselfs.dataset_writer import CHUNK_IDS
 from dieselfs.errors import Conflict
-from dieselfs.purging.forgetting import Forgetting
-from dieselfs.purging.restatement import Restatement, restatement_of
-from dieselfs.purging.testimony import Testimony
+from dieselfs.purging.forgetting import TombstoneCollection
+from dieselfs.purging.restatement import TombstoneRewrite, tombstone_rewrite_of
+from dieselfs.purging.testimony import ChunkMetadata
 from metadata import keys
 from metadata.kv.key_value_store import MapFields
 from metadata.records import ChunkRecord
@@ -41,21 +41,21 @@ class Retirement:
     """A commit that took chunks away."""
 
     commit: Commit
-    restatement: Restatement
+    rewrite: TombstoneRewrite
 
 
 def retire(
     dataset: Dataset,
-    testimonies: Sequence[Testimony],
+    chunks_metadata: Sequence[ChunkMetadata],
     moved: Sequence[SealedChunk] = (),
-    forgetting: Forgetting | None = None,
+    collection: TombstoneCollection | None = None,
 ) -> Retirement:
-    """Commit and publish: the chunks of `testimonies` go, `moved` (stored already) come with all their live files.
+    """Commit and publish: the chunks of `chunks_metadata` go, `moved` (stored already) come with all their live files.
 
-    Deletions are dropped as far as `forgetting` allows, else all are carried. `Conflict` if another purge was faster, or writers never
+    Deletions are dropped as far as `collection` allows, else all are carried. `Conflict` if another purge was faster, or writers never
     paused; then `moved` is deleted from the store again. `NotFound` if gc has deleted what was moved: it took too long.
     """
-    leaving = tuple(testimony.id for testimony in testimonies)
+    leaving = tuple(chunk_metadata.id for chunk_metadata in chunks_metadata)
     for _ in range(_TRIES):
         generation = dataset.catch_up().generation
         records = chunk_records(dataset, leaving)
@@ -65,11 +65,11 @@ def retire(
                 f"another purge of dataset {dataset.ref.name} took the same chunks away",
                 "wait until it is done; run this one again if holes are left",
             )
-        restatement = _restated(dataset, testimonies, records, forgetting)
+        rewrite = _planned_rewrite(dataset, chunks_metadata, records, collection)
         # Raises for an index that is being mended: what was read of it may be older than it says.
         if dataset.catch_up().generation != generation:
             continue
-        added = [*moved, *_store(dataset, restatement)]
+        added = [*moved, *_store(dataset, rewrite)]
         dataset.log.check_late(chunk.ref for chunk in moved)  # its sources go
         try:
             commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], leaving)
@@ -77,7 +77,7 @@ def retire(
             discard(dataset, added[len(moved) :])
             continue
         dataset.publish(commit, [chunk.head for chunk in added])
-        return Retirement(commit, restatement)
+        return Retirement(commit, rewrite)
     discard(dataset, moved)
     raise Conflict(
         f"dataset {dataset.ref.name} is written to all the time: none of {_TRIES} tries to commit came in between",
@@ -104,32 +104,32 @@ def discard(dataset: Dataset, chunks: Iterable[SealedChunk]) -> None:
             dataset.store.delete(chunk_key(dataset.ref.name, chunk.ref.id))
 
 
-def _restated(
+def _planned_rewrite(
     dataset: Dataset,
-    testimonies: Sequence[Testimony],
+    chunks_metadata: Sequence[ChunkMetadata],
     records: Mapping[bytes, ChunkRecord],
-    forgetting: Forgetting | None,
-) -> Restatement:
-    if forgetting is None:
-        return restatement_of(dataset.index, dataset.ref.id, testimonies, records)
+    collection: TombstoneCollection | None,
+) -> TombstoneRewrite:
+    if collection is None:
+        return tombstone_rewrite_of(dataset.index, dataset.ref.id, chunks_metadata, records)
     present = {ChunkId(chunk_id): record for chunk_id, record in dataset.namespace.chunks().items()}
-    forgetting.look_at(  # what has come since, for what leaves was looked at before
+    collection.look_at(  # what has come since, for what leaves was looked at before
         dict.fromkeys(present, True),
         lambda chunk_id: dataset.reader.head(chunk_id, present[chunk_id].head_bytes),
     )
-    return restatement_of(
-        dataset.index, dataset.ref.id, testimonies, records, forgetting.forgettable
+    return tombstone_rewrite_of(
+        dataset.index, dataset.ref.id, chunks_metadata, records, collection.collectable
     )
 
 
-def _store(dataset: Dataset, restatement: Restatement) -> list[SealedChunk]:
+def _store(dataset: Dataset, rewrite: TombstoneRewrite) -> list[SealedChunk]:
     stored: list[SealedChunk] = []
 
     def store(chunk: SealedChunk) -> None:
         dataset.store.create(chunk_key(dataset.ref.name, chunk.ref.id), [chunk.head])
         stored.append(chunk)
 
-    restatement.write(ChunkWriter(dataset.ref, CHUNK_IDS, store, open_chunks=1))
+    rewrite.write(ChunkWriter(dataset.ref, CHUNK_IDS, store, open_chunks=1))
     return stored
 
 

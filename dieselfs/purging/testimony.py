@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from chunkstore.chunk_format import KIND_DELETION, KIND_FILE, ChunkHead, Entries
+from chunkstore.chunk_format import KIND_FILE, KIND_TOMBSTONE, ChunkHead, Entries
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_writer import Version
 from chunkstore.paths import ancestors, split
@@ -24,7 +24,7 @@ Named = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class Tombstone:
     """A deletion as an entry of a chunk says it."""
 
     position: int
@@ -44,7 +44,7 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class ChunkMetadata:
     """What one chunk has said but for its files' content. A few bytes for each directory."""
 
     id: ChunkId
@@ -54,31 +54,33 @@ class Testimony:
     """Directories that entries new in this chunk lie in; those above them are meant too."""
     directories: frozenset[bytes]
     """Directories that entries of this chunk make, describe or delete, holes included."""
-    deletions: tuple[Deletion, ...]
+    tombstones: tuple[Tombstone, ...]
     """Holes included."""
 
 
-def testimony_of(head: ChunkHead, added: int) -> Testimony:
+def chunk_metadata_of(head: ChunkHead, added: int) -> ChunkMetadata:
     """From a chunk's head and the generation that added it. About 0.2 µs for each entry that is new in the chunk."""
     entries = head.entries
-    deleting = entries.kind == KIND_DELETION
+    deleting = entries.kind == KIND_TOMBSTONE
     new = ~deleting
     if entries.versions is not None:
         new &= entries.versions["generation"] == 0
     paths = entries.paths
     of_directory = (entries.mode & 0o170000) == stat.S_IFDIR
-    return Testimony(
+    return ChunkMetadata(
         head.chunk_id,
         added,
         frozenset(split(paths[at])[0] for at in np.flatnonzero(new).tolist()) - {b""},
         frozenset(paths[at] for at in np.flatnonzero(of_directory).tolist()),
-        tuple(_deletion(entries, at) for at in np.flatnonzero(deleting).tolist()),
+        tuple(_tombstone(entries, at) for at in np.flatnonzero(deleting).tolist()),
     )
 
 
-def unknown_testimony(chunk_id: ChunkId, added: int, directories: Iterable[bytes]) -> Testimony:
+def unknown_chunk_metadata(
+    chunk_id: ChunkId, added: int, directories: Iterable[bytes]
+) -> ChunkMetadata:
     """Of a chunk that nobody can read and no record refers to: it may have spoken of each of `directories`, and none of its deletions stands."""
-    return Testimony(chunk_id, added, frozenset(), frozenset(directories), ())
+    return ChunkMetadata(chunk_id, added, frozenset(), frozenset(directories), ())
 
 
 def live_files(entries: Entries, record: ChunkRecord) -> npt.NDArray[np.intp]:
@@ -93,28 +95,28 @@ def holes_of(record: ChunkRecord) -> npt.NDArray[np.bool_]:
     return bits[: record.entry_count].astype(bool)
 
 
-def standing_deletions(testimony: Testimony, record: ChunkRecord) -> list[Deletion]:
+def current_tombstones(chunk_metadata: ChunkMetadata, record: ChunkRecord) -> list[Tombstone]:
     """The deletions that are the present record of their path."""
     holes = holes_of(record)
-    return [deletion for deletion in testimony.deletions if not holes[deletion.position]]
+    return [tombstone for tombstone in chunk_metadata.tombstones if not holes[tombstone.position]]
 
 
-def directories_concerned(testimonies: Iterable[Testimony]) -> set[bytes]:
+def directories_concerned(chunks_metadata: Iterable[ChunkMetadata]) -> set[bytes]:
     """Every directory whose record may depend on what these chunks said; b'' only where one of them describes the root."""
     named: set[bytes] = set()
     touched: set[bytes] = set()
-    for testimony in testimonies:
-        named |= testimony.directories
-        touched |= testimony.touched
+    for chunk_metadata in chunks_metadata:
+        named |= chunk_metadata.directories
+        touched |= chunk_metadata.touched
     return named.union(touched, *map(ancestors, touched))
 
 
-def _deletion(entries: Entries, at: int) -> Deletion:
+def _tombstone(entries: Entries, at: int) -> Tombstone:
     assert (
         entries.versions is not None
     )  # a deletion without one saw nothing, and no writer makes it
     seen = entries.versions[at]
-    return Deletion(
+    return Tombstone(
         at,
         entries.paths[at],
         int(entries.mode[at]) & 0o170000,

@@ -20,7 +20,7 @@ from dieselfs.recovery.parallel_reads import read_in_parallel
 _CHUNKS_A_COMMIT: Final = 1024
 
 
-def adoptable(
+def orphans(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None = None
 ) -> list[ChunkRef]:
     """The uncommitted chunks that are whole, every byte of their files verified, by id. Reads them all; `progress` hears the bytes.
@@ -46,7 +46,9 @@ def adoptable(
     return [ref for ref, sound in read_in_parallel(is_sound, whole) if sound]
 
 
-def adopt(store: ObjectStore, dataset: DatasetRef, after: int, refs: Sequence[ChunkRef]) -> int:
+def commit_orphans(
+    store: ObjectStore, dataset: DatasetRef, after: int, refs: Sequence[ChunkRef]
+) -> int:
     """Commit the chunks, in the order given; the last generation. Whoever repeats it after a crash commits those that are left.
 
     `after` is any generation known to exist. Nobody may be writing these chunks' commits himself: a put under way would commit them again.

@@ -17,7 +17,7 @@ from chunkstore.commit_log import Commit, CommitLog
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import Conflict, HistoryDamaged, Refused, UsageError
-from dieselfs.recovery.adoption import adopt, adoptable
+from dieselfs.recovery.adoption import commit_orphans, orphans
 from dieselfs.recovery.history import History, read_history
 from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
 from dieselfs.recovery.log_rebuild import LogRebuild, plan_log
@@ -46,7 +46,7 @@ from metadata.rebuild.chunk_table import chunks_to_read
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.map_sink import MapSink
-from metadata.rebuild.mended_index import MendedIndex
+from metadata.rebuild.mended_index import RepairedIndex
 from metadata.records import DatasetState
 from metadata.snapshot_builder import build_snapshot
 
@@ -60,7 +60,7 @@ def recover(
 ) -> RecoveryReport:
     """Make the index what the store says, in the way that `options` asks for, and tell what was done.
 
-    Readers of snapshots do not notice. What writers commit meanwhile is looked at again in the end; for `without_commits` and `adopt` all
+    Readers of snapshots do not notice. What writers commit meanwhile is looked at again in the end; for `without_commits` and `commit_orphans` all
     writers must have stopped. Whoever was killed repeats it.
 
     Raises `HistoryDamaged` for lost commits or chunks without the option to go on, `DirectoryNotFound`, `Refused` for a point in time
@@ -169,10 +169,10 @@ class _Recovery:
 
     def _with_adopted(self, history: History) -> History:
         assert history.dataset is not None
-        self._adopted = adoptable(self._store, history)
+        self._adopted = orphans(self._store, history)
         if self._looks or not self._adopted:
             return history
-        adopt(self._store, history.dataset, history.newest, self._adopted)
+        commit_orphans(self._store, history.dataset, history.newest, self._adopted)
         return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
 
     # -- the index --------------------------------------------------------------------------------------------------------
@@ -186,9 +186,9 @@ class _Recovery:
             changed, removed = self._entries, 0
         was_held = let_go(index, dataset)
         if not was_empty or applied_generation(index, dataset) != state.generation:
-            mended = MendedIndex(index, partial(reapply_later, index, dataset, log, reader))
-            state = self._rebuild(history, dataset, history.commits, mended)
-            changed, removed = mended.changed, mended.removed
+            repaired = RepairedIndex(index, partial(reapply_later, index, dataset, log, reader))
+            state = self._rebuild(history, dataset, history.commits, repaired)
+            changed, removed = repaired.changed, repaired.removed
         changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
         state = Namespace(index, dataset).catch_up(log, reader)
         return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
@@ -229,7 +229,7 @@ class _Recovery:
         let_go(self._index, dataset)
         # First: nobody who opens it meanwhile brings it further.
         Namespace(self._index, dataset).hold(generation)
-        sink = EmptyIndex(self._index) if was_empty else MendedIndex(self._index)
+        sink = EmptyIndex(self._index) if was_empty else RepairedIndex(self._index)
         state = self._rebuild(history, dataset, commits, sink)
         claim_name(self._index, dataset, commits[0].time_ns)
         return self._report(history, state, was_empty=was_empty)

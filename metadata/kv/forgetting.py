@@ -24,7 +24,7 @@ NOTHING_FORGOTTEN: Final = Memory(0, 0, True)
 
 
 @runtime_checkable
-class MayForget(Protocol):
+class MayLoseWrites(Protocol):
     """A `KeyValueStore` whose changing calls raise `IndexForgot` when they see a loss: of a put, before the phases that follow."""
 
     def memory(self) -> Memory: ...
@@ -32,4 +32,4 @@ class MayForget(Protocol):
 
 def memory_of(index: KeyValueStore) -> Memory:
     """What the store says of itself; others forget nothing."""
-    return index.memory() if isinstance(index, MayForget) else NOTHING_FORGOTTEN
+    return index.memory() if isinstance(index, MayLoseWrites) else NOTHING_FORGOTTEN

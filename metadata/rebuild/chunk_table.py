@@ -55,8 +55,8 @@ class ChunkTable:
         self._places = np.zeros(0, np.uint64)
         self._ids = np.frombuffer(b"".join(chunk.ref.id.value for chunk in added), "V16")
         self._generations = np.array([chunk.commit.generation for chunk in added], np.uint64)
-        self._standing = np.zeros(0, np.uint8)
-        self._standing_bytes = np.zeros(0, np.uint64)
+        self._current = np.zeros(0, np.uint8)
+        self._current_bytes = np.zeros(0, np.uint64)
 
     def add(self, head: ChunkHead) -> int:
         """The next chunk in order has this head; the place of its first entry."""
@@ -72,16 +72,16 @@ class ChunkTable:
         """Every chunk has been added: from now on entries may stand."""
         sizes = [8 * ((record.entry_count + 7) // 8) for record in self._records]
         self._places = np.array([0, *accumulate(sizes)], np.uint64)
-        self._standing = np.zeros(self._next_place // 8, np.uint8)
-        self._standing_bytes = np.zeros(len(self._records), np.uint64)
+        self._current = np.zeros(self._next_place // 8, np.uint8)
+        self._current_bytes = np.zeros(len(self._records), np.uint64)
 
     def stand(self, places: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> None:
         """These entries are what records of the index refer to. `NOWHERE` is passed over."""
         somewhere = places != NOWHERE
         places, lengths = places[somewhere], lengths[somewhere]
         bits = np.uint8(1) << (places & np.uint64(7)).astype(np.uint8)
-        np.bitwise_or.at(self._standing, (places >> np.uint64(3)).astype(np.int64), bits)
-        np.add.at(self._standing_bytes, self._numbers(places), lengths)
+        np.bitwise_or.at(self._current, (places >> np.uint64(3)).astype(np.int64), bits)
+        np.add.at(self._current_bytes, self._numbers(places), lengths)
 
     def locate(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         """The index entries (`metadata.records.ENTRY`) of files (`FILE_ENTRY`)."""
@@ -99,7 +99,7 @@ class ChunkTable:
     def records(self) -> list[tuple[ChunkId, ChunkRecord]]:
         """The finished records."""
         found = []
-        bitmaps = np.invert(self._standing)
+        bitmaps = np.invert(self._current)
         for number, record in enumerate(self._records):
             start = int(self._places[number]) >> 3
             bitmap = bitmaps[start : start + (record.entry_count + 7) // 8].copy()
@@ -108,7 +108,7 @@ class ChunkTable:
             finished = replace(
                 record,
                 deleted_count=int(np.unpackbits(bitmap).sum()),
-                deleted_bytes=self._length_sums[number] - int(self._standing_bytes[number]),
+                deleted_bytes=self._length_sums[number] - int(self._current_bytes[number]),
                 deleted=bitmap.tobytes(),
             )
             found.append((self._added[number].ref.id, finished))

@@ -18,7 +18,7 @@ import xxhash
 
 from chunkstore.commit_log import Commit
 from metadata.rebuild.chunk_table import NOWHERE
-from metadata.records import ENTRY, RECORD_VERSION, is_deletion
+from metadata.records import ENTRY, RECORD_VERSION, is_tombstone
 
 ROOT: Final = 0
 _IMPLICIT_MODE: Final = stat.S_IFDIR | 0o755
@@ -155,7 +155,7 @@ class DirectoryTable:
     def _implied(self, commit: Commit, numbers: Numbers) -> _Entries:
         """Of directories below which something was added: what they are, or else 0755 and the commit's time; of its generation."""
         rows, places = self._rows[numbers], self._places[numbers]
-        absent = ~self._known[numbers] | is_deletion(rows)
+        absent = ~self._known[numbers] | is_tombstone(rows)
         rows[absent] = np.zeros((), ENTRY)
         places[absent] = NOWHERE
         rows["mode"][absent] = _IMPLICIT_MODE

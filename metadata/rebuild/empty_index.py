@@ -10,7 +10,7 @@ from metadata.rebuild.under_way import mark, unmark
 
 
 class EmptyIndex:
-    """Implements `MapSink`. What an interrupted one left is neither read nor removed: `MendedIndex` takes that over."""
+    """Implements `MapSink`. What an interrupted one left is neither read nor removed: `RepairedIndex` takes that over."""
 
     def __init__(self, index: KeyValueStore) -> None:
         self._index = index

@@ -17,8 +17,8 @@ from metadata.rebuild.directory_table import ROOT, DirectoryRecords
 from metadata.rebuild.map_sink import MapKind, MapPart
 from metadata.rebuild.memory_limits import MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries, joined
-from metadata.rebuild.standing import GroupedFields, encoded, standing
-from metadata.records import is_deletion, is_file
+from metadata.rebuild.standing import GroupedFields, current, encoded
+from metadata.records import is_file, is_tombstone
 
 _KEY_BYTES: Final = len(b"{" + print_id(bytes(16)).encode() + b"}f")
 _SAMPLES: Final = 64
@@ -46,7 +46,7 @@ class IndexMaps:
         """Live ones, so far."""
         self.entries = 0
         """Records of files, so far."""
-        live = directories.known & ~is_deletion(directories.rows)
+        live = directories.known & ~is_tombstone(directories.rows)
         self.directories = int(live.sum()) - int(live[ROOT])
         chunks.stand(
             directories.places[directories.known],
@@ -135,7 +135,7 @@ class IndexMaps:
     def _file_maps(self, entries: NamedEntries, lowest: int, beyond: int) -> Iterator[MapPart]:
         map_keys = [tag + b"f" for tag in self._tags[lowest:beyond]]
         maps = self._rank[entries.rows["directory"]] - lowest
-        fields = standing(map_keys, maps, entries.names(), entries.rows["version"])
+        fields = current(map_keys, maps, entries.names(), entries.rows["version"])
         rows = entries.rows[fields.chosen]
         self._chunks.stand(rows["place"], rows["length"])
         located = self._chunks.locate(rows)
@@ -152,7 +152,7 @@ class IndexMaps:
         names = [paths[number].rpartition(b"/")[2] for number in children.tolist()]
         map_keys = [tag + b"d" for tag in self._tags[lowest:beyond]]
         maps = self._parent_rank[begin:stop] - lowest
-        fields = standing(map_keys, maps, names, np.zeros(len(names), np.uint64))
+        fields = current(map_keys, maps, names, np.zeros(len(names), np.uint64))
         rows = self._directories.rows[children[fields.chosen]]
         yield from self._parts(MapKind.DIRECTORIES, map_keys, fields, rows, lowest)
 

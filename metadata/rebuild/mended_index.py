@@ -15,7 +15,7 @@ from metadata.rebuild.map_sink import MapKind, MapPart
 from metadata.rebuild.under_way import is_marked, mark, unmark
 
 
-class MendedIndex:
+class RepairedIndex:
     """Implements `MapSink` for an index with anything in it: damaged values, values of later commits, fields and maps of which
     the store knows nothing (found through the directories that name them). Nobody else applies commits while it changes anything: it puts the mark.
 
@@ -52,14 +52,14 @@ class MendedIndex:
                 self._strange += [m for m in found if m.expected is None]
                 found = [m for m in found if m.expected is not None]
             mismatches += found
-        self._mend(mismatches)
+        self._repair(mismatches)
 
     def finish(self, state: MapPart) -> None:
         for strange in self._strange:
             if strange.field:
                 self._drop_below(strange.path)
-        self._mend(self._strange)
-        self._mend(compare_fields(self._index, state))
+        self._repair(self._strange)
+        self._repair(compare_fields(self._index, state))
         if self._marked:
             self._settle(self._generation)
             unmark(self._index, self._dataset_id)
@@ -70,7 +70,7 @@ class MendedIndex:
         self.removed += sum(len(batch) for part in parts for batch in self._index.scan(part.key))
         self._index.drop([part.key for part in reversed(parts)])
 
-    def _mend(self, mismatches: Sequence[Mismatch]) -> None:
+    def _repair(self, mismatches: Sequence[Mismatch]) -> None:
         if not mismatches:
             return
         if not self._marked:

@@ -33,7 +33,7 @@ class GroupedFields:
         return found
 
 
-def standing(
+def current(
     map_keys: Sequence[bytes],
     maps: npt.NDArray[np.int64],
     names: Sequence[bytes],

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
-    KIND_DELETION,
     KIND_DIRECTORY,
     KIND_FILE,
+    KIND_TOMBSTONE,
     MAX_ENTRIES,
     ChunkHead,
     DatasetRef,
@@ -187,7 +187,7 @@ permissions = st.integers(0, 0o7777)
 def rows(draw: st.DrawFn) -> list[Row]:
     found, at = [], 0
     for _ in range(draw(st.integers(0, 12))):
-        kind = draw(st.sampled_from([KIND_FILE, KIND_DIRECTORY, KIND_DELETION]))
+        kind = draw(st.sampled_from([KIND_FILE, KIND_DIRECTORY, KIND_TOMBSTONE]))
         path, version, mtime = draw(paths), draw(versions), draw(times)
         mode = draw(permissions) | (stat.S_IFDIR if kind == KIND_DIRECTORY else stat.S_IFREG)
         row = Row(path, kind, mode, mtime, 0, 0, 0, version)
@@ -196,7 +196,7 @@ def rows(draw: st.DrawFn) -> list[Row]:
             at += row.length
         elif kind == KIND_DIRECTORY and draw(st.booleans()):
             row.path = b""
-        elif kind == KIND_DELETION and draw(st.booleans()):
+        elif kind == KIND_TOMBSTONE and draw(st.booleans()):
             row.mode = stat.S_IFDIR
         found.append(row)
     return found

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from chunkstore.chunk_format import (
     BLOCK_BYTES,
-    KIND_DELETION,
     KIND_DIRECTORY,
     KIND_FILE,
+    KIND_TOMBSTONE,
     MAX_ENTRIES,
     MAX_HEADER_BYTES,
 )
@@ -175,7 +175,7 @@ class TestContent:
         for number in range(50):
             writer.add_file(b"f%d" % number, bytes(100), 0o644, 0)
             seen = Version(number + 1, bytes([number]) * 16, number)
-            writer.add_deletion(
+            writer.add_tombstone(
                 b"g%d" % number, stat.S_IFREG if number & 1 else stat.S_IFDIR, 0, seen
             )
         writer.flush()
@@ -188,7 +188,7 @@ class TestContent:
                 if entries.kind[at] == KIND_FILE:
                     assert version == (0, bytes(16), 0, 0)
                 else:
-                    assert entries.kind[at] == KIND_DELETION
+                    assert entries.kind[at] == KIND_TOMBSTONE
                     found[path] = version
         assert found == {b"g%d" % n: (n + 1, bytes([n]) * 16, n, 0) for n in range(50)}
 

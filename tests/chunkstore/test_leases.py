@@ -20,7 +20,7 @@ from chunkstore.leases import (
     delete_lease,
     holding,
     new_lease_id,
-    survey_leases,
+    read_leases,
     write_lease,
 )
 from chunkstore.object_keys import lease_key
@@ -92,11 +92,11 @@ def test_survey() -> None:
         write_lease(store, "pets", lease)
     bad = new_lease_id()
     store.create(lease_key("pets", bad, 1), [b"?"])
-    found = survey_leases(store, ref)
+    found = read_leases(store, ref)
     assert holding(found, ref, NOW_NS) == [renewed]
     assert list(found.damaged) == [bad]
     delete_lease(store, "pets", mine.lease_id, 2)
-    assert holding(survey_leases(store, DatasetRef("pets", ref.id)), ref, NOW_NS) == [mine]
+    assert holding(read_leases(store, DatasetRef("pets", ref.id)), ref, NOW_NS) == [mine]
 
 
 def test_a_write_that_was_not_answered_may_be_repeated() -> None:

@@ -18,11 +18,11 @@ from chunkstore.tags import (
     MAX_BYTES,
     Tag,
     check_tag_name,
+    current,
     is_like_an_id,
     list_tags,
+    read_tags,
     resolve,
-    standing,
-    survey_tags,
     tag,
     untag,
 )
@@ -162,8 +162,8 @@ def test_a_damaged_tag_is_told_and_never_an_older_number(
     for read in (lambda: resolve(store, "pets", "v1"), lambda: list_tags(store, "pets")):
         with pytest.raises(Corrupt, match="dlcmd snapshot untag"):
             read()
-    found = survey_tags(store, ref)
-    assert [t.name for t in standing(found, ref)] == ["sound"]
+    found = read_tags(store, ref)
+    assert [t.name for t in current(found, ref)] == ["sound"]
     assert list(found.damaged) == ["v1"]
     assert resolve(store, "pets", "sound").snapshot_id == THREE
     untag(store, "pets", "v1")

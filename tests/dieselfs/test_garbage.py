@@ -45,7 +45,7 @@ from dieselfs.local_waste import (
     temporary_files,
 )
 from dieselfs.retention import GRACE_S
-from dieselfs.waste import PINNED, YOUNG, Waste, WasteKind
+from dieselfs.waste import PINNED, YOUNG, GarbageItem, GarbageKind
 from metadata.errors import DatasetNotFound
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
@@ -92,7 +92,7 @@ def find(store: ObjectStore, now_ns: int | None = None, **options: int) -> Garba
     return find_garbage(store, "pets", now_ns=later() if now_ns is None else now_ns, **options)
 
 
-def delete(store: ObjectStore, garbage: Garbage) -> list[Waste]:
+def delete(store: ObjectStore, garbage: Garbage) -> list[GarbageItem]:
     return delete_garbage(store, garbage, clock_ns=later)
 
 
@@ -100,7 +100,7 @@ def keys_of(store: ObjectStore) -> set[str]:
     return {info.key for info in store.list("")}
 
 
-def kinds(waste: tuple[Waste, ...]) -> list[tuple[WasteKind, str]]:
+def kinds(waste: tuple[GarbageItem, ...]) -> list[tuple[GarbageKind, str]]:
     return sorted((entry.kind, entry.kept) for entry in waste)
 
 
@@ -128,7 +128,7 @@ def test_a_sound_dataset_has_none(
 class TestEveryKind:
     """Kept while young, waste later, deleted alone, and then nothing is found."""
 
-    def check(self, store: ObjectStore, kind: WasteKind, key: str) -> None:
+    def check(self, store: ObjectStore, kind: GarbageKind, key: str) -> None:
         before = keys_of(store)
         young = find(store, time.time_ns())
         assert (young.waste, kinds(young.waiting)) == ((), [(kind, YOUNG)])
@@ -141,28 +141,28 @@ class TestEveryKind:
         assert find(store).waste == ()
 
     def test_uncommitted_chunk(self, store: MemoryObjectStore, dataset: Dataset) -> None:
-        self.check(store, WasteKind.UNCOMMITTED, orphan(store))
+        self.check(store, GarbageKind.UNCOMMITTED, orphan(store))
 
     def test_retired_chunk(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         first = retire_first_chunk(dataset)
-        self.check(store, WasteKind.RETIRED, chunk_key("pets", first.id))
+        self.check(store, GarbageKind.RETIRED, chunk_key("pets", first.id))
         fresh = open_dataset(store, MemoryStore(), "pets")
         assert [content_of(fresh)[p].data for p in (b"cat", b"dog")] == [b"meow", b"woof"]
 
     def test_lease_that_is_over(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         lease = replace(lease_of(dataset, 2), written_ns=time.time_ns() - 3 * 3600 * NS)
         write_lease(store, "pets", lease)
-        self.check(store, WasteKind.LEASE, lease_key("pets", lease.lease_id, 1))
+        self.check(store, GarbageKind.LEASE, lease_key("pets", lease.lease_id, 1))
 
     def test_superseded_numbers(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         made = tags.tag(store, "pets", "v1", f"2-{'ab' * 16}")
         store.create(tag_key("pets", "v1", 2), [replace(made, number=2).encode()])
-        self.check(store, WasteKind.SUPERSEDED, tag_key("pets", "v1", 1))
+        self.check(store, GarbageKind.SUPERSEDED, tag_key("pets", "v1", 1))
 
     def test_a_tag_that_is_gone(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         tags.tag(store, "pets", "v1", f"2-{'ab' * 16}")
         tags.untag(store, "pets", "v1")
-        self.check(store, WasteKind.SUPERSEDED, tag_key("pets", "v1", 2))
+        self.check(store, GarbageKind.SUPERSEDED, tag_key("pets", "v1", 2))
 
     def test_a_tag_that_is_gone_goes_after_what_it_meant(
         self, store: MemoryObjectStore, dataset: Dataset
@@ -175,7 +175,7 @@ class TestEveryKind:
         assert [entry.key for entry in found.waste] == [tag_key("pets", "v1", 1)]
         delete(store, found)
         assert tags.list_tags(store, "pets") == []
-        self.check(store, WasteKind.SUPERSEDED, tag_key("pets", "v1", 2))
+        self.check(store, GarbageKind.SUPERSEDED, tag_key("pets", "v1", 2))
 
     def test_snapshot_of_a_former_life(
         self, store: MemoryObjectStore, dataset: Dataset, tmp_path: Path
@@ -187,7 +187,7 @@ class TestEveryKind:
         remove_dataset(store, dataset.index, "pets")
         put(open_dataset(store, dataset.index, "pets", create=True), {b"new": b"life"})
         store.create(key, [data])  # its publisher was late
-        self.check(store, WasteKind.FORMER_SNAPSHOT, key)
+        self.check(store, GarbageKind.FORMER_SNAPSHOT, key)
 
     def test_snapshot_without_its_chunks(
         self, store: MemoryObjectStore, dataset: Dataset, tmp_path: Path
@@ -196,7 +196,7 @@ class TestEveryKind:
         [published] = snapshots.list_published(store, "pets")
         store.delete(chunk_key("pets", retire_first_chunk(dataset).id))
         key = snapshot_key("pets", published.snapshot_id)
-        self.check(store, WasteKind.DANGLING_SNAPSHOT, key)
+        self.check(store, GarbageKind.DANGLING_SNAPSHOT, key)
 
 
 @pytest.mark.parametrize("pin", ["snapshot", "tag", "lease"])
@@ -215,7 +215,7 @@ def test_what_is_pinned_stays(
         write_lease(store, "pets", replace(lease_of(dataset, 2), written_ns=later()))
     if when == "before":
         found = find(store)
-        assert kinds(found.waiting) == [(WasteKind.RETIRED, PINNED)]
+        assert kinds(found.waiting) == [(GarbageKind.RETIRED, PINNED)]
     assert delete(store, found) == []
     assert key in keys_of(store)
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_keeps_every_retired_chunk(
     retire_first_chunk(dataset)
     store.create(key, [b"damaged"])
     found = find(store)
-    assert (found.waste, kinds(found.waiting)) == ((), [(WasteKind.RETIRED, PINNED)])
+    assert (found.waste, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
     assert len(found.notes) == 1
 
 
@@ -402,7 +402,7 @@ def test_a_snapshot_that_misses_a_part_is_no_waste(
     bird = next(dataset.log.since(2)).added[0]
     dataset.log.append(dataset.namespace.state().generation, [], [bird.id])
     found = find(store)
-    assert (found.waste, kinds(found.waiting)) == ((), [(WasteKind.RETIRED, PINNED)])
+    assert (found.waste, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
     assert ["1 of the 2 chunks" in note for note in found.notes] == [True]
 
 
@@ -414,13 +414,13 @@ def test_a_snapshot_without_chunks_stays_while_it_is_held(
     [published] = snapshots.list_published(store, "pets")
     store.delete(chunk_key("pets", retire_first_chunk(dataset).id))
     found = find(store)
-    assert [entry.kind for entry in found.waste] == [WasteKind.DANGLING_SNAPSHOT]
+    assert [entry.kind for entry in found.waste] == [GarbageKind.DANGLING_SNAPSHOT]
     if holder == "tag":
         tags.tag(store, "pets", "v1", published.snapshot_id)
     else:
         write_lease(store, "pets", replace(lease_of(dataset, 2), written_ns=later()))
     assert delete(store, found) == []
-    assert kinds(find(store).waiting) == [(WasteKind.DANGLING_SNAPSHOT, PINNED)]
+    assert kinds(find(store).waiting) == [(GarbageKind.DANGLING_SNAPSHOT, PINNED)]
 
 
 def test_killed_at_any_call_it_is_simply_run_again(tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ class TestOutsideOfDatasets:
             (folder / name).write_bytes(b"half")
             os.utime(folder / name, (time.time() - age_s,) * 2)
         [entry] = temporary_files(store, GRACE_S)
-        assert (entry.kind, entry.key, entry.size_bytes) == (WasteKind.TEMPORARY, "old", 4)
+        assert (entry.kind, entry.key, entry.size_bytes) == (GarbageKind.TEMPORARY, "old", 4)
         delete_outside(store, entry)
         delete_outside(store, entry)
         assert [path.name for path in folder.iterdir()] == ["young"]

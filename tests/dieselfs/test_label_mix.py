@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dieselfs.label_mix import LabelMix, distinct_numbers, label_mix
+from dieselfs.label_mix import ClassMixing, class_mixing, distinct_numbers
 
 
 def by_definition(labels: list[int], batch: int) -> tuple[float, float, float]:
@@ -26,8 +26,8 @@ def by_definition(labels: list[int], batch: int) -> tuple[float, float, float]:
     return float(np.mean(mixes)), float(np.mean(variations)), float(np.mean(squares))
 
 
-def measured(labels: np.ndarray, batch: int) -> LabelMix:
-    return label_mix(labels.astype(np.uint16), np.bincount(labels), batch)
+def measured(labels: np.ndarray, batch: int) -> ClassMixing:
+    return class_mixing(labels.astype(np.uint16), np.bincount(labels), batch)
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.integers(1, 20))
@@ -98,4 +98,4 @@ def test_distinct_numbers_of_batches() -> None:
 @pytest.mark.parametrize(("samples", "batch"), [(0, 256), (10, 0)])
 def test_nothing_to_measure_is_refused(samples: int, batch: int) -> None:
     with pytest.raises(ValueError, match="sample"):
-        label_mix(np.zeros(samples, np.uint16), np.array([1]), batch)
+        class_mixing(np.zeros(samples, np.uint16), np.array([1]), batch)

@@ -15,7 +15,7 @@ import pytest
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.commit_log import CommitLog, create_dataset
 from chunkstore.errors import Denied, Unavailable
-from chunkstore.leases import Lease, survey_leases
+from chunkstore.leases import Lease, read_leases
 from chunkstore.removal import finish_removal, mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
@@ -58,7 +58,7 @@ def dataset(store: Moody) -> DatasetRef:
 
 
 def leases(store: Moody, dataset: DatasetRef) -> list[Lease]:
-    return list(survey_leases(store.inner, dataset).values.values())
+    return list(read_leases(store.inner, dataset).values.values())
 
 
 def served(store: Moody, dataset: DatasetRef) -> Callable[[], list[tuple[int, ...]]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chunkstore.chunk_format import KIND_DELETION, KIND_FILE
+from chunkstore.chunk_format import KIND_FILE, KIND_TOMBSTONE
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run_dlcmd
 from dieselfs.cli.exit_codes import ExitCode
@@ -81,7 +81,7 @@ def promised(told: Path) -> dict[bytes, bytes]:
     return {path.encode(): text.encode() for path, text in found.items()}
 
 
-def standing(dataset: Dataset) -> Mapping[bytes, tuple[int, bytes, int]]:
+def current(dataset: Dataset) -> Mapping[bytes, tuple[int, bytes, int]]:
     """By the documented rule, from the store alone: of each name the put of the greatest (generation, chunk, position) that no
     deletion saw, or none."""
     puts: dict[bytes, tuple[int, bytes, int]] = {}
@@ -95,7 +95,7 @@ def standing(dataset: Dataset) -> Mapping[bytes, tuple[int, bytes, int]]:
                 if kind == KIND_FILE:
                     place = (commit.generation, ref.id.value, position)
                     puts[path] = max(puts.get(path, place), place)
-                elif kind == KIND_DELETION and entries.versions is not None:
+                elif kind == KIND_TOMBSTONE and entries.versions is not None:
                     generation = int(entries.versions["generation"][position])
                     seen[path] = max(seen.get(path, 0), generation)
     return {path: place for path, place in puts.items() if place[0] > seen.get(path, 0)}
@@ -208,7 +208,7 @@ def lines(told: Path) -> int:
 
 
 def assert_winners(dataset: Dataset, found: Mapping[bytes, bytes]) -> None:
-    expected = standing(dataset)
+    expected = current(dataset)
     assert found.keys() == expected.keys()
     for path, (_, chunk, position) in expected.items():
         row = dataset.namespace.stat(path).row

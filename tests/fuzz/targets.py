@@ -17,9 +17,9 @@ import numpy as np
 import xxhash
 
 from chunkstore.chunk_format import (
-    KIND_DELETION,
     KIND_DIRECTORY,
     KIND_FILE,
+    KIND_TOMBSTONE,
     PREAMBLE_BYTES,
     DatasetRef,
     Entries,
@@ -101,7 +101,7 @@ def _heads() -> list[bytes]:
     for count in (0, 1, 3, 40):
         for carried in (False, True):
             kinds = [
-                draw.choice([KIND_FILE, KIND_FILE, KIND_DIRECTORY, KIND_DELETION])
+                draw.choice([KIND_FILE, KIND_FILE, KIND_DIRECTORY, KIND_TOMBSTONE])
                 for _ in range(count)
             ]
             length = np.array(

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from chunkstore.chunk_format import (
-    KIND_DELETION,
     KIND_DIRECTORY,
     KIND_FILE,
+    KIND_TOMBSTONE,
     ChunkHead,
     DatasetRef,
     Entries,
@@ -136,7 +136,7 @@ def make_directory(path: bytes, mode: int = 0o750, mtime_ns: int = 7) -> Entry:
 
 def delete(path: bytes, seen: int, directory: bool = False) -> Entry:
     return Entry(
-        path, KIND_DELETION, directory, 0, stat.S_IFDIR if directory else stat.S_IFREG, 0, seen
+        path, KIND_TOMBSTONE, directory, 0, stat.S_IFDIR if directory else stat.S_IFREG, 0, seen
     )
 
 
@@ -218,24 +218,24 @@ def _purged(
                 concerned.update([entry.path] if entry.directory else [])
             elif entry.is_new or not sparing:
                 concerned.update(_above(entry.path))
-    deletions = []
+    tombstones = []
     for is_directory, kind in (False, reference.files), (True, reference.directories):
-        for path, standing in kind.items():
-            inside = standing.place is not None and standing.place[0] in leaving
-            if standing.deleted:
-                deletions += [standing] if inside else []
+        for path, current in kind.items():
+            inside = current.place is not None and current.place[0] in leaving
+            if current.deleted:
+                tombstones += [current] if inside else []
             elif inside or (
                 is_directory
                 and path in concerned
-                and not (sparing and standing.place and standing.version not in generations)
+                and not (sparing and current.place and current.version not in generations)
             ):
                 carried[path, is_directory] = replace(
-                    standing.entry, carried=standing.version, seen=0
+                    current.entry, carried=current.version, seen=0
                 )
     objects = [(n, chunk) for n, chunk in enumerate(chunks, start=1) if n not in gone]
     kept: list[Entry] = []
     # Those of directories last, from below: what is kept below them they have to show the way to.
-    for standing in sorted(deletions, key=lambda d: (d.entry.directory, -d.entry.path.count(b"/"))):
+    for current in sorted(tombstones, key=lambda d: (d.entry.directory, -d.entry.path.count(b"/"))):
         after = [
             *(
                 entry
@@ -247,23 +247,23 @@ def _purged(
             *kept,
         ]
         stays = [*(e for n in reference.chunks if n not in leaving for e in chunks[n - 1]), *kept]
-        if draw.random() < 0.2 or _hides_something(standing.entry, after, stays):
-            kept.append(standing.entry)
+        if draw.random() < 0.2 or _hides_something(current.entry, after, stays):
+            kept.append(current.entry)
     entries = [*carried.values(), *kept]
     draw.shuffle(entries)
     cut = draw.randint(0, len(entries))
     return [part for part in (entries[:cut], entries[cut:]) if part]
 
 
-def _hides_something(deletion: Entry, there: Sequence[Entry], stays: Sequence[Entry]) -> bool:
+def _hides_something(tombstone: Entry, there: Sequence[Entry], stays: Sequence[Entry]) -> bool:
     """`there`: what objects of the store say; `stays`: what chunks say that are not retired."""
-    same = [e for e in there if (e.path, e.directory) == (deletion.path, deletion.directory)]
+    same = [e for e in there if (e.path, e.directory) == (tombstone.path, tombstone.directory)]
     if any(not entry.seen for entry in same):
         return True
-    if any((e.path, e.directory) == (deletion.path, deletion.directory) for e in stays if e.seen):
+    if any((e.path, e.directory) == (tombstone.path, tombstone.directory) for e in stays if e.seen):
         return True
-    below = deletion.path + b"/"
-    return deletion.directory and (
+    below = tombstone.path + b"/"
+    return tombstone.directory and (
         any(entry.path.startswith(below) for entry in there if not entry.seen)
         or any(entry.path.startswith(below) for entry in stays)
     )
@@ -415,15 +415,15 @@ class Reference:
         for chunk in commit.retired:
             del self.chunks[int.from_bytes(chunk.value, "big")]
         for kind in (self.files, self.directories):
-            for path, standing in list(kind.items()):
-                if standing.place is not None and standing.place[0] not in self.chunks:
+            for path, current in list(kind.items()):
+                if current.place is not None and current.place[0] not in self.chunks:
                     del kind[path]
         self._find_holes()
 
     def _find_holes(self) -> None:
-        standing = {s.place for kind in (self.files, self.directories) for s in kind.values()}
+        current = {s.place for kind in (self.files, self.directories) for s in kind.values()}
         for number, chunk in self.chunks.items():
-            holes = {p for p in range(len(chunk.entries)) if (number, p) not in standing}
+            holes = {p for p in range(len(chunk.entries)) if (number, p) not in current}
             chunk.holes = holes
 
     def live(self, kind: dict[bytes, Standing]) -> dict[bytes, Standing]:

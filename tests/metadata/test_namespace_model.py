@@ -44,26 +44,26 @@ def check(index: MemoryStore, history: History) -> None:
     visible = expected.visible_files()
     assert files.keys() == visible.keys()
     for path, row in files.items():
-        standing = visible[path]
-        assert standing.place is not None
+        current = visible[path]
+        assert current.place is not None
         assert (bytes(row["chunk"]), int(row["position"])) == (
-            chunk_id(standing.place[0]).value,
-            standing.place[1],
+            chunk_id(current.place[0]).value,
+            current.place[1],
         )
-        assert (int(row["offset"]), int(row["length"])) == (standing.offset, standing.entry.size)
+        assert (int(row["offset"]), int(row["length"])) == (current.offset, current.entry.size)
         assert (int(row["mode"]), int(row["mtime_ns"])) == (
-            standing.entry.mode,
-            standing.entry.mtime_ns,
+            current.entry.mode,
+            current.entry.mtime_ns,
         )
-        assert int(row["version"]) >> 1 == standing.version
+        assert int(row["version"]) >> 1 == current.version
         assert namespace.stat(path).row == row
     for path, row in directories.items():
-        standing = expected.directories[path]
+        current = expected.directories[path]
         assert (int(row["mode"]), int(row["mtime_ns"])) == (
-            standing.entry.mode,
-            standing.entry.mtime_ns,
+            current.entry.mode,
+            current.entry.mtime_ns,
         ), path
-        assert int(row["version"]) >> 1 == standing.version
+        assert int(row["version"]) >> 1 == current.version
         assert namespace.stat(path).is_directory
     check_totals(namespace, expected)
     check_root(namespace, expected, history)

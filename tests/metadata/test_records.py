@@ -32,8 +32,8 @@ from metadata.records import (
     DatasetState,
     decode_entries,
     encode_entries,
-    is_deletion,
     is_file,
+    is_tombstone,
 )
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "records_v2.json").read_text())
@@ -142,7 +142,7 @@ def test_what_is_decoded_is_what_was_encoded() -> None:
     names = [b"a", b"b"]
     found = decode_entries(FILES, names, encode_entries(FILES, names, rows))
     assert (found == rows).all()
-    assert is_deletion(found).tolist() == [False, True]
+    assert is_tombstone(found).tolist() == [False, True]
     assert is_file(found).tolist() == [True, False]
     assert len(decode_entries(FILES, [], [])) == 0
     assert ChunkRecord.decode(CHUNKS, CHUNK.value, RECORD.encode(CHUNKS, CHUNK)) == RECORD

@@ -13,13 +13,13 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class Tombstone:
     path: bytes
     seen: int
     """The generation of the version that it hides, with all before."""
 
 
-Change = Put | Deletion
+Change = Put | Tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DatasetModel:
             match change:
                 case Put(_, data):
                     files[path] = Version(data, generation)
-                case Deletion(_, seen):
+                case Tombstone(_, seen):
                     if path in files and files[path].generation <= seen:
                         del files[path]
         return DatasetModel(files)

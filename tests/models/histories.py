@@ -27,7 +27,7 @@ from metadata.snapshot import Snapshot
 from tests.chunkstore.packed import StoreWrapper
 from tests.faults.kept_dataset import files_of, index_differences
 from tests.metadata.stepped_index import Piecewise, Stopped
-from tests.models.dataset_model import Change, DatasetModel, Deletion, Put
+from tests.models.dataset_model import Change, DatasetModel, Put, Tombstone
 
 NAME = "d"
 DIRECTORIES = [b"", b"x", b"x/y", b"z"]
@@ -163,7 +163,7 @@ class World:
         except PathNotFound:
             return
         if self._alive(writer, lambda: writer.client.delete(path)):
-            writer.pending.append(Deletion(path, seen))
+            writer.pending.append(Tombstone(path, seen))
 
     def delete_tree(self) -> None:
         writer = self._writer()
@@ -174,7 +174,7 @@ class World:
         try:
             for listing in self._namespace().walk(top):
                 for name, row in zip(listing.file_names, listing.files, strict=True):
-                    seen.append(Deletion(listing.path + b"/" + name, int(row["version"]) >> 1))
+                    seen.append(Tombstone(listing.path + b"/" + name, int(row["version"]) >> 1))
         except PathNotFound:
             return
         if self._alive(writer, lambda: writer.client.delete_tree(top)):

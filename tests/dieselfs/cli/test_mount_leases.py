@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from chunkstore.commit_log import find_dataset
-from chunkstore.leases import Lease, survey_leases
+from chunkstore.leases import Lease, read_leases
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.garbage import find_garbage
 from dieselfs.retention import pins
-from dieselfs.waste import WasteKind
+from dieselfs.waste import GarbageKind
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.mount.mounting import eventually, is_alive
 
@@ -37,7 +37,7 @@ def store(dataset: Path, tmp_path: Path) -> LocalDirectory:
 def leases(store: LocalDirectory) -> list[Lease]:
     ref = find_dataset(store, "pets")
     assert ref is not None
-    return list(survey_leases(store, ref).values.values())
+    return list(read_leases(store, ref).values.values())
 
 
 def generations(store: LocalDirectory) -> list[tuple[int, ...]]:
@@ -95,7 +95,7 @@ def test_what_a_killed_mount_leaves_ends_by_time(
     assert pins(store, "pets", now_ns).generations == (2,)
     assert pins(store, "pets", now_ns + 2 * HOUR_NS).generations == ()
     found = find_garbage(store, "pets", now_ns=now_ns + 8 * 24 * HOUR_NS)
-    assert [entry.kind for entry in found.waste] == [WasteKind.LEASE]
+    assert [entry.kind for entry in found.waste] == [GarbageKind.LEASE]
     assert str(lease.pid) in found.waste[0].reason
 
 

@@ -23,8 +23,8 @@ from dieselfs.packing import worker as worker_module
 from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
 from dieselfs.packing.request import FileList, PackProgress, PackRequest
-from dieselfs.packing.source_tree import Run, SourceTree
-from dieselfs.packing.survey import survey
+from dieselfs.packing.source_tree import EntryBatch, SourceTree
+from dieselfs.packing.survey import preflight
 from dieselfs.recovery import RecoveryOptions, read_history, recover
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore
@@ -181,21 +181,21 @@ def test_a_forecast_is_what_a_put_does(place: Place) -> None:
 def walk_after_the_survey(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     """Make the walk that packs begin after the survey has ended and `change` has been done."""
     surveyed = threading.Event()
-    real_survey, real_runs = pack_module.survey, pack_module.runs_of
+    real_survey, real_runs = pack_module.preflight, pack_module.batches_of
 
-    def survey(*arguments: Any) -> None:
+    def preflight(*arguments: Any) -> None:
         try:
             real_survey(*arguments)
             change()
         finally:
             surveyed.set()
 
-    def runs_of(*arguments: Any) -> Iterator[Run]:
+    def batches_of(*arguments: Any) -> Iterator[EntryBatch]:
         assert surveyed.wait(20)
         yield from real_runs(*arguments)
 
-    monkeypatch.setattr(pack_module, "survey", survey)
-    monkeypatch.setattr(pack_module, "runs_of", runs_of)
+    monkeypatch.setattr(pack_module, "preflight", preflight)
+    monkeypatch.setattr(pack_module, "batches_of", batches_of)
 
 
 @pytest.mark.timeout(30)
@@ -211,7 +211,7 @@ def test_a_source_that_vanishes_after_the_survey_is_a_failed_file(
 @pytest.mark.timeout(30)
 def test_a_walk_that_fails_ends_the_put(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        monkeypatch.setattr(SourceTree, "runs", lambda *_: 1 // 0)
+        monkeypatch.setattr(SourceTree, "batches", lambda *_: 1 // 0)
 
     walk_after_the_survey(monkeypatch, fail)
     with pytest.raises(ZeroDivisionError):
@@ -332,7 +332,7 @@ def test_a_large_file_that_changes_while_it_is_packed_is_reported_and_the_others
         SourceTree,
         "runs",
         lambda *_: iter(
-            [Run(os.fsencode(place.source), b"", [b"vanishes", b"changes", b"large", b"1"])]
+            [EntryBatch(os.fsencode(place.source), b"", [b"vanishes", b"changes", b"large", b"1"])]
         ),
     )
     progress = PackProgress()
@@ -351,7 +351,7 @@ def test_somebody_who_is_not_root_is_told_what_cannot_be_read(
 ) -> None:
     tree = SourceTree(os.fsencode(place.source), b"")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    survey([tree], PackProgress())
+    preflight([tree], PackProgress())
     real = os.access
 
     def access(path: Any, mode: int, **named: Any) -> bool:
@@ -360,7 +360,7 @@ def test_somebody_who_is_not_root_is_told_what_cannot_be_read(
 
     monkeypatch.setattr(os, "access", access)
     with pytest.raises(BadSource, match=r"/[78]: cannot be read: .* \(and 1 more\)"):
-        survey([tree], PackProgress())
+        preflight([tree], PackProgress())
 
 
 def test_a_put_that_fails_spares_what_another_one_commits_at_that_very_moment(place: Place) -> None:
@@ -427,7 +427,7 @@ def test_a_put_that_fails_spares_its_chunks_that_somebody_has_adopted(
         index.close()
         raise BadSource("a source is gone")
 
-    monkeypatch.setattr(pack_module, "survey", adopt_and_fail)
+    monkeypatch.setattr(pack_module, "preflight", adopt_and_fail)
     with pytest.raises(BadSource):
         place.pack()
     assert not read_history(place.store(), "d").lost_chunks()

@@ -9,12 +9,12 @@ import pytest
 
 from chunkstore.errors import BadSource
 from dieselfs.packing.source_tree import (
-    RUN_FILES,
-    Oddities,
-    Run,
+    BATCH_FILES,
+    EntryBatch,
+    SkippedEntries,
     SourceTree,
     check_source,
-    listed_runs,
+    listed_batches,
     mixed,
 )
 from dieselfs.path_filter import PathFilter, Rule
@@ -25,36 +25,38 @@ def top(tmp_path: Path) -> Path:
     top = tmp_path / "top"
     for folder in ("a/b", "c", "empty"):
         (top / folder).mkdir(parents=True)
-    for number in range(2 * RUN_FILES + 1):
+    for number in range(2 * BATCH_FILES + 1):
         (top / f"a/{number}").touch()
     (top / "a/b/x").touch()
     (top / "c/y").touch()
     return top
 
 
-def walk(top: Path, target: bytes = b"", **options: object) -> tuple[list[Run], Oddities]:
-    oddities = Oddities()
+def walk(
+    top: Path, target: bytes = b"", **options: object
+) -> tuple[list[EntryBatch], SkippedEntries]:
+    skipped = SkippedEntries()
     tree = SourceTree(os.fsencode(top), target, **options)  # type: ignore[arg-type]
-    return list(tree.runs(oddities)), oddities
+    return list(tree.batches(skipped)), skipped
 
 
-def names(runs: list[Run]) -> list[bytes]:
+def names(batches: list[EntryBatch]) -> list[bytes]:
     return [
         (run.directory + b"/" if run.directory else b"") + name
-        for run in runs
+        for run in batches
         for name in run.names
     ]
 
 
 def test_every_file_once_and_every_directory_with_its_attributes_once(top: Path) -> None:
-    runs, oddities = walk(top)
-    assert sorted(names(runs)) == sorted(
-        [b"a/b/x", b"c/y", *(b"a/%d" % number for number in range(2 * RUN_FILES + 1))]
+    batches, skipped = walk(top)
+    assert sorted(names(batches)) == sorted(
+        [b"a/b/x", b"c/y", *(b"a/%d" % number for number in range(2 * BATCH_FILES + 1))]
     )
-    assert max(len(run.names) for run in runs) == RUN_FILES
-    described = [run.directory for run in runs if run.attributes is not None]
+    assert max(len(run.names) for run in batches) == BATCH_FILES
+    described = [run.directory for run in batches if run.attributes is not None]
     assert sorted(described) == [b"", b"a", b"a/b", b"c", b"empty"]
-    assert (oddities.special, oddities.unreadable) == ([], [])
+    assert (skipped.special, skipped.unreadable) == ([], [])
 
 
 def test_a_directory_comes_after_the_one_above_it(top: Path) -> None:
@@ -68,10 +70,16 @@ def test_a_directory_comes_after_the_one_above_it(top: Path) -> None:
 
 
 def test_by_path_is_sorted(top: Path) -> None:
-    runs = walk(top, by_path=True)[0]
-    in_a = [name for name in names(runs) if name.startswith(b"a/") and name.count(b"/") == 1]
+    batches = walk(top, by_path=True)[0]
+    in_a = [name for name in names(batches) if name.startswith(b"a/") and name.count(b"/") == 1]
     assert in_a == sorted(in_a)
-    assert [run.directory for run in runs if run.attributes] == [b"", b"a", b"a/b", b"c", b"empty"]
+    assert [run.directory for run in batches if run.attributes] == [
+        b"",
+        b"a",
+        b"a/b",
+        b"c",
+        b"empty",
+    ]
 
 
 def test_a_single_file_may_be_renamed(top: Path) -> None:
@@ -84,8 +92,8 @@ def test_a_single_file_may_be_renamed(top: Path) -> None:
 def test_filters_are_relative_to_the_source(top: Path) -> None:
     filters = PathFilter([Rule(False, "/a/b"), Rule(True, "/a/1*"), Rule(False, "/a/*")])
     for target in (b"", b"far/away"):
-        runs = walk(top, target, filters=filters)[0]
-        below = [name.removeprefix(target + b"/") for name in names(runs)]
+        batches = walk(top, target, filters=filters)[0]
+        below = [name.removeprefix(target + b"/") for name in names(batches)]
         assert b"c/y" in below
         assert b"a/b/x" not in below
         assert {name[:3] for name in below if name.startswith(b"a/")} == {b"a/1"}
@@ -95,23 +103,25 @@ def test_loops_and_dead_ends(top: Path) -> None:
     (top / "a/b/up").symlink_to("..")
     (top / "self").symlink_to("self")
     (top / "nowhere").symlink_to("none")
-    oddities = walk(top)[1]
-    assert len(oddities.unreadable) == 3
-    assert any("leads back" in reason for reason in oddities.unreadable)
-    assert any("self" in reason for reason in oddities.unreadable)
+    skipped = walk(top)[1]
+    assert len(skipped.unreadable) == 3
+    assert any("leads back" in reason for reason in skipped.unreadable)
+    assert any("self" in reason for reason in skipped.unreadable)
 
 
 def test_a_directory_reached_twice_is_no_loop(top: Path) -> None:
     (top / "again").symlink_to("a")
     (top / "c/again").symlink_to("../a/b")
-    runs, oddities = walk(top)
-    assert oddities.unreadable == []
-    assert {b"again/b/x", b"c/again/x"} <= set(names(runs))
+    batches, skipped = walk(top)
+    assert skipped.unreadable == []
+    assert {b"again/b/x", b"c/again/x"} <= set(names(batches))
 
 
 def test_listed_files() -> None:
-    runs = list(listed_runs(b"/base", b"to", [b"x", b"d/1", b"d/2", b"y", b"d/3"], run_files=1))
-    assert [(run.disk_directory, run.directory, run.names) for run in runs] == [
+    batches = list(
+        listed_batches(b"/base", b"to", [b"x", b"d/1", b"d/2", b"y", b"d/3"], batch_files=1)
+    )
+    assert [(run.disk_directory, run.directory, run.names) for run in batches] == [
         (b"/base", b"to", [b"x"]),
         (b"/base/d", b"to/d", [b"1"]),
         (b"/base/d", b"to/d", [b"2"]),
@@ -122,12 +132,12 @@ def test_listed_files() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 100, 5000])
 def test_mixing_keeps_every_run_and_depends_on_the_seed_alone(count: int) -> None:
-    runs = [Run(b"/d", b"", [b"%d" % number]) for number in range(count)]
-    assert sorted(names(list(mixed(runs, 1)))) == sorted(names(runs))
-    assert list(mixed(runs, 1)) == list(mixed(runs, 1))
+    batches = [EntryBatch(b"/d", b"", [b"%d" % number]) for number in range(count)]
+    assert sorted(names(list(mixed(batches, 1)))) == sorted(names(batches))
+    assert list(mixed(batches, 1)) == list(mixed(batches, 1))
     if count > 2:
-        assert list(mixed(runs, 1)) != list(mixed(runs, 2))
-        assert list(mixed(runs, 1)) != runs
+        assert list(mixed(batches, 1)) != list(mixed(batches, 2))
+        assert list(mixed(batches, 1)) != batches
 
 
 def test_what_cannot_be_a_source(top: Path) -> None:

@@ -19,7 +19,7 @@ from dieselfs.dataset import open_dataset
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.purging.purge import plan, purge
 from dieselfs.purging.request import PurgeRequest
-from dieselfs.purging.restatement import Restatement, restatement_of
+from dieselfs.purging.restatement import TombstoneRewrite, tombstone_rewrite_of
 from dieselfs.recovery import recover
 from metadata import keys
 from metadata.errors import IndexBehind, RecordsLost
@@ -486,11 +486,11 @@ def test_what_is_read_of_an_index_while_it_is_mended_is_not_committed(
     world = with_holes()
     generation = world.open().namespace.state().generation
 
-    def read_while_mended(index: KeyValueStore, dataset_id: bytes, *rest: Any) -> Restatement:
+    def read_while_mended(index: KeyValueStore, dataset_id: bytes, *rest: Any) -> TombstoneRewrite:
         mark(index, dataset_id, generation - 1)
-        return restatement_of(index, dataset_id, *rest)
+        return tombstone_rewrite_of(index, dataset_id, *rest)
 
-    monkeypatch.setattr("dieselfs.purging.retiring.restatement_of", read_while_mended)
+    monkeypatch.setattr("dieselfs.purging.retiring.tombstone_rewrite_of", read_while_mended)
     with pytest.raises(IndexBehind):
         world.purge(KEEPING)
     assert newest_generation(world.store, NAME) == generation

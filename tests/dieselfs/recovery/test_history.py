@@ -196,7 +196,7 @@ def test_deletions_of_a_killed_writer_are_adopted(dataset: Dataset) -> None:
         writer.put(b"d/x", b"")
     sealed: list[SealedChunk] = []
     packer = ChunkWriter(dataset.ref, ChunkIdGenerator(), sealed.append)
-    packer.add_deletion(b"d", stat.S_IFDIR, 0, Version(3, NO_CHUNK, 0))
+    packer.add_tombstone(b"d", stat.S_IFDIR, 0, Version(3, NO_CHUNK, 0))
     packer.flush()
     dataset.store.create(chunk_key("pets", sealed[0].ref.id), [sealed[0].head])
     assert len(recover(dataset.store, dataset.index, "pets", ADOPT).adopted) == 1

@@ -276,7 +276,7 @@ def test_what_no_commit_of_ours_wrote_fills_no_store() -> None:
     dataset, _ = make_dataset(store, index, 1, rounds=4)
     sealed: list[SealedChunk] = []
     writer = ChunkWriter(dataset.ref, ChunkIdGenerator(), sealed.append)
-    writer.add_deletion(b"x", stat.S_IFREG, 0, Version(1 << 60, bytes(16), 0))
+    writer.add_tombstone(b"x", stat.S_IFREG, 0, Version(1 << 60, bytes(16), 0))
     writer.flush()
     [chunk] = sealed
     store.create(chunk_key("pets", chunk.ref.id), [chunk.head])

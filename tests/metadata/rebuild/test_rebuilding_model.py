@@ -11,7 +11,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.memory_limits import DEFAULT_LIMITS, MemoryLimits
-from metadata.rebuild.mended_index import MendedIndex
+from metadata.rebuild.mended_index import RepairedIndex
 from tests.metadata.commit_histories import History, random_history, random_purged_history
 from tests.metadata.rebuild.histories import followed, rebuild_into
 
@@ -55,11 +55,11 @@ def test_any_index_is_mended_to_the_one_that_followed_every_commit(limits: Memor
     for seed in range(HISTORIES):
         draw = random.Random(-seed)
         history, other = made(seed), random_history(draw, sane=True)
-        mended = MemoryStore()
-        other.apply_to(mended)
-        rebuild_into(MendedIndex(mended), history, limits)
-        assert mended._maps == index_of(seed)._maps, seed
-        for sink in (again := MendedIndex(mended), compared := ComparedIndex(mended)):
+        repaired = MemoryStore()
+        other.apply_to(repaired)
+        rebuild_into(RepairedIndex(repaired), history, limits)
+        assert repaired._maps == index_of(seed)._maps, seed
+        for sink in (again := RepairedIndex(repaired), compared := ComparedIndex(repaired)):
             rebuild_into(sink, history, limits)
         assert (again.changed, again.removed, compared.is_equal) == (0, 0, True), seed
 

@@ -18,7 +18,7 @@ from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.index_difference import Fault, IndexDifference
 from metadata.rebuild.map_sink import MapKind
-from metadata.rebuild.mended_index import MendedIndex
+from metadata.rebuild.mended_index import RepairedIndex
 from metadata.rebuild.under_way import is_marked
 from tests.metadata.commit_histories import (
     DATASET,
@@ -64,7 +64,7 @@ def test_into_a_real_database(index: KeyValueStore) -> None:
 
 def test_mending_in_a_real_database(index: KeyValueStore) -> None:
     LATER.apply_to(index)
-    rebuild_into(MendedIndex(index), TALE)
+    rebuild_into(RepairedIndex(index), TALE)
     assert dump(index, LATER) == maps_of(followed(TALE))
 
 
@@ -93,9 +93,9 @@ def test_any_damage_is_found_and_mended() -> None:
             assert [(d.fault) for d in compared.differences] == [fault]
             assert compared.counts.total() == 1
             assert maps_of(index) == damaged  # looking changes nothing
-            rebuild_into(mended := MendedIndex(index), TALE)
+            rebuild_into(repaired := RepairedIndex(index), TALE)
             assert maps_of(index) == right
-            assert (mended.changed, mended.removed) == (1, 0)
+            assert (repaired.changed, repaired.removed) == (1, 0)
 
 
 def test_differences_say_what_and_where() -> None:
@@ -136,11 +136,11 @@ def test_what_is_right_is_not_written_again_and_the_state_comes_last() -> None:
     del damaged[A_FILES][b"y"]
     del damaged[STATE]
     index = Watched(damaged)
-    rebuild_into(MendedIndex(index), TALE)
+    rebuild_into(RepairedIndex(index), TALE)
     assert index.puts[:2] == [(STATE, keys.REBUILDING), (A_FILES, b"y")]
     assert sorted(index.puts[2:]) == [(STATE, keys.APPLIED), (STATE, keys.TOTALS)]
     whole = Watched(maps_of(index))
-    rebuild_into(MendedIndex(whole), TALE)
+    rebuild_into(RepairedIndex(whole), TALE)
     assert whole.puts == []
 
 
@@ -159,7 +159,7 @@ def test_what_is_right_stays_readable_at_every_moment() -> None:
         for key, field, value in stays:
             assert index._maps[key][field] == value
 
-    rebuild_into(MendedIndex(Piecewise(index, step)), TALE)
+    rebuild_into(RepairedIndex(Piecewise(index, step)), TALE)
     assert maps_of(index) == right
 
 
@@ -167,9 +167,9 @@ def test_others_fields_of_the_state_are_let_alone() -> None:
     index = followed(TALE)
     index.put([[MapUpdate(STATE, [keys.HELD], [bytes(24)])]])
     rebuild_into(compared := ComparedIndex(index), TALE)
-    rebuild_into(mended := MendedIndex(index), TALE)
+    rebuild_into(repaired := RepairedIndex(index), TALE)
     assert compared.is_equal
-    assert (mended.changed, mended.removed) == (0, 0)
+    assert (repaired.changed, repaired.removed) == (0, 0)
     assert index._maps[STATE][keys.HELD] == bytes(24)
 
 
@@ -183,7 +183,7 @@ def test_an_interrupted_rebuild_is_never_taken_for_an_index(seed: int) -> None:
         for limit in range(1000):
             index = store_of(before)
             failing = Piecewise.failing_after(index, limit)
-            sink = MendedIndex(failing) if before else EmptyIndex(failing)
+            sink = RepairedIndex(failing) if before else EmptyIndex(failing)
             if not failing.stopped(lambda sink=sink: rebuild_into(sink, tale)):
                 assert maps_of(index) == right
                 break
@@ -193,7 +193,7 @@ def test_an_interrupted_rebuild_is_never_taken_for_an_index(seed: int) -> None:
                     tale.apply_one(index, len(tale.commits) - 1)
                 rebuild_into(compared := ComparedIndex(index), tale)
                 assert not compared.is_equal
-            rebuild_into(MendedIndex(index), tale)
+            rebuild_into(RepairedIndex(index), tale)
             assert maps_of(index) == right
         else:
             raise AssertionError("the limit was never reached")
@@ -202,6 +202,6 @@ def test_an_interrupted_rebuild_is_never_taken_for_an_index(seed: int) -> None:
 def test_counts_of_a_wholly_other_index() -> None:
     other = history([[[put(b"o/p/q"), put(b"o/r")]]])
     index = followed(other)
-    rebuild_into(mended := MendedIndex(index), TALE)
+    rebuild_into(repaired := RepairedIndex(index), TALE)
     assert maps_of(index) == maps_of(followed(TALE))
-    assert mended.removed == 4  # o, o/p, o/p/q, o/r
+    assert repaired.removed == 4  # o, o/p, o/p/q, o/r
