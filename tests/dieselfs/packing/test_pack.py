@@ -330,7 +330,7 @@ def test_a_large_file_that_changes_while_it_is_packed_is_reported_and_the_others
     monkeypatch.setattr(worker_module, "hash_stream", hash_and_change)
     monkeypatch.setattr(
         SourceTree,
-        "runs",
+        "batches",
         lambda *_: iter(
             [EntryBatch(os.fsencode(place.source), b"", [b"vanishes", b"changes", b"large", b"1"])]
         ),
