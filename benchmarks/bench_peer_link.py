@@ -37,7 +37,7 @@ from dieselfs.peercache.messages import Data, ReadChunk, ReadFile, ReadRanges
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 
 CHUNKS, CHUNK_BYTES, HEAD_BYTES = 48, 4 << 20, 64 << 10
@@ -92,10 +92,10 @@ class Serving:
 
     def __init__(self) -> None:
         self._server = PeerServer(
-            OperatingSystem(), SECRET, TASK, "server", Address("127.0.0.1", 0), Buffers()
+            OperatingSystem(), SECRET, TASK, "server", PeerAddress("127.0.0.1", 0), Buffers()
         )
 
-    def run(self) -> Address:
+    def run(self) -> PeerAddress:
         return self._server.address
 
     def close(self) -> None:

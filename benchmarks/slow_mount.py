@@ -20,7 +20,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.resilient import ResilientStore
-from dieselfs.ending import Ending
+from dieselfs.ending import Shutdown
 from dieselfs.fuse.mount import MountOptions, Observed, run_mount
 from dieselfs.fuse.supervisor import Handed, Supervisor
 from dieselfs.node_memory.node_memory import NodeMemory
@@ -63,7 +63,7 @@ def _serve(options: argparse.Namespace, handed: Handed) -> int:
         reader = ChunkReader(ResilientStore(store), snapshot.dataset)
         memory = NodeMemory.open(task, reader, budget_bytes=options.memory, lead=True)
         try:
-            run_mount(snapshot, memory, mount, handed, Observed(), Ending())
+            run_mount(snapshot, memory, mount, handed, Observed(), Shutdown())
         finally:
             memory.close()
     if options.requests:

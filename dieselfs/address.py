@@ -21,7 +21,7 @@ _FORMS = "write dl://DATASET[@SNAPSHOT]/PATH or DATASET:PATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class DatasetAddress:
     """A place in a dataset. Undecodable bytes of the path are held as surrogates (`os.fsencode` gives them back)."""
 
     dataset: str
@@ -37,16 +37,16 @@ class Address:
         """The last component of the path, or the dataset's name for the root."""
         return self.path.rpartition("/")[2] or self.dataset
 
-    def at(self, path: str) -> Address:
+    def at(self, path: str) -> DatasetAddress:
         """The same dataset and snapshot, another path."""
-        return Address(self.dataset, path, self.snapshot, contents=not path)
+        return DatasetAddress(self.dataset, path, self.snapshot, contents=not path)
 
     def __str__(self) -> str:
         snapshot = f"@{self.snapshot}" if self.snapshot else ""
         return f"{SCHEME}{self.dataset}{snapshot}/{self.path}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> DatasetAddress:
     """The address that `text` spells; `AddressError` says what is wrong with it."""
     dataset, path = _split_full(text) if text.startswith(SCHEME) else _split_short(text)
     dataset, at, snapshot = dataset.partition("@")
@@ -55,7 +55,9 @@ def parse_address(text: str) -> Address:
         raise AddressError(f"{text}: {snapshot!r} is not a snapshot id", "see `dlcmd snapshot ls`")
     stripped = path.removeprefix("/").removesuffix("/")
     _check_path(stripped, text)
-    return Address(dataset, stripped, snapshot or None, contents=not stripped or path.endswith("/"))
+    return DatasetAddress(
+        dataset, stripped, snapshot or None, contents=not stripped or path.endswith("/")
+    )
 
 
 def parse_dataset(text: str) -> str:

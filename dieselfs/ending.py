@@ -20,7 +20,7 @@ FORCED_S: Final = 4.8
 """Then SIGALRM ends the process. Not a thread of ours: it could wait for the interpreter's lock, or be frozen with the interpreter."""
 
 
-class Ending:
+class Shutdown:
     """Nothing has ended before `begin`; until then every part may take its own time."""
 
     def __init__(

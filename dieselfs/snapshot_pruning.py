@@ -28,7 +28,7 @@ _NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class SnapshotVersion:
     """A snapshot of a dataset, wherever it is."""
 
     snapshot_id: str
@@ -53,19 +53,23 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class SnapshotVersions:
     """All snapshots of a dataset."""
 
     dataset: DatasetRef
-    versions: tuple[Version, ...]
+    versions: tuple[SnapshotVersion, ...]
     """Oldest first; without those of former datasets of the name."""
     unreadable: tuple[str, ...] = ()
     """Tags and leases that can't be read, and why: nothing may be given up."""
 
 
 def prunable(
-    versions: Sequence[Version], *, keep_last: int | None, keep_within_s: float | None, now_ns: int
-) -> list[Version]:
+    versions: Sequence[SnapshotVersion],
+    *,
+    keep_last: int | None,
+    keep_within_s: float | None,
+    now_ns: int,
+) -> list[SnapshotVersion]:
     """Those that no rule keeps, oldest first. Each rule keeps what it names; tags, leases and the newest are kept by all.
 
     With neither rule nothing is prunable.
@@ -84,7 +88,9 @@ def prunable(
     ]
 
 
-def list_versions(store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns: int) -> Versions:
+def list_versions(
+    store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns: int
+) -> SnapshotVersions:
     """Published and local snapshots, with what holds them. Three listings, a get for each tag and lease, 4 KiB of each snapshot."""
     published = {s.snapshot_id: s for s in list_published(store, dataset.name)}
     files = {
@@ -105,7 +111,7 @@ def list_versions(store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns:
             continue
         if header is not None and header.dataset.id != dataset.id:
             continue
-        version = Version(
+        version = SnapshotVersion(
             snapshot_id,
             None if header is None else header.updated_ns,
             in_store.size_bytes if in_store is not None else _size(file),
@@ -115,10 +121,14 @@ def list_versions(store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns:
         )
         found.append(replace(version, leased=version.generation in leased))
     found.sort(key=lambda version: version.order)
-    return Versions(dataset, tuple(found), (*tags.damaged.values(), *leases.damaged.values()))
+    return SnapshotVersions(
+        dataset, tuple(found), (*tags.damaged.values(), *leases.damaged.values())
+    )
 
 
-def check_free(versions: Versions, version: Version, *, force: bool = False) -> None:
+def check_free(
+    versions: SnapshotVersions, version: SnapshotVersion, *, force: bool = False
+) -> None:
     """Raise `Refused` while something holds the snapshot; `force`: even if a running mount does."""
     name = versions.dataset.name
     if versions.unreadable:
@@ -143,11 +153,11 @@ def give_up(
     store: ObjectStore,
     dataset: DatasetRef,
     folder: Path,
-    chosen: Iterable[Version],
+    chosen: Iterable[SnapshotVersion],
     *,
     now_ns: int,
     force: bool = False,
-) -> list[Version]:
+) -> list[SnapshotVersion]:
     """Delete snapshots from the store and from this machine. What has been tagged or leased since they were listed is `Refused`."""
     versions = list_versions(store, dataset, folder, now_ns)
     present = {version.snapshot_id: version for version in versions.versions}

@@ -35,7 +35,7 @@ def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class IndexProgress:
     """How far an index is, and whether it may go on."""
 
     applied: DatasetState
@@ -45,12 +45,12 @@ class Progress:
     """Somebody is filling it, or was killed while he did: what is there is not all."""
 
 
-def read_progress(index: KeyValueStore, dataset_id: bytes) -> Progress:
+def read_progress(index: KeyValueStore, dataset_id: bytes) -> IndexProgress:
     """One get."""
     key = keys.state_of(dataset_id)
     fields = [keys.APPLIED, keys.HELD, keys.REBUILDING]
     applied, held, rebuilding = index.get_many([MapFields(key, fields)])[0]
-    return Progress(
+    return IndexProgress(
         EMPTY_STATE if applied is None else DatasetState.decode(key, keys.APPLIED, applied),
         None if held is None else _generation_held(key, held),
         rebuilding is not None,

@@ -183,7 +183,7 @@ def _rows_of_directories(
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class DirentPacking:
     """How the entries of all directories, `.` and `..` among them, fill blocks."""
 
     first: Ints
@@ -201,10 +201,10 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class DirentColumns:
     """All directory entries with `.` and `..`, one row each."""
 
-    packing: Packing
+    packing: DirentPacking
     nid: Ints
     type: npt.NDArray[np.uint8]
     name_at: Ints
@@ -235,7 +235,7 @@ class Dots:
         return column
 
 
-def pack_entries(children: Children, dots: Dots) -> Packing:
+def pack_entries(children: Children, dots: Dots) -> DirentPacking:
     """Fill blocks with as many entries as fit, all directories at once: a step for the k-th block
     of each.
     """
@@ -254,7 +254,7 @@ def pack_entries(children: Children, dots: Dots) -> Packing:
         active, begin, end = active[more], until[more], end[more]
     block_first = np.append(np.sort(np.concatenate(begins)), dots.first[-1])
     counts = np.bincount(np.concatenate(owners), minlength=len(sizes))
-    return Packing(dots.first, starts, block_first, starts_of(counts), sizes)
+    return DirentPacking(dots.first, starts, block_first, starts_of(counts), sizes)
 
 
 def list_entries(
@@ -263,8 +263,8 @@ def list_entries(
     numbers: InodeNumbers,
     children: Children,
     dots: Dots,
-    packing: Packing,
-) -> Entries:
+    packing: DirentPacking,
+) -> DirentColumns:
     """The entries, once every directory has its nid."""
     nids, number = numbers.directory_nids, children.number
     nid = numbers.file_nid(number)
@@ -273,7 +273,7 @@ def list_entries(
     kind[children.is_directory] = TYPE_DIRECTORY
     kind[children.is_directory & (number == len(nids) - 1)] = TYPE_FIFO
     above = nids[np.append(columns.directory_parent, 0)]
-    return Entries(
+    return DirentColumns(
         packing,
         dots.spread(nid, nids, above),
         dots.spread(kind, TYPE_DIRECTORY, TYPE_DIRECTORY).astype(np.uint8),
@@ -282,14 +282,14 @@ def list_entries(
 
 
 def blocks_in_turn(
-    entries: Entries, names: NameBytes, blocks: Ints
+    entries: DirentColumns, names: NameBytes, blocks: Ints
 ) -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes of the blocks with these numbers, in order, some at once."""
     for low in range(0, len(blocks), _BLOCKS_AT_ONCE):
         yield blocks_of(entries, names, blocks[low : low + _BLOCKS_AT_ONCE])
 
 
-def blocks_of(entries: Entries, names: NameBytes, blocks: Ints) -> npt.NDArray[np.uint8]:
+def blocks_of(entries: DirentColumns, names: NameBytes, blocks: Ints) -> npt.NDArray[np.uint8]:
     """The bytes of the blocks with these numbers: entries, their names behind them, zeros."""
     packing = entries.packing
     begin = packing.block_first[blocks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import RedisLeases
 from dieselfs.ssd_tier import SsdSettings
@@ -16,7 +16,7 @@ class CacheNodeSettings:
     cache_cluster: str
     secret: TaskSecret
     ssd: SsdSettings
-    listen: Address
+    listen: PeerAddress
     """With a port."""
     advertise: str | None = None
     """The host that clients connect to; None: the one that is listened on."""
@@ -25,9 +25,9 @@ class CacheNodeSettings:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         """At which clients reach it."""
-        return Address(self.advertise or self.listen.host, self.listen.port)
+        return PeerAddress(self.advertise or self.listen.host, self.listen.port)
 
     @property
     def id(self) -> str:

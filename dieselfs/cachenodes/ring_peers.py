@@ -23,7 +23,7 @@ from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.placement import Placement, reachable
-from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.peercache.runtime import PeerAddress, Runtime
 from dieselfs.peercache.settings import StaticPeers
 from dieselfs.peercache.static_directory import StaticRegistry
 from dieselfs.peercache.task_peers import Peers
@@ -96,7 +96,7 @@ class _Joined:
 
     def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
         self.runtime: Runtime = OperatingSystem()
-        me = Member(f"client/{os.getpid()}", Address("client", 1), 0)
+        me = Member(f"client/{os.getpid()}", PeerAddress("client", 1), 0)
         topic = str(CacheClusterTopic(settings.name, dataset))
         self.client = PeerClient(self.runtime, settings.secret, topic, me.id)
         self.board = _Board()

@@ -16,7 +16,7 @@ from dieselfs.peercache.members import Member
 from dieselfs.peercache.messages import Ping, Pong
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 _AT_ONCE = 32
 
@@ -34,7 +34,7 @@ class CacheNodeReport:
 
 def cluster_nodes(settings: CacheClusterSettings) -> Sequence[CacheNodeReport]:
     """By their ids. Takes about 2 s if one does not answer. Raises `RegistryUnavailable`."""
-    looker = Member("client/status", Address("client", 1), 0)
+    looker = Member("client/status", PeerAddress("client", 1), 0)
     registry = cluster_registry(settings)
     try:
         members = sorted(registry.announce(looker), key=lambda member: member.id)

@@ -16,7 +16,7 @@ import click
 from dieselfs.cli.exit_codes import ExitCode, Failure, explain
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
 from dieselfs.cli.verb import Interrupted, ReaderGone
-from dieselfs.cli.verbs import LazyVerbs
+from dieselfs.cli.verbs import LazyCommands
 
 PROGRAM: Final = "dlcmd"
 
@@ -33,7 +33,7 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
         context.exit()
 
 
-@click.command(cls=LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,

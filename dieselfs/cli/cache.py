@@ -11,11 +11,11 @@ from dieselfs.address import parse_dataset
 from dieselfs.cli.durations import human_duration, parse_duration
 from dieselfs.cli.entries import iso_time, local_time
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output
 from dieselfs.cli.sizes import human_size, parse_size
 from dieselfs.cli.ssd_flags import chosen_ssd, ssd_flags
-from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verb import command, human_option
 from dieselfs.cli.verbs import SuggestingGroup
 from dieselfs.errors import UsageError
 
@@ -38,10 +38,12 @@ def cache() -> None:
     """The SSD tier of this node: what it holds, and what each dataset may have of it (docs/ssd-tier.md)."""
 
 
-@verb(name="ls", examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"])
+@command(
+    name="ls", examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"]
+)
 @ssd_flags
 @human_option
-def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
+def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
     """List what the SSD holds of each dataset, how often it was read there, and what is allowed to it; then pinned mounts.
 
     A hit is a read that the SSD answered, a miss one that went to the store: of all mounts and commands of this node, since it was booted. The whole
@@ -50,10 +52,10 @@ def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: boo
     from dieselfs.ssd_blob import pinned_mounts
     from dieselfs.ssd_usage import TierAccess
 
-    settings = chosen_ssd(invocation, ssd, ssd_size, looks=True)
+    settings = chosen_ssd(context, ssd, ssd_size, looks=True)
     usage = TierAccess(settings).usage()
     pinned = pinned_mounts(settings.folder)
-    output = invocation.output
+    output = context.output
     if output.json:
         for of in usage.datasets:
             output.record(_record(of, usage))
@@ -80,7 +82,7 @@ def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: boo
     )
 
 
-@verb(
+@command(
     name="quota",
     examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"],
 )
@@ -88,24 +90,24 @@ def ls(invocation: Invocation, ssd: str | None, ssd_size: int | None, human: boo
 @click.argument("size", metavar="SIZE|none")
 @ssd_flags
 def quota(
-    invocation: Invocation, dataset: str, size: str, ssd: str | None, ssd_size: int | None
+    context: CommandContext, dataset: str, size: str, ssd: str | None, ssd_size: int | None
 ) -> None:
     """Let a dataset have so much of the SSD at most. What it has above that goes within seconds."""
     quota_bytes = None if size == _NONE else parse_size(size)
     _change(
-        invocation,
+        context,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, quota_bytes=quota_bytes),
     )
 
 
-@verb(name="ttl", examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
+@command(name="ttl", examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
 @click.argument("dataset")
 @click.argument("duration", metavar="TIME|none")
 @ssd_flags
 def ttl(
-    invocation: Invocation, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
+    context: CommandContext, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
 ) -> None:
     """What was not used of a dataset for so long leaves, also while there is room; what is pinned stays.
 
@@ -115,68 +117,66 @@ def ttl(
     if ttl_s == 0:
         raise UsageError("with a TTL of 0 nothing would stay", "let go of it: dlcmd cache evict")
     _change(
-        invocation,
+        context,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, ttl_s=ttl_s),
     )
 
 
-@verb(name="pin", examples=["dlcmd cache pin imagenet"])
+@command(name="pin", examples=["dlcmd cache pin imagenet"])
 @click.argument("dataset")
 @ssd_flags
-def pin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
     """Keep what there is of a dataset, whatever else is read."""
     _change(
-        invocation,
+        context,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, pinned=True),
     )
 
 
-@verb(name="unpin", examples=["dlcmd cache unpin imagenet"])
+@command(name="unpin", examples=["dlcmd cache unpin imagenet"])
 @click.argument("dataset")
 @ssd_flags
-def unpin(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
     """Let a dataset that was pinned leave again."""
     _change(
-        invocation,
+        context,
         dataset,
-        chosen_ssd(invocation, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, looks=True),
         lambda limits: replace(limits, pinned=False),
     )
 
 
-@verb(name="evict", examples=["dlcmd cache evict imagenet"])
+@command(name="evict", examples=["dlcmd cache evict imagenet"])
 @click.argument("dataset")
 @ssd_flags
-def evict(invocation: Invocation, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
+def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
     """Let go of all that there is of a dataset, pinned or not, pinned mounts too; who reads it brings it again."""
-    return evict_dataset(invocation, chosen_ssd(invocation, ssd, ssd_size, looks=True), dataset)
+    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, looks=True), dataset)
 
 
 for _verb in (ls, quota, ttl, pin, unpin, evict):
     cache.add_command(_verb)
 
 
-def evict_dataset(invocation: Invocation, settings: SsdSettings, dataset: str) -> int:
+def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
     from dieselfs.ssd_blob import remove_blobs
     from dieselfs.ssd_usage import TierAccess
 
     name = parse_dataset(dataset)
-    freed = TierAccess(settings).evict(name, invocation.store()) + remove_blobs(
-        settings.folder, name
-    )
-    if invocation.output.json:
-        invocation.output.record({"dataset": name, "freed_bytes": freed})
+    freed = TierAccess(settings).evict(name, context.store()) + remove_blobs(settings.folder, name)
+    if context.output.json:
+        context.output.record({"dataset": name, "freed_bytes": freed})
     else:
-        invocation.output.note(f"{name}: {human_size(freed)} of the SSD are free now")
+        context.output.note(f"{name}: {human_size(freed)} of the SSD are free now")
     return ExitCode.OK
 
 
 def _change(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     settings: SsdSettings,
     changed: Callable[[DatasetLimits], DatasetLimits],
@@ -184,11 +184,11 @@ def _change(
     from dieselfs.ssd_usage import TierAccess
 
     name = parse_dataset(dataset)
-    limits = TierAccess(settings).change(name, invocation.store(), changed)
-    if invocation.output.json:
-        invocation.output.record({"dataset": name, **_limits_record(limits)})
+    limits = TierAccess(settings).change(name, context.store(), changed)
+    if context.output.json:
+        context.output.record({"dataset": name, **_limits_record(limits)})
     else:
-        invocation.output.note(
+        context.output.note(
             f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, {'pinned' if limits.pinned else 'not pinned'}"
         )
 

@@ -8,28 +8,28 @@ import click
 
 from dieselfs.address import parse_address
 from dieselfs.cli.entries import for_each
-from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import verb
+from dieselfs.cli.invocation import CommandContext
+from dieselfs.cli.verb import command
 from dieselfs.errors import UsageError
 from metadata.errors import PathConflict
 
 
-@verb(
+@command(
     examples=[
         "dlcmd cat imagenet:labels.txt",
         "dlcmd cat imagenet:a.tar imagenet:b.tar | tar -xi",
     ]
 )
 @click.argument("addresses", nargs=-1, required=True)
-def cat(invocation: Invocation, addresses: tuple[str, ...]) -> int:
+def cat(context: CommandContext, addresses: tuple[str, ...]) -> int:
     """Write files to standard output, one after the other."""
 
     def write(text: str) -> None:
         address = parse_address(text)
-        with invocation.client(address) as client:
+        with context.client(address) as client:
             try:
                 client.read_to(address.path, sys.stdout.buffer)
             except PathConflict as error:
                 raise UsageError(f"{address} is a directory", "use `dlcmd get`") from error
 
-    return for_each(addresses, write, as_json=invocation.output.json)
+    return for_each(addresses, write, as_json=context.output.json)

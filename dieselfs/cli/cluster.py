@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output
-from dieselfs.cli.verb import former_option, verb
+from dieselfs.cli.verb import command, former_option
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _HEADINGS: Final = (
 )
 
 
-@verb(
+@command(
     examples=[
         "dlcmd cluster",
         "dlcmd cluster redis:images",
@@ -35,7 +35,7 @@ _HEADINGS: Final = (
 )
 @former_option("--ring-secret-file", "cache_cluster_secret_file")
 def cluster(
-    invocation: Invocation, cache_cluster: str | None, cache_cluster_secret_file: str | None
+    context: CommandContext, cache_cluster: str | None, cache_cluster_secret_file: str | None
 ) -> int:
     """Show the cache nodes of a cache cluster: shares, what their SSDs hold, what they have served and from where.
 
@@ -46,7 +46,7 @@ def cluster(
     from dieselfs.cachenodes.ring_status import cluster_nodes
 
     settings = cache_cluster_settings(
-        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), invocation.config
+        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), context.config
     )
     if settings is None:
         raise UsageError(
@@ -54,7 +54,7 @@ def cluster(
             "name it: dlcmd cluster redis:NAME, or set DIESELFS_CACHE_CLUSTER",
         )
     nodes = cluster_nodes(settings)
-    output = invocation.output
+    output = context.output
     if output.json:
         for node in nodes:
             output.record(_record(node))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import verb
+from dieselfs.cli.invocation import CommandContext
+from dieselfs.cli.verb import command
 
 
-@verb(
+@command(
     examples=[
         "dlcmd completion bash > ~/.local/share/bash-completion/completions/dlcmd",
         "dlcmd completion zsh > ~/.zfunc/_dlcmd      # with ~/.zfunc in $fpath",
@@ -16,7 +16,7 @@ from dieselfs.cli.verb import verb
     ]
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(invocation: Invocation, shell: str) -> None:
+def completion(context: CommandContext, shell: str) -> None:
     """Print the completion script of a shell."""
     from click.shell_completion import get_completion_class
 
@@ -24,4 +24,4 @@ def completion(invocation: Invocation, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    invocation.output.line(kind(dlcmd, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())
+    context.output.line(kind(dlcmd, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE").source())

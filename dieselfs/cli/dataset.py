@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_dataset
+from dieselfs.address import DatasetAddress, parse_dataset
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.entries import iso_time
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
-from dieselfs.cli.verb import human_option, verb, yes_option
+from dieselfs.cli.verb import command, human_option, yes_option
 from dieselfs.cli.verbs import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -27,20 +27,22 @@ def dataset() -> None:
     """List, describe and remove datasets."""
 
 
-@verb(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
+@command(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
 @human_option
-def ls(invocation: Invocation, human: bool | None) -> None:
+def ls(context: CommandContext, human: bool | None) -> None:
     """List the datasets that the index knows."""
-    print_datasets(invocation, human)
+    print_datasets(context, human)
 
 
-@verb(name="info", examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"])
+@command(
+    name="info", examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"]
+)
 @click.argument("name")
 @human_option
-def info(invocation: Invocation, name: str, human: bool | None) -> None:
+def info(context: CommandContext, name: str, human: bool | None) -> None:
     """Describe a dataset: totals, generation, chunks and the holes that deletions left in them."""
-    output = invocation.output
-    with invocation.client(Address(parse_dataset(name))) as client:
+    output = context.output
+    with context.client(DatasetAddress(parse_dataset(name))) as client:
         record = _described(client)
     if output.json:
         output.record(record)
@@ -57,21 +59,23 @@ def _print_fields(output: Output, record: dict[str, Any], human: bool | None) ->
     output.fields(fields)
 
 
-@verb(name="rm", examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"])
+@command(
+    name="rm", examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"]
+)
 @click.argument("name")
 @yes_option
-def rm(invocation: Invocation, name: str, yes: bool) -> None:
+def rm(context: CommandContext, name: str, yes: bool) -> None:
     """Remove a dataset with all its files and published snapshots, for good."""
     from dieselfs.dataset import remove_dataset
 
     name = parse_dataset(name)
-    with invocation.places() as (store, index):
+    with context.places() as (store, index):
         confirm(f"remove dataset {name}{_extent(store, index, name)} for good", yes=yes)
         remove_dataset(store, index, name)
-    if invocation.output.json:
-        invocation.output.record({"dataset": name, "removed": True})
+    if context.output.json:
+        context.output.record({"dataset": name, "removed": True})
     else:
-        invocation.output.note(f"removed dataset {name}")
+        context.output.note(f"removed dataset {name}")
 
 
 dataset.add_command(ls)
@@ -79,12 +83,12 @@ dataset.add_command(info)
 dataset.add_command(rm)
 
 
-def print_datasets(invocation: Invocation, human: bool | None = None) -> None:
+def print_datasets(context: CommandContext, human: bool | None = None) -> None:
     """One line or record a dataset."""
     from metadata.dataset_state import list_datasets
 
-    output = invocation.output
-    with invocation.places() as (store, index):
+    output = context.output
+    with context.places() as (store, index):
         records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
         # Walks through the whole store, so only if the index is new or lost.
         if not records and (names := _stored_names(store)):

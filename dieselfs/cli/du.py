@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from dieselfs.address import parse_address
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.ls import listed
 from dieselfs.cli.output import Output
-from dieselfs.cli.verb import filter_options, human_option, verb
+from dieselfs.cli.verb import command, filter_options, human_option
 from dieselfs.path_filter import PathFilter
 
 if TYPE_CHECKING:
     from dieselfs.file_stat import FileStat
 
 
-@verb(examples=["dlcmd du imagenet", "dlcmd du -H -d 1 imagenet:train"])
+@command(examples=["dlcmd du imagenet", "dlcmd du -H -d 1 imagenet:train"])
 @click.argument("address")
 @click.option(
     "-d",
@@ -32,17 +32,21 @@ if TYPE_CHECKING:
 @human_option
 @filter_options
 def du(
-    invocation: Invocation, address: str, depth: int | None, human: bool | None, filters: PathFilter
+    context: CommandContext,
+    address: str,
+    depth: int | None,
+    human: bool | None,
+    filters: PathFilter,
 ) -> None:
     """Add up the sizes of the files in each directory and below it."""
     place = parse_address(address)
-    with invocation.client(place) as client:
+    with context.client(place) as client:
         entries = (
             entry for entry in listed(client, place, recursive=True) if filters.takes(entry.path)
         )
         sums = add_up(entries, place.path, depth)
     for path in sorted(sums, key=_children_first):
-        _print(invocation.output, path, *sums[path], human)
+        _print(context.output, path, *sums[path], human)
 
 
 def add_up(entries: Iterable[FileStat], top: str, depth: int | None) -> dict[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from chunkstore.errors import Corrupt, NotFound
 from dieselfs.cli.local_folder import LocalFolder
-from dieselfs.cli.progress import Progress
+from dieselfs.cli.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from dieselfs.client import Client
@@ -39,7 +39,7 @@ class Extraction:
     """A client for one thread."""
     on_failure: Callable[[FileStat, Exception], None]
     """Told of a file that the store holds damaged or not at all; the others go on."""
-    progress: Progress
+    progress: ProgressDisplay
     jobs: int = 1
     ignore_times: bool = False
     """Write also what is there already with the same size and mtime."""

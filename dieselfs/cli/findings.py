@@ -10,7 +10,7 @@ from dieselfs.cli.output import counted
 
 if TYPE_CHECKING:
     from dieselfs.checking.findings import Finding, Verdict
-    from dieselfs.cli.invocation import Invocation
+    from dieselfs.cli.invocation import CommandContext
 
 _FILES_SHOWN: Final = 10
 _SNAPSHOTS_SHOWN: Final = 5
@@ -26,17 +26,19 @@ def exit_code(verdict: Verdict) -> ExitCode:
     }[verdict.value]
 
 
-def print_findings(invocation: Invocation, findings: Sequence[Finding], *, all_files: bool) -> None:
+def print_findings(
+    context: CommandContext, findings: Sequence[Finding], *, all_files: bool
+) -> None:
     """Every finding, in JSON with all its files; for people with ten, unless they want `all_files`."""
     for finding in findings:
-        if invocation.output.json:
-            invocation.output.record(_record(finding))
+        if context.output.json:
+            context.output.record(_record(finding))
         else:
-            _print(invocation, finding, all_files)
+            _print(context, finding, all_files)
 
 
-def _print(invocation: Invocation, finding: Finding, all_files: bool) -> None:
-    output = invocation.output
+def _print(context: CommandContext, finding: Finding, all_files: bool) -> None:
+    output = context.output
     hit = f" [{counted(len(finding.files), 'file')} hit]" if finding.files else ""
     line = f"{finding.kind.value} {finding.object}: {finding.what}{hit}: {finding.advice}"
     output.line(output.name(line))

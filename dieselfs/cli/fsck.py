@@ -10,10 +10,10 @@ from dieselfs.address import parse_dataset
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.exit_codes import ExitCode
 from dieselfs.cli.findings import exit_code, print_findings
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.cli.scrub import print_scrub, run_scrub
-from dieselfs.cli.verb import dry_run_option, verb, yes_option
+from dieselfs.cli.verb import command, dry_run_option, yes_option
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
 
 
-@verb(
+@command(
     examples=[
         "dlcmd fsck imagenet",
         "dlcmd fsck --files --json imagenet",
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @yes_option
 def fsck(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     files: bool,
     repair: bool,
@@ -53,23 +53,23 @@ def fsck(
     from dieselfs import checking
 
     name = parse_dataset(dataset)
-    with invocation.places() as (store, index):
-        with invocation.progress("fsck") as progress:
+    with context.places() as (store, index):
+        with context.progress("fsck") as progress:
             report = checking.fsck(
                 store,
                 index,
                 name,
-                snapshot_folder=invocation.snapshot_folder,
+                snapshot_folder=context.snapshot_folder,
                 progress=progress.advance,
             )
-        print_findings(invocation, report.findings, all_files=files)
+        print_findings(context, report.findings, all_files=files)
         code = exit_code(report.verdict)
         if repair and report.findings:
-            code = _repair(invocation, store, index, report, dry_run=dry_run, yes=yes)
-        _print_summary(invocation, report, code)
+            code = _repair(context, store, index, report, dry_run=dry_run, yes=yes)
+        _print_summary(context, report, code)
         if scrub:
-            scrubbed = run_scrub(invocation, store, index, name)
-            print_scrub(invocation, scrubbed, all_files=files)
+            scrubbed = run_scrub(context, store, index, name)
+            print_scrub(context, scrubbed, all_files=files)
             code = max(code, exit_code(scrubbed.verdict), key=_SEVERITY.index)
     return code
 
@@ -78,7 +78,7 @@ _SEVERITY = (ExitCode.OK, ExitCode.REPAIRED, ExitCode.FOUND, ExitCode.INTEGRITY)
 
 
 def _repair(
-    invocation: Invocation,
+    context: CommandContext,
     store: ObjectStore,
     index: KeyValueStore,
     report: FsckReport,
@@ -90,22 +90,22 @@ def _repair(
 
     todo = sorted((f.repair.value, f.object) for f in report.findings if f.repair is not None)
     if dry_run:
-        _say(invocation, "would", todo)
+        _say(context, "would", todo)
         return exit_code(report.verdict)
     lost = sum(f.repair is not None and f.repair.loses for f in report.findings)
     if lost:
         confirm(f"delete {counted(lost, 'damaged snapshot')} of {report.dataset.name}", yes=yes)
-    with invocation.progress("repair") as progress:
-        done = checking.repair(store, index, report, invocation.snapshot_folder, progress.advance)
-    _say(invocation, "done", todo)
+    with context.progress("repair") as progress:
+        done = checking.repair(store, index, report, context.snapshot_folder, progress.advance)
+    _say(context, "done", todo)
     if any(finding.damaged for finding in done.left):
         return ExitCode.INTEGRITY
     return ExitCode.REPAIRED
 
 
-def _say(invocation: Invocation, when: str, todo: list[tuple[str, str]]) -> None:
+def _say(context: CommandContext, when: str, todo: list[tuple[str, str]]) -> None:
     """Each repair once, though several findings may ask for it."""
-    output = invocation.output
+    output = context.output
     for action, target in dict.fromkeys(todo):
         if output.json:
             output.record({when: action, "object": target})
@@ -113,8 +113,8 @@ def _say(invocation: Invocation, when: str, todo: list[tuple[str, str]]) -> None
             output.line(output.name(f"{when}: {action} ({target})"))
 
 
-def _print_summary(invocation: Invocation, report: FsckReport, code: ExitCode) -> None:
-    output = invocation.output
+def _print_summary(context: CommandContext, report: FsckReport, code: ExitCode) -> None:
+    output = context.output
     verdict = {
         ExitCode.OK: "clean",
         ExitCode.REPAIRED: "repaired",

@@ -13,10 +13,10 @@ from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.durations import grace_option, human_duration
 from dieselfs.cli.entries import for_each
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import dry_run_option, verb, yes_option
+from dieselfs.cli.verb import command, dry_run_option, yes_option
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _A_DAY_S = 86_400
 
 
-@verb(
+@command(
     examples=[
         "dlcmd gc imagenet",
         "dlcmd gc imagenet --delete",
@@ -54,7 +54,7 @@ _A_DAY_S = 86_400
 @dry_run_option
 @yes_option
 def gc(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str | None,
     everything: bool,
     delete: bool,
@@ -72,10 +72,10 @@ def gc(
     """
     if (dataset is None) != everything:
         raise UsageError("name one dataset, or give --all", "see `dlcmd gc --help`")
-    with invocation.places() as (store, index):
+    with context.places() as (store, index):
         names = [parse_dataset(dataset)] if dataset is not None else _stored_names(store)
-        run = _Run(invocation, store, index, grace, local, unreadable_leases, verbose)
-        failed = for_each(names, run.look_through, as_json=invocation.output.json)
+        run = _Run(context, store, index, grace, local, unreadable_leases, verbose)
+        failed = for_each(names, run.look_through, as_json=context.output.json)
         run.look_outside()
         run.print_found(complete=not failed)
         failed = failed or (ExitCode.INTEGRITY if run.damaged else ExitCode.OK)
@@ -93,7 +93,7 @@ class _Run:
 
     def __init__(
         self,
-        invocation: Invocation,
+        context: CommandContext,
         store: ObjectStore,
         index: KeyValueStore,
         grace_s: float,
@@ -101,7 +101,7 @@ class _Run:
         unreadable_leases: bool,
         verbose: bool,
     ) -> None:
-        self._invocation = invocation
+        self._context = context
         self._store = store
         self._index = index
         self._grace_s = grace_s
@@ -122,7 +122,7 @@ class _Run:
         from dieselfs.garbage import find_garbage
         from dieselfs.local_waste import former_snapshots
 
-        with self._invocation.progress(f"gc {name}") as progress:
+        with self._context.progress(f"gc {name}") as progress:
             found = find_garbage(
                 self._store,
                 name,
@@ -136,12 +136,12 @@ class _Run:
         self._waiting += found.waiting
         for note in found.notes:
             self.damaged = True
-            if self._invocation.output.json:
-                self._invocation.output.record({"dataset": name, "damaged": note})
+            if self._context.output.json:
+                self._context.output.record({"dataset": name, "damaged": note})
             else:
-                self._invocation.output.line(f"{name}: {note}")
+                self._context.output.line(f"{name}: {note}")
         if self._local:
-            folder = self._invocation.snapshot_folder
+            folder = self._context.snapshot_folder
             self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
 
     def look_outside(self) -> None:
@@ -149,7 +149,7 @@ class _Run:
 
         self._take(temporary_files(self._store, self._grace_s))
         if self._local:
-            folder = self._invocation.snapshot_folder
+            folder = self._context.snapshot_folder
             self._take(incomplete_snapshots(folder, self._grace_s, time.time()))
 
     def _take(self, found: Iterable[GarbageItem]) -> None:
@@ -157,7 +157,7 @@ class _Run:
             (self._waiting if waste.kept else self._outside).append(waste)
 
     def print_found(self, *, complete: bool) -> None:
-        output = self._invocation.output
+        output = self._context.output
         if output.json:
             for waste in self.waste + self._waiting:
                 output.record(_record(waste))
@@ -179,7 +179,7 @@ class _Run:
         from dieselfs.local_waste import delete_outside
 
         deleted: list[GarbageItem] = []
-        with self._invocation.progress("delete") as progress:
+        with self._context.progress("delete") as progress:
             progress.expect(len(self.waste), sum(waste.size_bytes for waste in self.waste))
 
             def done(waste: GarbageItem) -> None:
@@ -191,7 +191,7 @@ class _Run:
             for waste in self._outside:
                 delete_outside(self._store, waste)
                 done(waste)
-        output = self._invocation.output
+        output = self._context.output
         if output.json:
             size_bytes = sum(waste.size_bytes for waste in deleted)
             output.record({"deleted": len(deleted), "bytes": size_bytes})

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cli.exit_codes import ExitCode, explain
 from dieselfs.cli.extraction import Copy, Extraction
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.local_folder import LocalFolder
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import dry_run_option, filter_options, jobs_option, recursive_option, verb
+from dieselfs.cli.verb import command, dry_run_option, filter_options, jobs_option, recursive_option
 from dieselfs.errors import LocalFileError, UsageError
 from dieselfs.path_filter import PathFilter
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dieselfs.file_stat import FileStat
 
 
-@verb(
+@command(
     examples=[
         "dlcmd get imagenet:labels.txt",
         "dlcmd get imagenet:train/n01440764 ./images       # makes ./images/n01440764",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     help="Also files that are there with the same size and mtime.",
 )
 def get(
-    invocation: Invocation,
+    context: CommandContext,
     source: str,
     local: str,
     recursive: bool,
@@ -64,13 +64,13 @@ def get(
     interrupted get goes on where it was. Nothing outside LOCAL is written: symbolic links are not followed.
     """
     address = parse_address(source)
-    with invocation.client(address) as client:
+    with context.client(address) as client:
         plan = _plan(client, address, Path(local), filters)
         if dry_run:
-            return _print_plan(invocation, address, client, plan)
+            return _print_plan(context, address, client, plan)
         with _terminated_as_interrupted():
             return _extract(
-                invocation, address, client, plan, jobs or min(8, os.cpu_count() or 1), ignore_times
+                context, address, client, plan, jobs or min(8, os.cpu_count() or 1), ignore_times
             )
 
 
@@ -117,7 +117,7 @@ def _claimed(aside: dict[str, FileStat], path: str) -> list[FileStat]:
     return above[::-1]
 
 
-def _plan(client: Client, address: Address, local: Path, filters: PathFilter) -> Plan:
+def _plan(client: Client, address: DatasetAddress, local: Path, filters: PathFilter) -> Plan:
     entry = client.stat(address.path)
     if entry.kind == "directory":
         return Plan(entry, local, "" if address.contents else address.name, filters)
@@ -130,8 +130,10 @@ def _plan(client: Client, address: Address, local: Path, filters: PathFilter) ->
     return Plan(entry, local.parent, local.name, filters)
 
 
-def _print_plan(invocation: Invocation, address: Address, client: Client, plan: Plan) -> int:
-    output = invocation.output
+def _print_plan(
+    context: CommandContext, address: DatasetAddress, client: Client, plan: Plan
+) -> int:
+    output = context.output
     for copy in plan.copies(client):
         target = os.path.join(plan.folder, copy.target)
         if output.json:
@@ -149,18 +151,18 @@ def _print_plan(invocation: Invocation, address: Address, client: Client, plan: 
 
 
 def _extract(
-    invocation: Invocation,
-    address: Address,
+    context: CommandContext,
+    address: DatasetAddress,
     client: Client,
     plan: Plan,
     jobs: int,
     ignore_times: bool,
 ) -> int:
-    with closing(LocalFolder(plan.folder)) as folder, invocation.progress("get") as progress:
+    with closing(LocalFolder(plan.folder)) as folder, context.progress("get") as progress:
         extraction = Extraction(
             folder,
-            open_client=lambda: _sibling(invocation, address, client),
-            on_failure=lambda entry, error: _report(invocation, entry, error),
+            open_client=lambda: _sibling(context, address, client),
+            on_failure=lambda entry, error: _report(context, entry, error),
             progress=progress,
             jobs=jobs,
             ignore_times=ignore_times,
@@ -174,31 +176,31 @@ def _extract(
             state = client.dataset.namespace.state()
             progress.expect(state.files, state.bytes)
         extraction.run(plan.copies(client))
-    _print_summary(invocation, plan, extraction)
+    _print_summary(context, plan, extraction)
     if extraction.failed:
         return ExitCode.PARTIAL if extraction.files + extraction.skipped else ExitCode.INTEGRITY
     return ExitCode.OK
 
 
-def _sibling(invocation: Invocation, address: Address, client: Client) -> Client:
+def _sibling(context: CommandContext, address: DatasetAddress, client: Client) -> Client:
     """A client of the same dataset for another thread: each is for one at a time."""
     from dieselfs.client import Client
 
-    sibling = Client(client.dataset, invocation.snapshot_folder, ssd=client.ssd)
-    invocation.load_snapshot(sibling, address)
+    sibling = Client(client.dataset, context.snapshot_folder, ssd=client.ssd)
+    context.load_snapshot(sibling, address)
     return sibling
 
 
-def _report(invocation: Invocation, entry: FileStat, error: Exception) -> None:
+def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
     from dataclasses import replace
 
     from dieselfs.cli import report
 
     failure = explain(error)
-    report(replace(failure, what=f"{entry.path}: {failure.what}"), as_json=invocation.output.json)
+    report(replace(failure, what=f"{entry.path}: {failure.what}"), as_json=context.output.json)
 
 
-def _print_summary(invocation: Invocation, plan: Plan, done: Extraction) -> None:
+def _print_summary(context: CommandContext, plan: Plan, done: Extraction) -> None:
     summary: dict[str, Any] = {
         "files": done.files,
         "bytes": done.bytes,
@@ -206,11 +208,11 @@ def _print_summary(invocation: Invocation, plan: Plan, done: Extraction) -> None
         "failed": done.failed,
         "folder": str(plan.folder),
     }
-    if invocation.output.json:
-        invocation.output.record(summary)
+    if context.output.json:
+        context.output.record(summary)
         return
     others = "".join(f", {summary[key]:,} {key}" for key in ("skipped", "failed") if summary[key])
-    invocation.output.note(
+    context.output.note(
         f"got {counted(done.files, 'file')}, {human_size(done.bytes)}{others}, in {plan.folder}"
     )
 

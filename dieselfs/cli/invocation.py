@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dieselfs.cli.output import Output
-from dieselfs.cli.progress import Progress, progress_of
+from dieselfs.cli.progress import ProgressDisplay, progress_of
 from dieselfs.config import Config, Setting, load_config
 from dieselfs.core_dumps import prevent_core_dumps
 from dieselfs.errors import ConfigError
@@ -20,14 +20,14 @@ from dieselfs.errors import ConfigError
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
     from chunkstore.stores.resilient import ResilientStore
-    from dieselfs.address import Address
+    from dieselfs.address import DatasetAddress
     from dieselfs.client import Client
     from dieselfs.ssd_tier import SsdSettings
     from metadata.kv.key_value_store import KeyValueStore
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
+class CommandContext:
     """What a verb gets as its first argument."""
 
     config: Config
@@ -37,7 +37,7 @@ class Invocation:
     """The value of --profile."""
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Invocation:
+    def from_options(cls, options: Mapping[str, Any]) -> CommandContext:
         """From the values of the common options that were given."""
         config = load_config(options.get("store"), options.get("index"), options.get("profile"))
         if config.holds_secret:
@@ -55,7 +55,7 @@ class Invocation:
         show_progress = not (options.get("no_progress") or output.quiet)
         return cls(config, output, show_progress, options.get("profile"))
 
-    def at(self, store: str | None, index: str | None, profile: str | None) -> Invocation:
+    def at(self, store: str | None, index: str | None, profile: str | None) -> CommandContext:
         """The same with other places, as an fstab line gives them; None leaves what the flags said."""
         if store is index is profile is None:
             return self
@@ -77,7 +77,7 @@ class Invocation:
                 )
         return folder
 
-    def progress(self, action: str, what: str = "files") -> AbstractContextManager[Progress]:
+    def progress(self, action: str, what: str = "files") -> AbstractContextManager[ProgressDisplay]:
         return progress_of(
             action, silent=not self.show_progress, as_json=self.output.json, what=what
         )
@@ -106,7 +106,7 @@ class Invocation:
         return ssd_settings(configured(self.config))
 
     @contextmanager
-    def client(self, address: Address, create: bool = False) -> Iterator[Client]:
+    def client(self, address: DatasetAddress, create: bool = False) -> Iterator[Client]:
         """A client of the address's dataset that reads its snapshot, if it names one, else the current state."""
         from dieselfs.client import Client
 
@@ -123,7 +123,7 @@ class Invocation:
                 self.load_snapshot(client, address)
                 yield client
 
-    def load_snapshot(self, client: Client, address: Address) -> None:
+    def load_snapshot(self, client: Client, address: DatasetAddress) -> None:
         """Let the client read the address's snapshot, if it names one."""
         if address.snapshot:
             from dieselfs.cli.snapshot_choice import find_snapshot

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chunkstore.chunk_id import ChunkId
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cli.entries import entry_record, local_time, permissions
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
-from dieselfs.cli.verb import filter_options, human_option, recursive_option, verb
+from dieselfs.cli.verb import command, filter_options, human_option, recursive_option
 from dieselfs.errors import DirectoryNotFound, UsageError
 from dieselfs.path_filter import PathFilter
 
@@ -31,7 +31,7 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
 }
 
 
-@verb(
+@command(
     examples=[
         "dlcmd ls",
         "dlcmd ls imagenet:train -lH",
@@ -60,7 +60,7 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
 )
 @click.option("--ssd", metavar="FOLDER", help="With --cached: the tier (default: as configured).")
 def ls(
-    invocation: Invocation,
+    context: CommandContext,
     address: str | None,
     long: bool,
     recursive: bool,
@@ -78,24 +78,24 @@ def ls(
     if address is None:
         from dieselfs.cli.dataset import print_datasets
 
-        print_datasets(invocation, human)
+        print_datasets(context, human)
         return
     place = parse_address(address)
-    with invocation.client(place) as client:
+    with context.client(place) as client:
         entries: Iterable[FileStat] = (
             e for e in listed(client, place, recursive) if filters.takes(e.path)
         )
         if sort:
             entries = sorted(entries, key=_SORT_KEYS[sort])
         entries = itertools.islice(entries, limit)
-        where = _cached(invocation, client, ssd) if cached else None
+        where = _cached(context, client, ssd) if cached else None
         if count_only:
-            _print_counts(invocation.output, entries, human, where)
+            _print_counts(context.output, entries, human, where)
         else:
-            _print_entries(invocation.output, entries, long, recursive, human, where)
+            _print_entries(context.output, entries, long, recursive, human, where)
 
 
-def listed(client: Client, place: Address, recursive: bool) -> Iterable[FileStat]:
+def listed(client: Client, place: DatasetAddress, recursive: bool) -> Iterable[FileStat]:
     """The children of a directory or all below it; a missing one is a `DirectoryNotFound`."""
     from metadata.errors import PathNotFound
 
@@ -127,12 +127,12 @@ class _Cached:
         return f"{found.get('ssd', '-'):<4}  {memory:<6}  "
 
 
-def _cached(invocation: Invocation, client: Client, ssd: str | None) -> _Cached:
+def _cached(context: CommandContext, client: Client, ssd: str | None) -> _Cached:
     from dieselfs.cli.ssd_flags import chosen_ssd
     from dieselfs.ssd_usage import TierAccess, chunks_in_memory
 
     dataset = client.dataset.ref
-    cached = TierAccess(chosen_ssd(invocation, ssd, None, looks=True)).cached(dataset.id)
+    cached = TierAccess(chosen_ssd(context, ssd, None, looks=True)).cached(dataset.id)
     return _Cached(cached, chunks_in_memory(dataset))
 
 

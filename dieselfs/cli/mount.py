@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.address import parse_address
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_local import mounted_locally, refresh_locally, refuse_upgrade
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.mount_parts import (
@@ -40,7 +40,7 @@ from dieselfs.cli.option_groups import (
 )
 from dieselfs.cli.output import counted
 from dieselfs.cli.store_check import check_store
-from dieselfs.cli.verb import Size, former_option, verb
+from dieselfs.cli.verb import Size, command, former_option
 from dieselfs.errors import MountError, MountpointBusy, SnapshotNotFound
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _ANSWER_TIMEOUT_S: Final = 2.0
 
 
-@verb(
+@command(
     examples=[
         "dlcmd mount imagenet /mnt/imagenet",
         "dlcmd mount --refresh imagenet /mnt/imagenet",
@@ -148,7 +148,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "-o", "options", multiple=True, metavar="OPT[=VALUE],…", help="The same as in an fstab line."
 )
 def mount(
-    invocation: Invocation,
+    context: CommandContext,
     address: str,
     mountpoint: str,
     foreground: bool,
@@ -163,52 +163,50 @@ def mount(
     already goes over to the newest snapshot: paths lead to it, and what is open stays as it was.
     """
     chosen = parse_mount_options(options)
-    invocation = invocation.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
+    context = context.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
     request = mount_request(parse_address(address), Path(mountpoint), chosen, flags)
     if upgrade:
-        _upgrade(invocation, request)
+        _upgrade(context, request)
     elif foreground:
         from dieselfs.cli.mount_serving import serve
 
-        serve(invocation, request, lambda: _choose(invocation, request))
+        serve(context, request, lambda: _choose(context, request))
     else:
-        _start(invocation, request)
+        _start(context, request)
 
 
-def _start(invocation: Invocation, request: MountRequest) -> None:
+def _start(context: CommandContext, request: MountRequest) -> None:
     """Check all that can be wrong, then start a daemon and wait until it answers."""
     from dieselfs.fuse.background import default_log_file, start_in_background
     from dieselfs.fuse.mountpoint import check_mountable, resolve
 
     running = _running(request) if request.refresh else None
     if running is not None:
-        _refresh(invocation, request, running)
+        _refresh(context, request, running)
         return
     check_mountable(request.mountpoint, request.nonempty)
-    peer_settings(invocation, request)
-    cache_cluster_settings(invocation, request)
-    ssd = ssd_settings(invocation, request)
+    peer_settings(context, request)
+    cache_cluster_settings(context, request)
+    ssd = ssd_settings(context, request)
     if ssd is not None:
         ssd.check()
-    path = _choose(invocation, request)
+    path = _choose(context, request)
     with opened(path, request) as snapshot:
-        if mounted_locally(invocation, request, ssd, snapshot, resolve(request.mountpoint)):
+        if mounted_locally(context, request, ssd, snapshot, resolve(request.mountpoint)):
             return
-        away = check_store(invocation, snapshot, ssd)
+        away = check_store(context, snapshot, ssd)
         if away:
-            invocation.output.note(away)
+            context.output.note(away)
         check_room(request, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
-    if _shares(invocation, request, path, name, mountpoint):
+    if _shares(context, request, path, name, mountpoint):
         return
     log_file = default_log_file(mountpoint)
-    pid = start_in_background(
-        daemon_command(invocation, request, path), mountpoint, log_file=log_file
-    )
+    pid = start_in_background(daemon_command(context, request, path), mountpoint, log_file=log_file)
     front = _front(mountpoint)
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "mountpoint": str(mountpoint),
                 "snapshot": name,
@@ -219,15 +217,15 @@ def _start(invocation: Invocation, request: MountRequest) -> None:
             }
         )
         return
-    invocation.output.note(
+    context.output.note(
         f"mounted {name} ({counted(files, 'file')}) at {mountpoint}; log: {log_file}"
     )
     more = f"; for more: {front['more']}" if front.get("more") else ""
-    invocation.output.note(f"front: {front.get('kind')}, {front.get('reason')}{more}")
+    context.output.note(f"front: {front.get('kind')}, {front.get('reason')}{more}")
 
 
 def _shares(
-    invocation: Invocation, request: MountRequest, snapshot: Path, name: str, mountpoint: Path
+    context: CommandContext, request: MountRequest, snapshot: Path, name: str, mountpoint: Path
 ) -> bool:
     """Show a mount of the same snapshot with the same options here too, if there is one: one server, one copy of the pages."""
     from dieselfs.fuse.erofs_mounts import share
@@ -235,15 +233,15 @@ def _shares(
 
     if os.geteuid() != 0:
         return False
-    key = sharing_key(invocation, request, snapshot)
+    key = sharing_key(context, request, snapshot)
     alike = [entry for entry in mount_entries() if entry.is_dieselfs and entry.shown == name]
     for info in ask(alike, _ANSWER_TIMEOUT_S):
         details = info.details
         is_same = details.get("sharing_key") == key and info.is_erofs
         if info.state is MountState.SERVING and is_same:
             share(info.mountpoint, mountpoint)
-            if invocation.output.json:
-                invocation.output.record(
+            if context.output.json:
+                context.output.record(
                     {
                         "mountpoint": str(mountpoint),
                         "snapshot": name,
@@ -254,7 +252,7 @@ def _shares(
                     }
                 )
             else:
-                invocation.output.note(
+                context.output.note(
                     f"mounted {name} at {mountpoint}; it shares the server of {info.mountpoint}"
                 )
             return True
@@ -284,23 +282,23 @@ def _running(request: MountRequest) -> MountInfo | None:
     return info if info.state in (MountState.SERVING, MountState.LOCAL) else None
 
 
-def _refresh(invocation: Invocation, request: MountRequest, running: MountInfo) -> None:
+def _refresh(context: CommandContext, request: MountRequest, running: MountInfo) -> None:
     """Choose as for a new mount, then let the running one take it."""
     from dieselfs.fuse.mount_table import MountState
     from dieselfs.fuse.refresh_request import request_refresh
 
     _check_refreshable(request, running)
-    with opened(_choose(invocation, request), request) as snapshot:
+    with opened(_choose(context, request), request) as snapshot:
         _check_same_dataset(snapshot, running)
         if running.state is MountState.LOCAL:
-            refresh_locally(invocation, request, running, snapshot)
+            refresh_locally(context, request, running, snapshot)
             return
         generation, files = snapshot.generation, snapshot.file_count
     is_newer = generation > (running.generation or 0)
     shown = request_refresh(running, generation) if is_newer else running.snapshot
     name = f"{running.dataset}@{shown}"
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "mountpoint": str(running.mountpoint),
                 "snapshot": name,
@@ -309,14 +307,14 @@ def _refresh(invocation: Invocation, request: MountRequest, running: MountInfo) 
             }
         )
     elif is_newer:
-        invocation.output.note(
+        context.output.note(
             f"refreshed {running.mountpoint}: {name} ({counted(files, 'file')}), before @{running.snapshot}"
         )
     else:
-        invocation.output.note(f"{running.mountpoint} already shows the newest snapshot, {name}")
+        context.output.note(f"{running.mountpoint} already shows the newest snapshot, {name}")
 
 
-def _upgrade(invocation: Invocation, request: MountRequest) -> None:
+def _upgrade(context: CommandContext, request: MountRequest) -> None:
     """The running mount goes over to the program that is installed now."""
     from dieselfs.fuse.mountpoint import resolve
     from dieselfs.fuse.refresh_request import request_upgrade
@@ -328,12 +326,12 @@ def _upgrade(invocation: Invocation, request: MountRequest) -> None:
         )
     refuse_upgrade(running)
     server_pid = request_upgrade(running)
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {"mountpoint": str(running.mountpoint), "pid": running.pid, "server_pid": server_pid}
         )
     else:
-        invocation.output.note(f"upgraded {running.mountpoint}: process {server_pid} serves it now")
+        context.output.note(f"upgraded {running.mountpoint}: process {server_pid} serves it now")
 
 
 def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
@@ -358,23 +356,23 @@ def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
         )
 
 
-def _choose(invocation: Invocation, request: MountRequest) -> Path:
+def _choose(context: CommandContext, request: MountRequest) -> Path:
     """The snapshot file to mount."""
     from dieselfs.cli import snapshot_choice
     from dieselfs.cli.snapshot import create_snapshot
     from metadata.errors import SnapshotRefused, SnapshotStale
 
-    dataset, folder = request.address.dataset, invocation.snapshot_folder
+    dataset, folder = request.address.dataset, context.snapshot_folder
     if request.snapshot:
         return snapshot_choice.find_file_or_snapshot(
-            request.snapshot, dataset, folder, invocation.store()
+            request.snapshot, dataset, folder, context.store()
         )
     if request.no_index:
-        store = invocation.store()
+        store = context.store()
         if request.refresh:
             return snapshot_choice.pull_snapshot(None, dataset, folder, store)
         return snapshot_choice.newest_known(dataset, folder, store)
-    with invocation.client(request.address) as client:
+    with context.client(request.address) as client:
         places = client.dataset.store, client.dataset.index
         try:
             return snapshot_choice.newest_fresh(dataset, folder, *places)
@@ -382,5 +380,5 @@ def _choose(invocation: Invocation, request: MountRequest) -> Path:
             # The first mount of a dataset needs no flag; what exists is replaced only when asked.
             if not (request.refresh or isinstance(error, SnapshotNotFound)):
                 raise
-            invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-            return create_snapshot(invocation, client.dataset)
+            context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
+            return create_snapshot(context, client.dataset)

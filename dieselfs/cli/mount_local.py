@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_parts import mount_options, ssd_settings
 from dieselfs.cli.mount_request import MountRequest
 from dieselfs.cli.output import counted
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def mounted_locally(
-    invocation: Invocation,
+    context: CommandContext,
     request: MountRequest,
     ssd: SsdSettings | None,
     snapshot: Snapshot,
@@ -32,31 +32,31 @@ def mounted_locally(
     if blobs is None:
         return False
     try:
-        _mount(invocation, snapshot, blobs, _wanted(invocation, request, mountpoint))
+        _mount(context, snapshot, blobs, _wanted(context, request, mountpoint))
     except MountError as error:
-        invocation.output.note(f"not mounted locally: {error}")
+        context.output.note(f"not mounted locally: {error}")
         return False
     return True
 
 
 def refresh_locally(
-    invocation: Invocation, request: MountRequest, running: MountInfo, snapshot: Snapshot
+    context: CommandContext, request: MountRequest, running: MountInfo, snapshot: Snapshot
 ) -> None:
     """Put the mount of the newest snapshot in the place of an older one. Raises `MountpointBusy` if the newest has no blob here."""
     if running.snapshot == snapshot.id:
         note = f"{running.mountpoint} already shows the newest snapshot, {snapshot.dataset.name}@{snapshot.id}"
         record = _record(running.mountpoint, snapshot)
-        _say(invocation, [note], {**record, "refreshed": False})
+        _say(context, [note], {**record, "refreshed": False})
         return
-    blobs = _blobs(request, ssd_settings(invocation, request), snapshot)
+    blobs = _blobs(request, ssd_settings(context, request), snapshot)
     if blobs is None:
         name = f"{snapshot.dataset.name}@{snapshot.id}"
         raise MountpointBusy(
             f"{running.mountpoint} is a local mount, and the mount of {name} is not pinned on this SSD",
             f"pin it: dlcmd warmup --pin-mount {name}; or mount it with a daemon, after dlcmd umount {running.mountpoint}",
         )
-    wanted = _wanted(invocation, request, running.mountpoint, replace=True)
-    _mount(invocation, snapshot, blobs, wanted)
+    wanted = _wanted(context, request, running.mountpoint, replace=True)
+    _mount(context, snapshot, blobs, wanted)
 
 
 def refuse_upgrade(running: MountInfo) -> None:
@@ -71,7 +71,7 @@ def refuse_upgrade(running: MountInfo) -> None:
 
 
 def _mount(
-    invocation: Invocation, snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount
+    context: CommandContext, snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount
 ) -> None:
     from dieselfs.fuse.erofs_mounts import share
     from dieselfs.fuse.local_front import mount_local
@@ -91,7 +91,7 @@ def _mount(
         f"{done} {name} ({counted(snapshot.file_count, 'file')}) at {wanted.mountpoint}",
         f"front: local, {how}: no daemon serves it",
     ]
-    _say(invocation, notes, record)
+    _say(context, notes, record)
 
 
 def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path | None:
@@ -124,11 +124,11 @@ def _blobs(request: MountRequest, ssd: SsdSettings | None, snapshot: Snapshot) -
 
 
 def _wanted(
-    invocation: Invocation, request: MountRequest, mountpoint: Path, *, replace: bool = False
+    context: CommandContext, request: MountRequest, mountpoint: Path, *, replace: bool = False
 ) -> LocalMount:
     from dieselfs.fuse.local_front import LocalMount
 
-    options = mount_options(invocation, request)
+    options = mount_options(context, request)
     return LocalMount(
         mountpoint,
         options.owner,
@@ -150,9 +150,9 @@ def _record(mountpoint: Path, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _say(invocation: Invocation, notes: Sequence[str], record: dict[str, Any]) -> None:
-    if invocation.output.json:
-        invocation.output.record(record)
+def _say(context: CommandContext, notes: Sequence[str], record: dict[str, Any]) -> None:
+    if context.output.json:
+        context.output.record(record)
         return
     for note in notes:
-        invocation.output.note(note)
+        context.output.note(note)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_request import MountRequest
 from dieselfs.errors import LocalFileError
 
@@ -54,33 +54,33 @@ def memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
     return request.memory_bytes or default_budget_bytes(folder.path)
 
 
-def peer_settings(invocation: Invocation, request: MountRequest) -> PeerSettings | None:
+def peer_settings(context: CommandContext, request: MountRequest) -> PeerSettings | None:
     from dieselfs.core_dumps import prevent_core_dumps
     from dieselfs.peercache import peer_options
 
     options = request.peers.otherwise(peer_options.options_in(os.environ))
-    settings = peer_options.peer_settings(options, request.task, invocation.config.index)
+    settings = peer_options.peer_settings(options, request.task, context.config.index)
     if settings is not None:
         prevent_core_dumps()
     return settings
 
 
 def cache_cluster_settings(
-    invocation: Invocation, request: MountRequest
+    context: CommandContext, request: MountRequest
 ) -> CacheClusterSettings | None:
     from dieselfs.cachenodes import ring_options
     from dieselfs.core_dumps import prevent_core_dumps
 
-    settings = ring_options.cache_cluster_settings(request.cache_cluster, invocation.config)
+    settings = ring_options.cache_cluster_settings(request.cache_cluster, context.config)
     if settings is not None:
         prevent_core_dumps()
     return settings
 
 
-def ssd_settings(invocation: Invocation, request: MountRequest) -> SsdSettings | None:
+def ssd_settings(context: CommandContext, request: MountRequest) -> SsdSettings | None:
     from dieselfs import ssd_tier
 
-    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(invocation.config)))
+    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(context.config)))
 
 
 def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
@@ -90,13 +90,13 @@ def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
     return None if found is None else task_totals(found)
 
 
-def mount_options(invocation: Invocation, request: MountRequest) -> MountOptions:
+def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:
     from dieselfs.config import redacted
     from dieselfs.fuse.mount import MountOptions
 
     return MountOptions(
         request.mountpoint,
-        store_url=redacted(invocation.config.store.value),
+        store_url=redacted(context.config.store.value),
         allow_other=request.allow_other,
         uid=request.uid,
         gid=request.gid,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from chunkstore.stores.retrying import PATIENCE_S
-from dieselfs.address import Address
+from dieselfs.address import DatasetAddress
 from dieselfs.cachenodes.ring_settings import CacheClusterOptions
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_helper import is_mount_helper
 from dieselfs.cli.mount_options import as_number
 from dieselfs.cli.sizes import parse_size
@@ -34,7 +34,7 @@ EVICTIONS: Final = ("uniform", "lru")
 class MountRequest:
     """What the flags and the -o options ask for together."""
 
-    address: Address
+    address: DatasetAddress
     mountpoint: Path
     allow_other: bool
     nonempty: bool
@@ -61,7 +61,7 @@ class MountRequest:
 
 
 def mount_request(
-    address: Address, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
+    address: DatasetAddress, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
 ) -> MountRequest:
     """Flags go before options; `UsageError` for what makes no sense."""
     if address.path:
@@ -146,7 +146,7 @@ def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
     return as_number(options, "patience") if flags["patience"] is None else flags["patience"]
 
 
-def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path) -> list[str]:
+def daemon_command(context: CommandContext, request: MountRequest, snapshot: Path) -> list[str]:
     """The daemon gets the same environment, so that only what came from flags needs to be said again."""
     command = [
         *this_program(),
@@ -156,10 +156,10 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
         "--snapshot",
         os.fspath(snapshot.absolute()),
     ]
-    for place in (invocation.config.store, invocation.config.index):
+    for place in (context.config.store, context.config.index):
         # The index for its Redis, where peers meet. No flag has a password: `dieselfs.config`.
         command += [place.origin, place.value] if place.origin.startswith("--") else []
-    command += ["--profile", invocation.profile] if invocation.profile else []
+    command += ["--profile", context.profile] if context.profile else []
     command += ["--allow-other"] if request.allow_other else []
     command += ["--nonempty"] if request.nonempty else []
     command += ["--preload"] if request.preload else []
@@ -204,9 +204,9 @@ def daemon_command(invocation: Invocation, request: MountRequest, snapshot: Path
     return [*command, "--", request.address.dataset, os.path.abspath(request.mountpoint)]
 
 
-def sharing_key(invocation: Invocation, request: MountRequest, snapshot: Path) -> str:
+def sharing_key(context: CommandContext, request: MountRequest, snapshot: Path) -> str:
     """The same for two mounts that differ in nothing but their place: they can share one server and its pages."""
-    command = daemon_command(invocation, request, snapshot)[:-1]
+    command = daemon_command(context, request, snapshot)[:-1]
     variables = sorted(item for item in os.environ.items() if item[0].startswith("DIESELFS_"))
     return hashlib.sha256(repr((command[2:], variables)).encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_parts import (
     cache_cluster_settings,
     memory_bytes,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def serve(invocation: Invocation, request: MountRequest, choose: Callable[[], Path]) -> None:
+def serve(context: CommandContext, request: MountRequest, choose: Callable[[], Path]) -> None:
     """Mount, and return when the mount has ended. Ends the process with an exit code if that was not in order."""
     from dieselfs.fuse.mountpoint import check_mountable
     from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Supervisor
@@ -45,10 +45,10 @@ def serve(invocation: Invocation, request: MountRequest, choose: Callable[[], Pa
     if UPGRADE_VARIABLE not in os.environ:
         check_mountable(request.mountpoint, request.nonempty)
     if not _names_file(request):
-        command = daemon_command(invocation, request, choose())
+        command = daemon_command(context, request, choose())
         os.execv(command[0], command)
-    program = daemon_command(invocation, request, Path(request.snapshot or ""))
-    status = Supervisor(partial(_serve, invocation, request), program).run()
+    program = daemon_command(context, request, Path(request.snapshot or ""))
+    status = Supervisor(partial(_serve, context, request), program).run()
     if status:
         sys.exit(status)
 
@@ -57,27 +57,27 @@ def _names_file(request: MountRequest) -> bool:
     return request.snapshot is not None and Path(request.snapshot).is_absolute()
 
 
-def _serve(invocation: Invocation, request: MountRequest, handed: Handed) -> int:
+def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:
     """One server, in a process of its own. Returns its exit code."""
     from dieselfs.cli import report
     from dieselfs.cli.exit_codes import explain
 
     try:
-        _run_server(invocation, request, handed)
+        _run_server(context, request, handed)
     except Exception as error:
         log.debug("the server ends", exc_info=True)
         failure = explain(error)
-        report(failure, as_json=invocation.output.json)
+        report(failure, as_json=context.output.json)
         return failure.code
     return 0
 
 
-def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -> None:
+def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
     from dieselfs.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
     from dieselfs.background_warmup import BackgroundWarmUp, ssd_tier_statistics
     from dieselfs.cachenodes.ring_source import cache_cluster_statistics, with_cache_cluster
     from dieselfs.cli.store_check import check_store
-    from dieselfs.ending import Ending
+    from dieselfs.ending import Shutdown
     from dieselfs.expected_files import ExpectedFiles
     from dieselfs.fuse.mount import Observed, run_mount
     from dieselfs.lease_keeper import GOODBYE_S, LeaseKeeper
@@ -86,25 +86,25 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
     from dieselfs.ssd_tier import shared_tier, tiered_reader
 
     peers, cache_cluster = (
-        peer_settings(invocation, request),
-        cache_cluster_settings(invocation, request),
+        peer_settings(context, request),
+        cache_cluster_settings(context, request),
     )
-    ssd = ssd_settings(invocation, request)
+    ssd = ssd_settings(context, request)
     with ExitStack() as parts:
-        store = invocation.store(request.patience_s)
-        snapshot = _snapshot(invocation, request, handed)
+        store = context.store(request.patience_s)
+        snapshot = _snapshot(context, request, handed)
         if snapshot is None:
             return
         parts.enter_context(snapshot)
         if not handed.state:
-            away = check_store(invocation, snapshot, ssd, store)
+            away = check_store(context, snapshot, ssd, store)
             if away:
                 log.warning("%s", away)
         task = task_folder(request, snapshot)
         budget_bytes = memory_bytes(request, task)
         if ssd is not None:
             shared_tier(ssd).start()
-        ending = Ending(forced=True)
+        ending = Shutdown(forced=True)
         source = with_cache_cluster(
             tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), cache_cluster
         )
@@ -131,11 +131,11 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
         options = replace(
-            mount_options(invocation, request),
+            mount_options(context, request),
             task_folder=task.path,
             memory_bytes=budget_bytes,
             preload_bytes=budget_bytes if request.preload else 0,
-            sharing_key=sharing_key(invocation, request, snapshot.path),
+            sharing_key=sharing_key(context, request, snapshot.path),
         )
         observed = Observed(
             store=store.statistics,
@@ -146,7 +146,7 @@ def _run_server(invocation: Invocation, request: MountRequest, handed: Handed) -
         run_mount(snapshot, memory, options, handed, observed, ending)
 
 
-def _snapshot(invocation: Invocation, request: MountRequest, handed: Handed) -> Snapshot | None:
+def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:
     """What this server is to serve; None if it is to show a newer one and there is none."""
     from dieselfs.fuse.supervisor import Role
     from dieselfs.snapshots import find_newer
@@ -159,7 +159,7 @@ def _snapshot(invocation: Invocation, request: MountRequest, handed: Handed) -> 
         return shown
     with shown:
         try:
-            found = find_newer(shown, path.parent, invocation.store())
+            found = find_newer(shown, path.parent, context.store())
             if found is not None and found.dataset != shown.dataset:
                 raise SnapshotRefused(f"snapshot {found.id} is of another dataset: {found.path}")
             if found is not None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import Size, verb
+from dieselfs.cli.invocation import CommandContext
+from dieselfs.cli.verb import Size, command
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
 
 
-@verb(
+@command(
     examples=[
         "dlcmd mountd",
         "dlcmd mountd --group ml --max-mounts 8 --max-images 2GiB",
@@ -73,7 +73,7 @@ IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
     metavar="SECONDS",
     help="End after so long without a request; a socket unit starts the service again.",
 )
-def mountd(invocation: Invocation, **options: Any) -> None:
+def mountd(context: CommandContext, **options: Any) -> None:
     """Mount snapshots for ordinary users with EROFS in front: a service of root.
 
     It builds images itself from snapshots that it verifies, mounts them read-only, nosuid and nodev

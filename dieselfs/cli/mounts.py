@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import verb
+from dieselfs.cli.invocation import CommandContext
+from dieselfs.cli.verb import command
 
 if TYPE_CHECKING:
     from dieselfs.fuse.mount_table import MountInfo
 
 
-@verb(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
-def mounts(invocation: Invocation) -> None:
+@command(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
+def mounts(context: CommandContext) -> None:
     """List what is mounted on this machine: where, which snapshot, since when, and whether it answers."""
     from dieselfs.fuse.mount_table import mounts as mounted
 
     found = mounted()
-    if invocation.output.json:
+    if context.output.json:
         for info in found:
-            invocation.output.record(_record(info))
+            context.output.record(_record(info))
         return
     rows = [
         [
@@ -33,7 +33,7 @@ def mounts(invocation: Invocation) -> None:
         ]
         for info in found
     ]
-    invocation.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"], rows)
+    context.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"], rows)
 
 
 def _shown(info: MountInfo) -> str:

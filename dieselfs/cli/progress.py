@@ -21,7 +21,7 @@ _DRAW_INTERVAL_S: Final = 0.1
 """An update costs 30 µs: too much for every file."""
 
 
-class Progress(Protocol):
+class ProgressDisplay(Protocol):
     """Told what has been done so far. Thread-safe and cheap: call it for every file."""
 
     def advance(self, files: int, size_bytes: int) -> None: ...
@@ -31,7 +31,7 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
+class NoDisplay:
     """Says nothing."""
 
     def advance(self, files: int, size_bytes: int) -> None:
@@ -161,10 +161,10 @@ def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
 @contextmanager
 def progress_of(
     action: str, *, silent: bool = False, as_json: bool = False, what: str = "files"
-) -> Iterator[Progress]:
+) -> Iterator[ProgressDisplay]:
     """The progress that fits stderr: a bar, lines or nothing. `what` is counted."""
     if silent:
-        yield Silent()
+        yield NoDisplay()
     elif sys.stderr.isatty() and not as_json:
         with drawn_bar(action, what) as bar:
             yield bar

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_dataset
+from dieselfs.address import DatasetAddress, parse_dataset
 from dieselfs.cli.durations import grace_option, human_duration
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
 from dieselfs.cli.shares import Share
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import Size, dry_run_option, verb
+from dieselfs.cli.verb import Size, command, dry_run_option
 
 if TYPE_CHECKING:
     from dieselfs.purging.request import PurgePlan, PurgeReport
     from dieselfs.retention import RetiredChunk
 
 
-@verb(
+@command(
     examples=[
         "dlcmd purge imagenet",
         "dlcmd purge -n imagenet",
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 )
 @dry_run_option
 def purge(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     leave: float,
     merge_small: int,
@@ -91,12 +91,12 @@ def purge(
         target_bytes=chunk_size,
     )
     name = parse_dataset(dataset)
-    with invocation.client(Address(name)) as client:
+    with context.client(DatasetAddress(name)) as client:
         if dry_run:
-            return _print_plan(invocation.output, name, plan(client.dataset, request))
-        with invocation.progress(f"purge {name}") as progress:
+            return _print_plan(context.output, name, plan(client.dataset, request))
+        with context.progress(f"purge {name}") as progress:
             report = client.purge(request, progress)
-    _print_report(invocation.output, name, report, grace)
+    _print_report(context.output, name, report, grace)
     return ExitCode.INTEGRITY if report.damaged else ExitCode.OK
 
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import printable
-from dieselfs.cli.progress import Progress
+from dieselfs.cli.progress import ProgressDisplay
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.verb import (
     Size,
+    command,
     dry_run_option,
     filter_options,
     jobs_option,
     recursive_option,
-    verb,
 )
 from dieselfs.errors import PartialFailure, UsageError
 from dieselfs.path_filter import PathFilter
@@ -37,7 +37,7 @@ _MIN_CHUNK_BYTES = 4 << 10
 _MAX_CHUNK_BYTES = 1 << 30
 
 
-@verb(
+@command(
     examples=[
         "dlcmd put photos/ dl://photos             # the contents of photos",
         "dlcmd put train val dl://imagenet         # as imagenet/train and imagenet/val",
@@ -75,7 +75,7 @@ _MAX_CHUNK_BYTES = 1 << 30
 @filter_options
 @dry_run_option
 def put(
-    invocation: Invocation,
+    context: CommandContext,
     places: Sequence[str],
     order: str,
     seed: int,
@@ -109,7 +109,7 @@ def put(
     if address.snapshot:
         raise UsageError(
             f"{address} is a snapshot, which never changes",
-            f"write {Address(address.dataset, address.path)}",
+            f"write {DatasetAddress(address.dataset, address.path)}",
         )
     if files_from is not None:
         sources: list[SourceTree | FileList] = [
@@ -125,7 +125,7 @@ def put(
     else:
         sources = [
             *_trees(
-                invocation,
+                context,
                 places[:-1],
                 address,
                 filters,
@@ -142,14 +142,14 @@ def put(
         checksum=checksum,
     )
     if dry_run:
-        return _dry_run(invocation, request, address)
-    return _put(invocation, request, address, PackProgress())
+        return _dry_run(context, request, address)
+    return _put(context, request, address, PackProgress())
 
 
 def _trees(
-    invocation: Invocation,
+    context: CommandContext,
     sources: Sequence[str],
-    address: Address,
+    address: DatasetAddress,
     filters: PathFilter,
     *,
     follow_links: bool,
@@ -165,7 +165,7 @@ def _trees(
             os.path.isfile(source) and len(sources) == 1 and address.path and not address.contents
         )
         if exact:
-            exact = not _is_directory(invocation, address)
+            exact = not _is_directory(context, address)
         if not exact and not source.endswith("/") and name not in ("", ".", ".."):
             target = f"{target}/{name}" if target else name
         trees.append(
@@ -180,13 +180,13 @@ def _trees(
     return trees
 
 
-def _is_directory(invocation: Invocation, address: Address) -> bool:
+def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
     """Whether the destination is a directory of the dataset, so that a file goes into it and not over it."""
     from chunkstore.errors import Unavailable
     from metadata.errors import DatasetNotFound, PathNotFound
 
     try:
-        with invocation.client(address) as client:
+        with context.client(address) as client:
             return client.stat(address.path).kind == "directory"
     except (
         DatasetNotFound,
@@ -198,7 +198,7 @@ def _is_directory(invocation: Invocation, address: Address) -> bool:
 
 def _listed(
     sources: Sequence[str],
-    address: Address,
+    address: DatasetAddress,
     names: BinaryIO,
     separator: bytes,
     filters: PathFilter,
@@ -225,13 +225,13 @@ def _listed(
     )
 
 
-def _dry_run(invocation: Invocation, request: PackRequest, address: Address) -> int:
+def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
     from dieselfs.packing.measure import forecast
     from dieselfs.packing.source_tree import SourceTree
 
     found = forecast(request)
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "dry_run": True,
                 "files": found.files,
@@ -243,46 +243,46 @@ def _dry_run(invocation: Invocation, request: PackRequest, address: Address) -> 
         return ExitCode.OK
     for source in request.sources:
         if isinstance(source, SourceTree):
-            invocation.output.line(
+            context.output.line(
                 f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
             )
     size = human_size(found.bytes)
-    invocation.output.line(
+    context.output.line(
         f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing was put"
     )
     return ExitCode.OK
 
 
 def _put(
-    invocation: Invocation, request: PackRequest, address: Address, progress: PackProgress
+    context: CommandContext, request: PackRequest, address: DatasetAddress, progress: PackProgress
 ) -> int:
     from dieselfs.assembly import open_configured_store, open_places
     from dieselfs.packing.pack import pack
 
     def open_store():  # type: ignore[no-untyped-def]
-        return open_configured_store(invocation.config)
+        return open_configured_store(context.config)
 
     def open_index():  # type: ignore[no-untyped-def]
-        return open_places(invocation.config)[1]
+        return open_places(context.config)[1]
 
     began = time.monotonic()
     with ExitStack() as shown:
-        progress.on_change = _Shown(lambda: shown.enter_context(invocation.progress("put")))
+        progress.on_change = _Shown(lambda: shown.enter_context(context.progress("put")))
         try:
             pack(address.dataset, request, open_store, open_index, progress)
         except KeyboardInterrupt:
-            invocation.output.note(
+            context.output.note(
                 f"interrupted: {progress.files_committed:,} files are committed; the same command again puts the rest"
             )
             raise
-    _summary(invocation, address, progress, time.monotonic() - began)
-    if request.order == "path" and not invocation.output.json:
-        invocation.output.note(
+    _summary(context, address, progress, time.monotonic() - began)
+    if request.order == "path" and not context.output.json:
+        context.output.note(
             f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} --report` before training"
         )
     if progress.failed:
         for reason in progress.failed[:_SHOWN_FAILURES]:
-            invocation.output.note(f"not put: {printable(reason)}")
+            context.output.note(f"not put: {printable(reason)}")
         raise PartialFailure(
             f"{len(progress.failed):,} files could not be put",
             "correct them, then run the same command again",
@@ -294,9 +294,9 @@ class _Shown:
     """Turns counts since the start into steps of a progress bar, which is begun at the first change: it has a thread, and the packing
     processes are forked before that."""
 
-    def __init__(self, begin: Callable[[], Progress]) -> None:
+    def __init__(self, begin: Callable[[], ProgressDisplay]) -> None:
         self._begin = begin
-        self._shown: Progress | None = None
+        self._shown: ProgressDisplay | None = None
         self._files = self._bytes = 0
         self._expected = False
 
@@ -312,10 +312,10 @@ class _Shown:
 
 
 def _summary(
-    invocation: Invocation, address: Address, progress: PackProgress, elapsed_s: float
+    context: CommandContext, address: DatasetAddress, progress: PackProgress, elapsed_s: float
 ) -> None:
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "files": progress.files_committed,
                 "bytes": progress.bytes_committed,
@@ -331,16 +331,16 @@ def _summary(
     if progress.special:
         named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
         more = ", …" if len(progress.special) > 3 else ""
-        invocation.output.note(
+        context.output.note(
             f"left out {len(progress.special):,} special files (sockets, pipes, devices): {named}{more}"
         )
-    if invocation.output.quiet:
+    if context.output.quiet:
         return
     rate = progress.files_committed / elapsed_s if elapsed_s else 0
     skipped = f", {progress.files_unchanged:,} unchanged" if progress.files_unchanged else ""
-    invocation.output.line(
+    context.output.line(
         f"put {progress.files_committed:,} files, {human_size(progress.bytes_committed)}, in {progress.chunks_committed:,} chunks"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
     )
     if sys.stdout.isatty():
-        invocation.output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")
+        context.output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")

@@ -15,9 +15,9 @@ from dieselfs.address import parse_dataset
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
-from dieselfs.cli.verb import dry_run_option, verb, yes_option
+from dieselfs.cli.verb import command, dry_run_option, yes_option
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SHOWN: Final = 1000
 """Lines of differences, and of chunks with -v."""
 
 
-@verb(
+@command(
     examples=[
         "dlcmd recover imagenet",
         "dlcmd recover imagenet --check",
@@ -71,7 +71,7 @@ _SHOWN: Final = 1000
 @dry_run_option
 @yes_option
 def recover(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     since: str | None,
     until: str | None,
@@ -103,14 +103,14 @@ def recover(
         without_commits=without_commits,
         without_chunks=without_chunks,
         dataset_id=None if dataset_id is None else _parse_dataset_id(dataset_id),
-        snapshot_folder=invocation.snapshot_folder if until is not None else None,
+        snapshot_folder=context.snapshot_folder if until is not None else None,
     )
-    with _places(invocation, to, until) as (store, index):
+    with _places(context, to, until) as (store, index):
         if not (check or dry_run):
             _ask(store, index, name, options, yes=yes)
-        with invocation.progress("recover") as progress:
+        with context.progress("recover") as progress:
             report = recover_dataset(store, index, name, options, progress)
-    _print(invocation.output, report, options, verbose)
+    _print(context.output, report, options, verbose)
     if check or dry_run:
         found = report.difference_count or report.log or report.adopted
         return ExitCode.FOUND if found else ExitCode.OK
@@ -126,14 +126,14 @@ def _parse_dataset_id(text: str) -> bytes:
 
 @contextmanager
 def _places(
-    invocation: Invocation, to: str | None, until: str | None
+    context: CommandContext, to: str | None, until: str | None
 ) -> Iterator[tuple[ObjectStore, KeyValueStore | None]]:
     """The store, and the index that is meant: no other is opened."""
     if until is not None and to is None:
-        yield invocation.store(), None
+        yield context.store(), None
         return
-    target = invocation.at(None, to, None)
-    if until is not None and target.config.index.value == invocation.config.index.value:
+    target = context.at(None, to, None)
+    if until is not None and target.config.index.value == context.config.index.value:
         raise UsageError(
             "the present index would stay at that point in time", "name another one with --to"
         )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.entries import for_each
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
-from dieselfs.cli.verb import dry_run_option, recursive_option, verb, yes_option
+from dieselfs.cli.verb import command, dry_run_option, recursive_option, yes_option
 from dieselfs.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dieselfs.file_stat import FileStat
 
 
-@verb(
+@command(
     examples=[
         "dlcmd rm imagenet:train/broken.jpg",
         "dlcmd rm -r -n imagenet:train/n01440764",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Refuse to delete more than N files.",
 )
 def rm(
-    invocation: Invocation,
+    context: CommandContext,
     addresses: tuple[str, ...],
     recursive: bool,
     dry_run: bool,
@@ -52,7 +52,7 @@ def rm(
 
     def delete(text: str) -> None:
         address = _checked(parse_address(text))
-        with invocation.client(address) as client:
+        with context.client(address) as client:
             entry = client.stat(address.path)
             if entry.kind == "directory" and not recursive:
                 raise UsageError(
@@ -60,17 +60,17 @@ def rm(
                 )
             count = _count_files(client, entry, max_delete)
             if dry_run:
-                _print_plan(invocation, client, address, entry)
+                _print_plan(context, client, address, entry)
                 return
             confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
             deleted = client.delete_tree(address.path)
             client.flush()
-        _print_result(invocation, address, deleted)
+        _print_result(context, address, deleted)
 
-    return for_each(addresses, delete, as_json=invocation.output.json)
+    return for_each(addresses, delete, as_json=context.output.json)
 
 
-def _checked(address: Address) -> Address:
+def _checked(address: DatasetAddress) -> DatasetAddress:
     if address.snapshot:
         raise UsageError(
             f"{address}: snapshots do not change", f"write {address.dataset}:{address.path}"
@@ -96,22 +96,22 @@ def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:
     return count
 
 
-def _print_plan(invocation: Invocation, client: Client, address: Address, entry: FileStat) -> None:
+def _print_plan(
+    context: CommandContext, client: Client, address: DatasetAddress, entry: FileStat
+) -> None:
     for found in _files(client, entry):
-        if invocation.output.json:
-            invocation.output.record(
+        if context.output.json:
+            context.output.record(
                 {"action": "delete", "dataset": address.dataset, "path": found.path}
             )
         else:
-            invocation.output.line(
-                f"would delete {invocation.output.name(str(address.at(found.path)))}"
-            )
+            context.output.line(f"would delete {context.output.name(str(address.at(found.path)))}")
 
 
-def _print_result(invocation: Invocation, address: Address, deleted: int) -> None:
-    if invocation.output.json:
-        invocation.output.record(
+def _print_result(context: CommandContext, address: DatasetAddress, deleted: int) -> None:
+    if context.output.json:
+        context.output.record(
             {"dataset": address.dataset, "path": address.path, "deleted": deleted}
         )
     else:
-        invocation.output.note(f"deleted {address} ({counted(deleted, 'file')})")
+        context.output.note(f"deleted {address} ({counted(deleted, 'file')})")

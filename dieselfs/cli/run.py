@@ -11,9 +11,9 @@ from typing import Final, NoReturn
 
 import click
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import command
 from dieselfs.errors import MountError
 
 CANNOT_RUN: Final = 126
@@ -23,7 +23,7 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS"
 """1 for `dlcmd` itself: a process with threads gets no user namespace."""
 
 
-@verb(
+@command(
     examples=[
         "dlcmd run -- python train.py --data /mnt/imagenet",
         "dlcmd run -v -- torchrun --nproc-per-node 8 train.py",
@@ -39,7 +39,7 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS"
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    invocation: Invocation, verbose: bool, mounts: tuple[str, ...], command: tuple[str, ...]
+    context: CommandContext, verbose: bool, mounts: tuple[str, ...], command: tuple[str, ...]
 ) -> int:
     """Run COMMAND so that Python reads FUSE mounts faster: its `open` then costs no request.
 
@@ -47,7 +47,7 @@ def run(
     and stay as they are. The exit code is that of COMMAND, 127 if there is no such command.
     """
     os.environ[_THREADS] = "1"
-    _prepare(invocation.output, verbose, mounts or ("/",))
+    _prepare(context.output, verbose, mounts or ("/",))
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -8,11 +8,11 @@ import click
 
 from dieselfs.address import parse_dataset
 from dieselfs.cli.findings import exit_code, print_findings
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.cli.shares import Share
 from dieselfs.cli.sizes import human_size, parse_size
-from dieselfs.cli.verb import jobs_option, verb
+from dieselfs.cli.verb import command, jobs_option
 from dieselfs.config import cache_folder
 from dieselfs.errors import UsageError
 
@@ -36,7 +36,7 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
         return rate
 
 
-@verb(
+@command(
     examples=[
         "dlcmd scrub imagenet",
         "dlcmd scrub --rate 200MiB/s imagenet",
@@ -52,7 +52,7 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
 @click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")
 @jobs_option()
 def scrub(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     rate: int | None,
     sample: float | None,
@@ -69,9 +69,9 @@ def scrub(
 
     if seed is not None and sample is None:
         raise UsageError("--seed chooses a sample", "add --sample 5%, or leave --seed out")
-    with invocation.places() as (store, index):
+    with context.places() as (store, index):
         report = run_scrub(
-            invocation,
+            context,
             store,
             index,
             parse_dataset(dataset),
@@ -80,12 +80,12 @@ def scrub(
             restart=restart,
             jobs=jobs,
         )
-    print_scrub(invocation, report, all_files=files)
+    print_scrub(context, report, all_files=files)
     return exit_code(report.verdict)
 
 
 def run_scrub(
-    invocation: Invocation,
+    context: CommandContext,
     store: ObjectStore,
     index: KeyValueStore,
     name: str,
@@ -99,7 +99,7 @@ def run_scrub(
     from dieselfs import checking
     from dieselfs.checking.scrub import JOBS
 
-    with invocation.progress("scrub") as progress:
+    with context.progress("scrub") as progress:
         return checking.scrub(
             store,
             index,
@@ -108,18 +108,18 @@ def run_scrub(
             sample=sample,
             jobs=jobs or JOBS,
             progress_folder=cache_folder() / "scrub",
-            place=invocation.config.store.value,
+            place=context.config.store.value,
             restart=restart,
-            snapshot_folder=invocation.snapshot_folder,
+            snapshot_folder=context.snapshot_folder,
             expect=progress.expect,
             advance=progress.advance,
         )
 
 
-def print_scrub(invocation: Invocation, report: ScrubReport, *, all_files: bool) -> None:
+def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool) -> None:
     """Findings and a summary."""
-    output = invocation.output
-    print_findings(invocation, report.findings, all_files=all_files)
+    output = context.output
+    print_findings(context, report.findings, all_files=all_files)
     hit = sorted({path for finding in report.findings for path in finding.files})
     if output.json:
         output.record(

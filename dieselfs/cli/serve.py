@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.cachenodes.ring_settings import DEFAULT_CLUSTER
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.option_groups import ssd_options
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import Size, former_option, verb
+from dieselfs.cli.verb import Size, command, former_option
 from dieselfs.errors import LocalFileError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PATIENCE_S: Final = 10.0
 CLOSE_S: Final = 4.0
 
 
-@verb(
+@command(
     examples=[
         "dlcmd serve --listen 10.0.0.1 --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
         "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --cache-cluster images --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
@@ -71,7 +71,7 @@ CLOSE_S: Final = 4.0
     is_flag=True,
     help="Don't announce this node in the index's Redis: clients list it.",
 )
-def serve(invocation: Invocation, **options: Any) -> None:
+def serve(context: CommandContext, **options: Any) -> None:
     """Serve chunks from this machine's SSD: a cache node, of one cache cluster with others.
 
     It serves all datasets of the configured store, keeps on the SSD what it is asked for, and owns a share of the chunks by the size of its SSD.
@@ -82,7 +82,7 @@ def serve(invocation: Invocation, **options: Any) -> None:
     from dieselfs.cachenodes.cache_node import CacheNode
     from dieselfs.core_dumps import prevent_core_dumps
 
-    settings = _settings(invocation, options)
+    settings = _settings(context, options)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -91,7 +91,7 @@ def serve(invocation: Invocation, **options: Any) -> None:
     )
     prevent_core_dumps()
     ended = threading.Event()
-    store = open_configured_store(invocation.config, PATIENCE_S)
+    store = open_configured_store(context.config, PATIENCE_S)
     try:
         node = CacheNode(settings, store)
     except OSError as error:
@@ -114,7 +114,7 @@ def serve(invocation: Invocation, **options: Any) -> None:
     log.info("ended")
 
 
-def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSettings:
+def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSettings:
     from dieselfs.cachenodes.chunk_memory import DEFAULT_MEMORY_BYTES, MIN_MEMORY_BYTES
     from dieselfs.cachenodes.node_settings import CacheNodeSettings
     from dieselfs.cachenodes.ring_options import cluster_name, cluster_secret, redis_of
@@ -139,14 +139,14 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
             "say by which host they reach this node: --advertise HOST",
         )
     cache_cluster = cluster_name(options["cache_cluster"])
-    secret = cluster_secret(options["cache_cluster_secret_file"], invocation.config)
+    secret = cluster_secret(options["cache_cluster_secret_file"], context.config)
     ssd = ssd_settings(
         SsdOptions(
             typed_folder(options["ssd"]),
             options["ssd_size"],
             options["ssd_admission"],
             options["ssd_eviction"],
-        ).otherwise(configured(invocation.config))
+        ).otherwise(configured(context.config))
     )
     if ssd is None:
         raise UsageError("a cache node keeps chunks on an SSD", "say where: --ssd FOLDER")
@@ -157,6 +157,6 @@ def _settings(invocation: Invocation, options: dict[str, Any]) -> CacheNodeSetti
         ssd=ssd,
         listen=listen,
         advertise=advertise,
-        leases=None if options["no_announce"] else redis_of(invocation.config.index),
+        leases=None if options["no_announce"] else redis_of(context.config.index),
         memory_bytes=memory_bytes,
     )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dieselfs.address import parse_address
-from dieselfs.cli.invocation import Invocation
-from dieselfs.cli.verb import Size, verb
+from dieselfs.cli.invocation import CommandContext
+from dieselfs.cli.verb import Size, command
 from dieselfs.errors import SnapshotNotFound, UsageError
 
 if TYPE_CHECKING:
-    from dieselfs.address import Address
+    from dieselfs.address import DatasetAddress
     from dieselfs.class_labels import ClassRule
     from metadata.snapshot import Snapshot
 
@@ -26,7 +26,7 @@ _DEFAULT_GROUP: Final = 100
 """`dieselfs.shuffle.DEFAULT_GROUP_SIZE`, which would load numpy for the help."""
 
 
-@verb(
+@command(
     examples=[
         "dlcmd shuffle imagenet --seed 1 --epoch 0 > epoch0.lst",
         "dlcmd shuffle imagenet --epoch 3 --rank 0 --world 8 -0 | xargs -0 -n 64 ./train-step",
@@ -91,7 +91,7 @@ _DEFAULT_GROUP: Final = 100
     help="Of the report: draw it.",
 )
 def shuffle(
-    invocation: Invocation,
+    context: CommandContext,
     address: str,
     seed: int,
     epoch: int,
@@ -119,8 +119,8 @@ def shuffle(
         request = ReportRequest(
             tuple(groups), seed, epoch, batch, memory, labels or "parent", under or "", plot
         )
-        with _open_snapshot(invocation, address) as snapshot:
-            print_report(invocation.output, snapshot, request)
+        with _open_snapshot(context, address) as snapshot:
+            print_report(context.output, snapshot, request)
         return
     if any(value is not None for value in (batch, memory, labels, under, plot)):
         raise UsageError(
@@ -132,9 +132,9 @@ def shuffle(
         raise UsageError(f"--rank {rank} of --world {world}", "ranks count from 0 to world - 1")
     from dieselfs.shuffle import shuffle_order
 
-    separator = b"\0" if zero or invocation.output.json else b"\n"
+    separator = b"\0" if zero or context.output.json else b"\n"
     group = groups[0] if groups else _DEFAULT_GROUP
-    with _open_snapshot(invocation, address) as snapshot:
+    with _open_snapshot(context, address) as snapshot:
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group, rank, world)
         try:
             text = snapshot.paths_text(order.inodes, separator)
@@ -142,35 +142,35 @@ def shuffle(
             raise UsageError(
                 "a path holds a line break: one path a line would be ambiguous", "use -0 or --json"
             ) from error
-    _print(invocation, text.split(separator)[:-1], separator)
+    _print(context, text.split(separator)[:-1], separator)
 
 
-def _open_snapshot(invocation: Invocation, address: str) -> Snapshot:
+def _open_snapshot(context: CommandContext, address: str) -> Snapshot:
     from metadata.snapshot import Snapshot
 
     place = parse_address(address)
     if place.path:
         raise UsageError(f"{place}: only whole datasets are shuffled", f"write {place.dataset}")
-    return Snapshot.open(_snapshot_file(invocation, place))
+    return Snapshot.open(_snapshot_file(context, place))
 
 
-def _snapshot_file(invocation: Invocation, place: Address) -> Path:
+def _snapshot_file(context: CommandContext, place: DatasetAddress) -> Path:
     """The snapshot that is named, which needs no index; else a fresh one, made if there is none."""
     from dieselfs.cli.snapshot_choice import find_snapshot, newest_fresh
     from metadata.errors import SnapshotRefused, SnapshotStale
 
-    folder = invocation.snapshot_folder
+    folder = context.snapshot_folder
     if place.snapshot:
-        return find_snapshot(place.snapshot, place.dataset, folder, invocation.store())
-    with invocation.client(place) as client:
+        return find_snapshot(place.snapshot, place.dataset, folder, context.store())
+    with context.client(place) as client:
         try:
             return newest_fresh(place.dataset, folder, client.dataset.store, client.dataset.index)
         except (SnapshotNotFound, SnapshotStale, SnapshotRefused):
             return client.save_meta()
 
 
-def _print(invocation: Invocation, paths: list[bytes], separator: bytes) -> None:
-    output = invocation.output
+def _print(context: CommandContext, paths: list[bytes], separator: bytes) -> None:
+    output = context.output
     for path in paths:
         if output.json:
             output.record({"path": os.fsdecode(path)})

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_dataset
+from dieselfs.address import DatasetAddress, parse_dataset
 from dieselfs.cli.entries import iso_time
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.cli.snapshot_diff import diff_command
 from dieselfs.cli.snapshot_files import local_file, without_path
 from dieselfs.cli.snapshot_rm import prune_command, rm_command
 from dieselfs.cli.snapshot_tags import tag_command, untag_command
-from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verb import command, human_option
 from dieselfs.cli.verbs import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def snapshot() -> None:
     """Snapshots of a dataset: what a mount needs instead of an index, and the versions that can be named, compared and pruned."""
 
 
-@verb(
+@command(
     name="create",
     examples=["dlcmd snapshot create imagenet", "dlcmd snapshot create imagenet --no-publish"],
 )
@@ -38,22 +38,22 @@ def snapshot() -> None:
 @click.option(
     "--publish/--no-publish", default=True, help="Store it in the object store too (default)."
 )
-def create(invocation: Invocation, dataset: str, publish: bool) -> None:
+def create(context: CommandContext, dataset: str, publish: bool) -> None:
     """Make a snapshot of the dataset as it is now."""
     name = parse_dataset(dataset)
-    with invocation.client(Address(name)) as client:
-        path = create_snapshot(invocation, client.dataset, publish=publish)
-    _print_file(invocation, path, published=publish)
-    if not invocation.output.json:
-        invocation.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
+    with context.client(DatasetAddress(name)) as client:
+        path = create_snapshot(context, client.dataset, publish=publish)
+    _print_file(context, path, published=publish)
+    if not context.output.json:
+        context.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
 
 
-def create_snapshot(invocation: Invocation, dataset: Dataset, *, publish: bool = True) -> Path:
+def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool = True) -> Path:
     """Make a snapshot and show how far it is."""
     from dieselfs import snapshots
 
-    folder = invocation.snapshot_folder
-    with invocation.progress("snapshot") as progress:
+    folder = context.snapshot_folder
+    with context.progress("snapshot") as progress:
         progress.expect(dataset.namespace.state().files, 0)
         report = _Increments(progress).reached
         return snapshots.create(dataset, folder, publish=publish, progress=report)
@@ -71,13 +71,13 @@ class _Increments:
         self._reached = files
 
 
-@verb(name="ls", examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"])
+@command(name="ls", examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"])
 @click.argument("dataset")
 @human_option
-def ls(invocation: Invocation, dataset: str, human: bool | None) -> None:
+def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
     """List a dataset's snapshots, on this machine and in the store, oldest first."""
-    output = invocation.output
-    records = _known(invocation, parse_dataset(dataset))
+    output = context.output
+    records = _known(context, parse_dataset(dataset))
     if output.json:
         for record in records:
             output.record(record)
@@ -95,20 +95,20 @@ def ls(invocation: Invocation, dataset: str, human: bool | None) -> None:
     output.table(["ID", "GENERATION", "SIZE", "WHERE", "TAGS"], rows)
 
 
-def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
+def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
     from chunkstore.commit_log import find_dataset
     from dieselfs import snapshots
     from metadata.errors import DatasetNotFound
 
-    store = invocation.store()
+    store = context.store()
     ref = find_dataset(store, name)
-    tags = {} if ref is None else _tags(invocation, store, ref)
+    tags = {} if ref is None else _tags(context, store, ref)
     found: dict[str, dict[str, Any]] = {}
     for published in snapshots.list_published(store, name):
         found[published.snapshot_id] = _record(
             published.snapshot_id, published.size_bytes, None, True
         )
-    for path in snapshots.list_local(invocation.snapshot_folder, name):
+    for path in snapshots.list_local(context.snapshot_folder, name):
         snapshot_id = path.stem.removeprefix(f"{name}-")
         found[snapshot_id] = _record(
             snapshot_id, path.stat().st_size, str(path), snapshot_id in found
@@ -118,17 +118,17 @@ def _known(invocation: Invocation, name: str) -> list[dict[str, Any]]:
     for snapshot_id, record in found.items():
         record["tags"] = tags.pop(snapshot_id, [])
     for snapshot_id, names in tags.items():
-        invocation.output.note(f"tagged {', '.join(names)}, but gone: snapshot {snapshot_id}")
+        context.output.note(f"tagged {', '.join(names)}, but gone: snapshot {snapshot_id}")
     return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
 
 
-def _tags(invocation: Invocation, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
+def _tags(context: CommandContext, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
     """Snapshot id -> tags. Those that can't be read are told."""
     from chunkstore.tags import current, read_tags
 
     survey = read_tags(store, ref)
     for name, reason in survey.damaged.items():
-        invocation.output.note(f"tag {name} can't be read: {reason}")
+        context.output.note(f"tag {name} can't be read: {reason}")
     found: dict[str, list[str]] = {}
     for tag in current(survey, ref):
         found.setdefault(tag.snapshot_id, []).append(tag.name)
@@ -150,25 +150,25 @@ def _places(record: dict[str, Any]) -> list[str]:
     return (["local"] if record["file"] else []) + (["store"] if record["published"] else [])
 
 
-@verb(
+@command(
     name="show", examples=["dlcmd snapshot show imagenet", "dlcmd snapshot show imagenet@12 --json"]
 )
 @click.argument("which", metavar="DATASET[@ID]|FILE")
 @human_option
-def show(invocation: Invocation, which: str, human: bool | None) -> None:
+def show(context: CommandContext, which: str, human: bool | None) -> None:
     """Show what a snapshot says of itself; without ID, the newest one on this machine."""
     from metadata.snapshot import Snapshot
 
-    path = local_file(invocation, which)
+    path = local_file(context, which)
     with Snapshot.open(path) as opened:
         record = _described(opened, path)
-    if invocation.output.json:
-        invocation.output.record(record)
+    if context.output.json:
+        context.output.record(record)
         return
     fields = {key: str(value) for key, value in record.items()}
     for key in ("bytes", "file_bytes"):
-        fields[key] = invocation.output.size(record[key], human)
-    invocation.output.fields(fields)
+        fields[key] = context.output.size(record[key], human)
+    context.output.fields(fields)
 
 
 def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
@@ -189,33 +189,33 @@ def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
     }
 
 
-@verb(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
+@command(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
 @click.argument("which", metavar="DATASET[@ID]")
-def pull(invocation: Invocation, which: str) -> None:
+def pull(context: CommandContext, which: str) -> None:
     """Bring a published snapshot (the newest, or that of ID) to this machine, verified."""
     from dieselfs.cli.snapshot_choice import pull_snapshot
 
     address = without_path(which)
-    folder = invocation.snapshot_folder
-    path = pull_snapshot(address.snapshot, address.dataset, folder, invocation.store())
-    _print_file(invocation, path, published=True)
+    folder = context.snapshot_folder
+    path = pull_snapshot(address.snapshot, address.dataset, folder, context.store())
+    _print_file(context, path, published=True)
 
 
-@verb(
+@command(
     name="verify",
     examples=["dlcmd snapshot verify imagenet@12", "dlcmd snapshot verify ./imagenet-12.snapshot"],
 )
 @click.argument("which", metavar="FILE|DATASET[@ID]")
-def verify(invocation: Invocation, which: str) -> None:
+def verify(context: CommandContext, which: str) -> None:
     """Check every byte of a snapshot file: the whole-file hash, names, ranges."""
     from metadata.snapshot import Snapshot
 
-    path = local_file(invocation, which)
+    path = local_file(context, which)
     Snapshot.verify(path)
-    if invocation.output.json:
-        invocation.output.record({"file": str(path), "sound": True})
+    if context.output.json:
+        context.output.record({"file": str(path), "sound": True})
     else:
-        invocation.output.line(f"{path}: sound")
+        context.output.line(f"{path}: sound")
 
 
 for _command in (
@@ -233,15 +233,15 @@ for _command in (
     snapshot.add_command(_command)
 
 
-def _print_file(invocation: Invocation, path: Path, *, published: bool) -> None:
+def _print_file(context: CommandContext, path: Path, *, published: bool) -> None:
     from metadata.snapshot import Snapshot
 
     with Snapshot.open(path) as opened:
         record = _described(opened, path) | {"published": published}
-    if invocation.output.json:
-        invocation.output.record(record)
+    if context.output.json:
+        context.output.record(record)
     else:
-        invocation.output.line(str(path))
-        invocation.output.note(
+        context.output.line(str(path))
+        context.output.note(
             f"snapshot {record['id']} of {record['dataset']}: {counted(record['files'], 'file')}, generation {record['generation']}"
         )

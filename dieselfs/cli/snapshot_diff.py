@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dieselfs.cli.entries import iso_time
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, counted
 from dieselfs.cli.snapshot_files import local_file
-from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verb import command, human_option
 from dieselfs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LETTERS: Final = {"added": "A", "removed": "D", "changed": "M", "attributes": "T"}
 
 
-@verb(
+@command(
     name="diff",
     examples=[
         "dlcmd snapshot diff imagenet@v1 imagenet@v2",
@@ -36,7 +36,7 @@ _LETTERS: Final = {"added": "A", "removed": "D", "changed": "M", "attributes": "
 @click.option("--stat", "totals", is_flag=True, help="Only counts and bytes.")
 @human_option
 def diff_command(
-    invocation: Invocation, before: str, after: str, totals: bool, human: bool | None
+    context: CommandContext, before: str, after: str, totals: bool, human: bool | None
 ) -> None:
     """Show what changed: A added, D removed, M other content, T other mode or time. Content is compared by hash and length.
 
@@ -45,8 +45,8 @@ def diff_command(
     from dieselfs.snapshot_diff import diff
     from metadata.snapshot import Snapshot
 
-    output = invocation.output
-    paths = local_file(invocation, before), local_file(invocation, after)
+    output = context.output
+    paths = local_file(context, before), local_file(context, after)
     with Snapshot.open(paths[0]) as old, Snapshot.open(paths[1]) as new:
         if old.dataset.id != new.dataset.id:
             raise UsageError(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dieselfs.address import Address, parse_address
-from dieselfs.cli.invocation import Invocation
+from dieselfs.address import DatasetAddress, parse_address
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.errors import LocalFileError, UsageError
 
 
-def local_file(invocation: Invocation, which: str) -> Path:
+def local_file(context: CommandContext, which: str) -> Path:
     """A file as it is named, or the local file of a snapshot (pulled if it is not here)."""
     from dieselfs.cli.snapshot_choice import find_snapshot, newest_known
 
@@ -18,13 +18,13 @@ def local_file(invocation: Invocation, which: str) -> Path:
         return path
     if which.endswith(".snapshot") or ("/" in which and "://" not in which):
         raise LocalFileError(f"{which}: no such file", "see `dlcmd snapshot ls DATASET`")
-    address, folder = without_path(which), invocation.snapshot_folder
+    address, folder = without_path(which), context.snapshot_folder
     if address.snapshot:
-        return find_snapshot(address.snapshot, address.dataset, folder, invocation.store())
-    return newest_known(address.dataset, folder, invocation.store())
+        return find_snapshot(address.snapshot, address.dataset, folder, context.store())
+    return newest_known(address.dataset, folder, context.store())
 
 
-def without_path(which: str) -> Address:
+def without_path(which: str) -> DatasetAddress:
     """The address, which may not name a path."""
     address = parse_address(which)
     if address.path:

@@ -12,25 +12,25 @@ from dieselfs.address import parse_dataset
 from dieselfs.cli.confirmation import confirm
 from dieselfs.cli.durations import Duration
 from dieselfs.cli.entries import iso_time
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.cli.snapshot_files import named
-from dieselfs.cli.verb import dry_run_option, human_option, verb, yes_option
+from dieselfs.cli.verb import command, dry_run_option, human_option, yes_option
 from dieselfs.errors import Refused, SnapshotNotFound, UsageError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
-    from dieselfs.snapshot_pruning import Version, Versions
+    from dieselfs.snapshot_pruning import SnapshotVersion, SnapshotVersions
 
 
-@verb(
+@command(
     name="rm",
     examples=["dlcmd snapshot rm imagenet@12", "dlcmd snapshot rm imagenet@12-8d3f01 --yes"],
 )
 @click.argument("which", metavar="DATASET@ID")
 @click.option("--force", is_flag=True, help="Even if a running mount serves it.")
 @yes_option
-def rm_command(invocation: Invocation, which: str, force: bool, yes: bool) -> None:
+def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> None:
     """Delete a snapshot, on this machine and in the store. Refused while it is tagged, or served by a running mount.
 
     Its chunks go later, with `dlcmd purge` or `dlcmd gc`, if nothing else needs them.
@@ -40,8 +40,8 @@ def rm_command(invocation: Invocation, which: str, force: bool, yes: bool) -> No
     from dieselfs.tagging import resolved
 
     name, wanted = named(which)
-    store, folder = invocation.store(), invocation.snapshot_folder
-    versions = _versions(invocation, store, name)
+    store, folder = context.store(), context.snapshot_folder
+    versions = _versions(context, store, name)
     snapshot_id = resolved(wanted, name, store)
     matching = [v for v in versions.versions if is_called(v.snapshot_id, snapshot_id)]
     if len(matching) > 1:
@@ -54,10 +54,10 @@ def rm_command(invocation: Invocation, which: str, force: bool, yes: bool) -> No
     check_free(versions, matching[0], force=force)
     confirm(f"delete snapshot {matching[0].snapshot_id} of {name}", yes=yes)
     gone = give_up(store, versions.dataset, folder, matching, now_ns=time.time_ns(), force=force)
-    _print_gone(invocation, name, gone)
+    _print_gone(context, name, gone)
 
 
-@verb(
+@command(
     name="prune",
     examples=[
         "dlcmd snapshot prune imagenet --keep-last 5 -n",
@@ -76,7 +76,7 @@ def rm_command(invocation: Invocation, which: str, force: bool, yes: bool) -> No
 @yes_option
 @human_option
 def prune_command(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     keep_last: int | None,
     keep_within: float | None,
@@ -92,8 +92,8 @@ def prune_command(
     if keep_last is None and keep_within is None:
         raise UsageError("which are to be kept?", "give --keep-last, --keep-within or both")
     name = parse_dataset(dataset)
-    store = invocation.store()
-    versions = _versions(invocation, store, name)
+    store = context.store()
+    versions = _versions(context, store, name)
     if versions.unreadable:
         raise Refused(
             f"what holds the snapshots of {name} is not known: {'; '.join(versions.unreadable)}",
@@ -104,17 +104,17 @@ def prune_command(
         versions.versions, keep_last=keep_last, keep_within_s=keep_within, now_ns=now_ns
     )
     if dry_run:
-        _print_plan(invocation, versions, chosen, human)
+        _print_plan(context, versions, chosen, human)
         return
     if not chosen:
-        invocation.output.note(f"nothing to delete: all snapshots of {name} are kept")
+        context.output.note(f"nothing to delete: all snapshots of {name} are kept")
         return
     confirm(f"delete {counted(len(chosen), 'snapshot')} of {name}", yes=yes)
-    folder = invocation.snapshot_folder
-    _print_gone(invocation, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
+    folder = context.snapshot_folder
+    _print_gone(context, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
 
 
-def _versions(invocation: Invocation, store: ObjectStore, name: str) -> Versions:
+def _versions(context: CommandContext, store: ObjectStore, name: str) -> SnapshotVersions:
     from chunkstore.commit_log import find_dataset
     from dieselfs.snapshot_pruning import list_versions
     from metadata.errors import DatasetNotFound
@@ -122,13 +122,16 @@ def _versions(invocation: Invocation, store: ObjectStore, name: str) -> Versions
     ref = find_dataset(store, name)
     if ref is None:
         raise DatasetNotFound(f"there is no dataset {name!r}")
-    return list_versions(store, ref, invocation.snapshot_folder, time.time_ns())
+    return list_versions(store, ref, context.snapshot_folder, time.time_ns())
 
 
 def _print_plan(
-    invocation: Invocation, versions: Versions, chosen: Sequence[Version], human: bool | None
+    context: CommandContext,
+    versions: SnapshotVersions,
+    chosen: Sequence[SnapshotVersion],
+    human: bool | None,
 ) -> None:
-    output = invocation.output
+    output = context.output
     if output.json:
         for version in versions.versions:
             output.record(_record(version) | {"action": _action(version, chosen)})
@@ -146,21 +149,21 @@ def _print_plan(
     output.table(["", "ID", "SIZE", "TIME", "HELD BY"], rows)
 
 
-def _action(version: Version, chosen: Sequence[Version]) -> str:
+def _action(version: SnapshotVersion, chosen: Sequence[SnapshotVersion]) -> str:
     return "delete" if version in chosen else "keep"
 
 
-def _print_gone(invocation: Invocation, name: str, gone: Sequence[Version]) -> None:
+def _print_gone(context: CommandContext, name: str, gone: Sequence[SnapshotVersion]) -> None:
     for version in gone:
-        if invocation.output.json:
-            invocation.output.record(_record(version) | {"action": "deleted"})
+        if context.output.json:
+            context.output.record(_record(version) | {"action": "deleted"})
         else:
-            invocation.output.line(version.snapshot_id)
-    if not invocation.output.json:
-        invocation.output.note(f"deleted {counted(len(gone), 'snapshot')} of {name}")
+            context.output.line(version.snapshot_id)
+    if not context.output.json:
+        context.output.note(f"deleted {counted(len(gone), 'snapshot')} of {name}")
 
 
-def _record(version: Version) -> dict[str, Any]:
+def _record(version: SnapshotVersion) -> dict[str, Any]:
     return {
         "id": version.snapshot_id,
         "generation": version.generation,

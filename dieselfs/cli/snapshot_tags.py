@@ -5,18 +5,18 @@ from __future__ import annotations
 import click
 
 from dieselfs.address import parse_dataset
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.snapshot_files import without_path
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import command
 
 
-@verb(
+@command(
     name="tag",
     examples=["dlcmd snapshot tag imagenet v1", "dlcmd snapshot tag imagenet@12 before-cleaning"],
 )
 @click.argument("which", metavar="DATASET[@ID]")
 @click.argument("tag")
-def tag_command(invocation: Invocation, which: str, tag: str) -> None:
+def tag_command(context: CommandContext, which: str, tag: str) -> None:
     """Give a snapshot a name, which may be used wherever an ID may; without ID the newest, which must be as new as the dataset.
 
     A tag that exists is moved. What is tagged is neither pruned nor removed, and its chunks stay.
@@ -24,26 +24,26 @@ def tag_command(invocation: Invocation, which: str, tag: str) -> None:
     from dieselfs.tagging import tag_snapshot
 
     address = without_path(which)
-    folder = invocation.snapshot_folder
-    made = tag_snapshot(invocation.store(), address.dataset, address.snapshot, tag, folder)
-    if invocation.output.json:
-        invocation.output.record(
+    folder = context.snapshot_folder
+    made = tag_snapshot(context.store(), address.dataset, address.snapshot, tag, folder)
+    if context.output.json:
+        context.output.record(
             {"dataset": address.dataset, "tag": made.name, "id": made.snapshot_id}
         )
     else:
-        invocation.output.note(f"{address.dataset}@{made.name} is snapshot {made.snapshot_id}")
+        context.output.note(f"{address.dataset}@{made.name} is snapshot {made.snapshot_id}")
 
 
-@verb(name="untag", examples=["dlcmd snapshot untag imagenet v1"])
+@command(name="untag", examples=["dlcmd snapshot untag imagenet v1"])
 @click.argument("dataset")
 @click.argument("tag")
-def untag_command(invocation: Invocation, dataset: str, tag: str) -> None:
+def untag_command(context: CommandContext, dataset: str, tag: str) -> None:
     """Remove a tag, also one that can't be read. The snapshot stays until it is pruned."""
     from dieselfs.tagging import untag_snapshot
 
     name = parse_dataset(dataset)
-    untag_snapshot(invocation.store(), name, tag)
-    if invocation.output.json:
-        invocation.output.record({"dataset": name, "tag": tag, "removed": True})
+    untag_snapshot(context.store(), name, tag)
+    if context.output.json:
+        context.output.record({"dataset": name, "tag": tag, "removed": True})
     else:
-        invocation.output.note(f"removed tag {tag} of {name}")
+        context.output.note(f"removed tag {tag} of {name}")

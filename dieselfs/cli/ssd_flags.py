@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.verb import Decorated, Size
 from dieselfs.errors import UsageError
 from dieselfs.ssd_options import SsdOptions, typed_folder
@@ -30,10 +30,10 @@ def ssd_flags(function: Decorated) -> Decorated:
 
 
 def chosen_ssd(
-    invocation: Invocation, folder: str | None, size: int | None, *, looks: bool = False
+    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
 ) -> SsdSettings:
     """`UsageError` if there is none, `ConfigError` if it can't be one. Who only `looks` leaves the tier the size that it has."""
-    settings = configured_ssd(invocation, folder, size, looks=looks)
+    settings = configured_ssd(context, folder, size, looks=looks)
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
@@ -43,12 +43,12 @@ def chosen_ssd(
 
 
 def configured_ssd(
-    invocation: Invocation, folder: str | None, size: int | None, *, looks: bool = False
+    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
 ) -> SsdSettings | None:
     """The same, for who does without: None."""
     from dieselfs.ssd_tier import configured, ssd_settings
 
-    options = SsdOptions(typed_folder(folder), size).otherwise(configured(invocation.config))
+    options = SsdOptions(typed_folder(folder), size).otherwise(configured(context.config))
     settings = None if options.folder is None else ssd_settings(options)
     if settings is None:
         return None

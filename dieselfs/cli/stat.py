@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cli.entries import entry_record, for_each, iso_time, permissions
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output
-from dieselfs.cli.verb import human_option, verb
+from dieselfs.cli.verb import command, human_option
 
 if TYPE_CHECKING:
     from dieselfs.file_stat import FileStat
 
 
-@verb(
+@command(
     examples=[
         "dlcmd stat imagenet:train/n01440764/n01440764_10026.JPEG",
         "dlcmd stat --json imagenet:train",
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 )
 @click.argument("addresses", nargs=-1, required=True)
 @human_option
-def stat(invocation: Invocation, addresses: tuple[str, ...], human: bool | None) -> int:
+def stat(context: CommandContext, addresses: tuple[str, ...], human: bool | None) -> int:
     """Show all that is known of files or directories: size, times, and where the bytes lie."""
 
     def show(text: str) -> None:
         address = parse_address(text)
-        with invocation.client(address) as client:
-            _print(invocation.output, address, client.stat(address.path), human)
+        with context.client(address) as client:
+            _print(context.output, address, client.stat(address.path), human)
 
-    return for_each(addresses, show, as_json=invocation.output.json)
+    return for_each(addresses, show, as_json=context.output.json)
 
 
-def _print(output: Output, address: Address, entry: FileStat, human: bool | None) -> None:
+def _print(output: Output, address: DatasetAddress, entry: FileStat, human: bool | None) -> None:
     if output.json:
         output.record({"dataset": address.dataset} | entry_record(entry))
         return

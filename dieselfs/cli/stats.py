@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output
 from dieselfs.cli.sizes import human_size
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import command
 from dieselfs.errors import MountError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Look:
         return max(change, 0) / self.seconds_since(earlier)
 
 
-@verb(
+@command(
     examples=[
         "dlcmd stats /mnt/imagenet",
         "dlcmd stats --once /mnt/imagenet",
@@ -101,12 +101,12 @@ class Look:
     help="Seconds between looks (default 1).",
 )
 @click.option("--once", is_flag=True, help="Look once, and end.")
-def stats(invocation: Invocation, mountpoint: str, interval: float | None, once: bool) -> None:
+def stats(context: CommandContext, mountpoint: str, interval: float | None, once: bool) -> None:
     """Show what a mount does: requests, hits by tier, what is stored ahead in the page cache.
 
     On a terminal it goes on until Ctrl-C, with rates since the last look; else it looks once, with rates since the mount began.
     """
-    output = invocation.output
+    output = context.output
     again = not once and (interval is not None if output.json else output.terminal)
     looks = _looks(mountpoint, interval or 1.0, again)
     if again:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.errors import MountError, SsdUnavailable
 
@@ -18,7 +18,7 @@ _CHUNKS_LOOKED_FOR: Final = 8
 
 
 def check_store(
-    invocation: Invocation,
+    context: CommandContext,
     snapshot: Snapshot,
     ssd: SsdSettings | None,
     patient: ObjectStore | None = None,
@@ -29,9 +29,9 @@ def check_store(
     """
     from chunkstore.errors import Unavailable
 
-    where = invocation.config.store
+    where = context.config.store
     try:
-        _check_chunks(invocation.store(), snapshot, where)
+        _check_chunks(context.store(), snapshot, where)
     except Unavailable:
         cached = None if ssd is None else _cached(ssd, snapshot)
         if cached:

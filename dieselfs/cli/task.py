@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import Output, aligned
 from dieselfs.cli.task_text import task_lines, task_row
-from dieselfs.cli.verb import verb
+from dieselfs.cli.verb import command
 from dieselfs.cli.verbs import SuggestingGroup
 from dieselfs.errors import DieselFSError
 
@@ -40,13 +40,13 @@ def task() -> None:
     """Tasks: who shares a node's memory, and the nodes that put theirs together (docs/peers.md)."""
 
 
-@verb(name="ls", examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
+@command(name="ls", examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
 @_refresh_option
-def ls(invocation: Invocation, refresh: float | None) -> None:
+def ls(context: CommandContext, refresh: float | None) -> None:
     """List your tasks on this node: leader, processes, memory held, peers that answer, and how far oneshot is."""
     from dieselfs.node_memory.running_tasks import running_tasks
 
-    output = invocation.output
+    output = context.output
 
     def look() -> Shown:
         mounts = _mounts_by_folder()
@@ -60,18 +60,18 @@ def ls(invocation: Invocation, refresh: float | None) -> None:
     _show(output, look, refresh)
 
 
-@verb(
+@command(
     name="show",
     examples=["dlcmd task show resnet50-run1", "dlcmd task show resnet50-run1 --refresh 1"],
 )
 @click.argument("name")
 @_refresh_option
-def show(invocation: Invocation, name: str, refresh: float | None) -> None:
+def show(context: CommandContext, name: str, refresh: float | None) -> None:
     """Show a task's peer cache: its members and their shares, where reads came from, what left the store."""
     from dieselfs.node_memory.running_tasks import ask
     from dieselfs.node_memory.task_folder import memory_root
 
-    output = invocation.output
+    output = context.output
 
     def look() -> Shown:
         root = memory_root()
@@ -90,18 +90,18 @@ def show(invocation: Invocation, name: str, refresh: float | None) -> None:
     _show(output, look, refresh)
 
 
-@verb(name="secret", examples=["dlcmd task secret run1.secret"])
+@command(name="secret", examples=["dlcmd task secret run1.secret"])
 @click.argument("file")
-def secret(invocation: Invocation, file: str) -> None:
+def secret(context: CommandContext, file: str) -> None:
     """Make a secret for a task's nodes: 256 random bits in a new file that is yours alone."""
     from dieselfs.peercache.secret import FILE_VARIABLE, make_secret_file
 
     path = Path(file).absolute()
     make_secret_file(path)
-    if invocation.output.json:
-        invocation.output.record({"file": os.fspath(path)})
+    if context.output.json:
+        context.output.record({"file": os.fspath(path)})
         return
-    invocation.output.note(
+    context.output.note(
         f"made {path}: copy it to all nodes of the task (mode 0600), and give each --secret-file {path}, or {FILE_VARIABLE}={path}"
     )
 

@@ -1,4 +1,4 @@
-"""How a verb is declared: a click command whose first argument is the `Invocation`, with the options that every verb has and
+"""How a verb is declared: a click command whose first argument is the `CommandContext`, with the options that every verb has and
 with examples in its help. The common options may stand before or after the verb.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.sizes import parse_size
 from dieselfs.errors import UsageError
 from dieselfs.path_filter import PathFilter, Rule
@@ -65,7 +65,7 @@ def common_options() -> list[click.Parameter]:
     ]
 
 
-class Verb(click.Command):
+class DlcmdCommand(click.Command):
     """A command of `dlcmd`. `examples` are complete command lines."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
@@ -99,7 +99,7 @@ class Verb(click.Command):
             )
             if record:
                 (common if isinstance(parameter, CommonOption) else own).append(record)
-        for title, records in (("Options", own), ("Options of every verb", common)):
+        for title, records in (("Options", own), ("Options of every command", common)):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -111,12 +111,12 @@ class Verb(click.Command):
                     formatter.write(f"{'':{formatter.current_indent}}{example}\n")
 
 
-def verb(
+def command(
     *, examples: Sequence[str], name: str | None = None
-) -> Callable[[Callable[..., Any]], Verb]:
-    """Declare a function `f(invocation, …)` as a verb; what it returns is the exit code, None is 0."""
+) -> Callable[[Callable[..., Any]], DlcmdCommand]:
+    """Declare a function `f(context, …)` as a verb; what it returns is the exit code, None is 0."""
 
-    def declare(function: Callable[..., Any]) -> Verb:
+    def declare(function: Callable[..., Any]) -> DlcmdCommand:
         @click.pass_context
         def invoke(context: click.Context, /, *args: Any, **kwargs: Any) -> Any:
             if _RULES in context.meta and "exclude" in kwargs:
@@ -125,14 +125,16 @@ def verb(
             if context.meta.get("debug"):
                 logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
             try:
-                return function(Invocation.from_options(context.meta), *args, **kwargs)
+                return function(CommandContext.from_options(context.meta), *args, **kwargs)
             except BrokenPipeError as error:
                 raise ReaderGone from error
             except KeyboardInterrupt as error:
                 raise Interrupted from error
 
-        command = click.command(name, cls=Verb, examples=examples)(update_wrapper(invoke, function))
-        assert isinstance(command, Verb)
+        command = click.command(name, cls=DlcmdCommand, examples=examples)(
+            update_wrapper(invoke, function)
+        )
+        assert isinstance(command, DlcmdCommand)
         return command
 
     return declare

@@ -14,7 +14,7 @@ from dieselfs.cli.exit_codes import MEANINGS
 from dieselfs.cli.verb import common_options
 
 # verb -> help in a line; the module has the verb's name.
-VERBS: Final = {
+COMMANDS: Final = {
     "put": "Pack files into a dataset.",
     "ls": "List a directory of a dataset.",
     "cat": "Write files to standard output.",
@@ -47,11 +47,11 @@ ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls"
 """Accepted, not advertised: habits from other tools, and former names for one release."""
 
 
-def unknown_verb(given: str, known: list[str], context: click.Context) -> click.UsageError:
+def unknown_command(given: str, known: list[str], context: click.Context) -> click.UsageError:
     """The error for a verb that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(given, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"see `{context.command_path} --help`"
-    return click.UsageError(f"no verb {given!r}; {hint}", context)
+    return click.UsageError(f"no command {given!r}; {hint}", context)
 
 
 class SuggestingGroup(click.Group):
@@ -66,14 +66,14 @@ class SuggestingGroup(click.Group):
             and self.get_command(context, name) is None
             and not context.resilient_parsing
         ):
-            raise unknown_verb(name, self.known_names(context), context)
+            raise unknown_command(name, self.known_names(context), context)
         return super().resolve_command(context, args)
 
     def known_names(self, context: click.Context) -> list[str]:
         return self.list_commands(context)
 
 
-class LazyVerbs(SuggestingGroup):
+class LazyCommands(SuggestingGroup):
     """`dlcmd` itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -81,14 +81,14 @@ class LazyVerbs(SuggestingGroup):
         self.params.extend(common_options())
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def known_names(self, context: click.Context) -> list[str]:
-        return [*VERBS, *ALIASES]
+        return [*COMMANDS, *ALIASES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         name = ALIASES.get(name, name)
-        if name not in VERBS:
+        if name not in COMMANDS:
             return None
         module = importlib.import_module(f"dieselfs.cli.{name}")
         command = getattr(module, name)
@@ -97,8 +97,8 @@ class LazyVerbs(SuggestingGroup):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table above: asking each command for its help would import them all."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Addresses"):

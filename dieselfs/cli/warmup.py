@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.address import Address, parse_address
+from dieselfs.address import DatasetAddress, parse_address
 from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cli import warmup_pin
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.option_groups import cache_cluster_options
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
 from dieselfs.cli.ssd_flags import chosen_ssd, configured_ssd, ssd_flags
-from dieselfs.cli.verb import jobs_option, verb
+from dieselfs.cli.verb import command, jobs_option
 from dieselfs.cli.warmup_background import start_in_background
 from dieselfs.errors import UsageError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from metadata.snapshot import Snapshot
 
 
-@verb(
+@command(
     examples=[
         "dlcmd warmup imagenet",
         "dlcmd warmup --background imagenet",
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 @cache_cluster_options
 @jobs_option()
 def warmup(
-    invocation: Invocation,
+    context: CommandContext,
     address: str,
     background: bool,
     check: bool,
@@ -110,36 +110,36 @@ def warmup(
         raise UsageError("--unpin-mount removes, and --check only looks", "give one of them")
     options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
     if pin_mount or unpin_mount:
-        settings = chosen_ssd(invocation, ssd, ssd_size, looks=check or unpin_mount)
-        return _pin(invocation, place, settings, no_index, jobs, check=check, removes=unpin_mount)
-    target = _target(invocation, ssd, ssd_size, options, looks=check or evict)
+        settings = chosen_ssd(context, ssd, ssd_size, looks=check or unpin_mount)
+        return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)
+    target = _target(context, ssd, ssd_size, options, looks=check or evict)
     if evict:
         from dieselfs.cli.cache import evict_dataset
 
-        return evict_dataset(invocation, target.own_ssd("evict"), place.dataset)
+        return evict_dataset(context, target.own_ssd("evict"), place.dataset)
     with ExitStack() as stack:
-        store = invocation.store()
-        snapshot = stack.enter_context(_snapshot(invocation, store, place, no_index))
+        store = context.store()
+        snapshot = stack.enter_context(_snapshot(context, store, place, no_index))
         older = None
         if since is not None:
-            older = stack.enter_context(_older(invocation, store, place, since))
+            older = stack.enter_context(_older(context, store, place, since))
         if background:
             return start_in_background(
-                invocation, place.dataset, snapshot, target.ssd, options, jobs, older
+                context, place.dataset, snapshot, target.ssd, options, jobs, older
             )
         from dieselfs.ssd_warmup import wanted_chunks
 
         chunks = wanted_chunks(snapshot, older)
         if check:
-            return _print_warmth(invocation, snapshot, target.own_ssd("check"), chunks)
+            return _print_warmth(context, snapshot, target.own_ssd("check"), chunks)
         if target.ssd is None:
-            return _run_cluster(invocation, store, snapshot, chunks, target, jobs)
-        return _run(invocation, store, snapshot, chunks, target, jobs)
+            return _run_cluster(context, store, snapshot, chunks, target, jobs)
+        return _run(context, store, snapshot, chunks, target, jobs)
 
 
 def _pin(
-    invocation: Invocation,
-    place: Address,
+    context: CommandContext,
+    place: DatasetAddress,
     settings: SsdSettings,
     no_index: bool,
     jobs: int | None,
@@ -149,14 +149,14 @@ def _pin(
 ) -> int:
     """What --pin-mount and --unpin-mount do."""
     if removes and not place.snapshot:
-        return warmup_pin.unpin(invocation, settings, place.dataset, None)
-    store = invocation.store()
-    with _snapshot(invocation, store, place, no_index) as snapshot:
+        return warmup_pin.unpin(context, settings, place.dataset, None)
+    store = context.store()
+    with _snapshot(context, store, place, no_index) as snapshot:
         if removes:
-            return warmup_pin.unpin(invocation, settings, place.dataset, snapshot)
+            return warmup_pin.unpin(context, settings, place.dataset, snapshot)
         if check:
-            return warmup_pin.check(invocation, snapshot, settings)
-        return warmup_pin.pin(invocation, store, snapshot, settings, jobs)
+            return warmup_pin.check(context, snapshot, settings)
+        return warmup_pin.pin(context, store, snapshot, settings, jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _Target:
 
 
 def _target(
-    invocation: Invocation,
+    context: CommandContext,
     ssd: str | None,
     size: int | None,
     options: CacheClusterOptions,
@@ -191,8 +191,8 @@ def _target(
 ) -> _Target:
     from dieselfs.cachenodes.ring_options import cache_cluster_settings
 
-    cache_cluster = cache_cluster_settings(options, invocation.config)
-    found = configured_ssd(invocation, ssd, size, looks=looks)
+    cache_cluster = cache_cluster_settings(options, context.config)
+    found = configured_ssd(context, ssd, size, looks=looks)
     if found is None and cache_cluster is None:
         raise UsageError(
             "no SSD tier is configured, and no cache cluster",
@@ -202,7 +202,7 @@ def _target(
 
 
 def _run(
-    invocation: Invocation,
+    context: CommandContext,
     store: ObjectStore,
     snapshot: Snapshot,
     chunks: Sequence[ChunkRef],
@@ -218,13 +218,13 @@ def _run(
             store, snapshot.dataset, chunks, target.cache_cluster, large_files(snapshot)
         )
     work = WarmUp(store, snapshot.dataset, settings, chunks)
-    with invocation.progress("warmup", "chunks") as progress:
+    with context.progress("warmup", "chunks") as progress:
         progress.expect(work.missing, work.missing_bytes)
         report = work.run(progress.advance, jobs or JOBS)
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
     rate = report.loaded_bytes / max(report.seconds, 1e-9)
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 **_warmth_record(snapshot, found),
                 "loaded": report.loaded,
@@ -238,12 +238,12 @@ def _run(
         )
     else:
         others = f", {report.by_others:,} by others" if report.by_others else ""
-        invocation.output.note(
+        context.output.note(
             f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, {human_size(report.loaded_bytes)}"
             f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
         )
         for line in _why_not_all(report, snapshot.dataset.name, found):
-            invocation.output.note(line)
+            context.output.note(line)
     return ExitCode.OK if found.is_all else ExitCode.PARTIAL
 
 
@@ -263,7 +263,7 @@ def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[
 
 
 def _run_cluster(
-    invocation: Invocation,
+    context: CommandContext,
     store: ObjectStore,
     snapshot: Snapshot,
     chunks: Sequence[ChunkRef],
@@ -275,13 +275,13 @@ def _run_cluster(
 
     assert target.cache_cluster is not None
     work = CacheClusterWarmUp(store, snapshot, chunks, target.cache_cluster)
-    with invocation.progress("warmup", "chunks") as progress:
+    with context.progress("warmup", "chunks") as progress:
         progress.expect(work.chunks, work.bytes)
         report = work.run(progress.advance, jobs or JOBS)
     left = report.chunks - report.given
     fits = report.bytes <= report.ssd_bytes
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "dataset": snapshot.dataset.name,
                 "snapshot": str(snapshot.id),
@@ -296,16 +296,16 @@ def _run_cluster(
         )
     else:
         rate = report.from_store_bytes / max(report.seconds, 1e-9)
-        invocation.output.note(
+        context.output.note(
             f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, {report.given:,} of {counted(report.chunks, 'chunk')}, "
             f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} from the store ({human_size(rate)}/s)"
         )
         if left:
-            invocation.output.note(
+            context.output.note(
                 f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run the same command again"
             )
         if not fits:
-            invocation.output.note(
+            context.output.note(
                 f"the cache cluster's SSDs that are in service can hold {human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd cluster`"
             )
     return ExitCode.PARTIAL if left or not fits else ExitCode.OK
@@ -323,16 +323,16 @@ def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
 
 
 def _print_warmth(
-    invocation: Invocation, snapshot: Snapshot, settings: SsdSettings, chunks: Sequence[ChunkRef]
+    context: CommandContext, snapshot: Snapshot, settings: SsdSettings, chunks: Sequence[ChunkRef]
 ) -> int:
     from dieselfs.ssd_warmup import open_tier, warmth
 
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
-    if invocation.output.json:
-        invocation.output.record(_warmth_record(snapshot, found))
+    if context.output.json:
+        context.output.record(_warmth_record(snapshot, found))
     else:
         share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
-        invocation.output.line(
+        context.output.line(
             f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}, "
             f"{human_size(found.cached_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
         )
@@ -340,7 +340,7 @@ def _print_warmth(
 
 
 def _snapshot(
-    invocation: Invocation, store: ObjectStore, place: Address, no_index: bool
+    context: CommandContext, store: ObjectStore, place: DatasetAddress, no_index: bool
 ) -> Snapshot:
     from dieselfs.cli import snapshot_choice
     from dieselfs.cli.snapshot import create_snapshot
@@ -348,22 +348,24 @@ def _snapshot(
     from metadata.errors import SnapshotRefused, SnapshotStale
     from metadata.snapshot import Snapshot
 
-    folder, name = invocation.snapshot_folder, place.dataset
+    folder, name = context.snapshot_folder, place.dataset
     if place.snapshot:
         return Snapshot.open(snapshot_choice.find_snapshot(place.snapshot, name, folder, store))
     if no_index:
         return Snapshot.open(snapshot_choice.newest_known(name, folder, store))
-    with invocation.client(place) as client:
+    with context.client(place) as client:
         try:
             path = snapshot_choice.newest_fresh(name, folder, store, client.dataset.index)
         except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
-            invocation.output.note(f"{str(error).partition(': ')[0]}: making a new one")
-            path = create_snapshot(invocation, client.dataset)
+            context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
+            path = create_snapshot(context, client.dataset)
         return Snapshot.open(path)
 
 
-def _older(invocation: Invocation, store: ObjectStore, place: Address, which: str) -> Snapshot:
+def _older(
+    context: CommandContext, store: ObjectStore, place: DatasetAddress, which: str
+) -> Snapshot:
     from dieselfs.cli.snapshot_choice import find_snapshot
     from metadata.snapshot import Snapshot
 
-    return Snapshot.open(find_snapshot(which, place.dataset, invocation.snapshot_folder, store))
+    return Snapshot.open(find_snapshot(which, place.dataset, context.snapshot_folder, store))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cli.entries import iso_time
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.mount_request import this_program
 from dieselfs.errors import LocalFileError
 from dieselfs.ssd_options import NONE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def start_in_background(
-    invocation: Invocation,
+    context: CommandContext,
     dataset: str,
     snapshot: Snapshot,
     ssd: SsdSettings | None,
@@ -34,9 +34,9 @@ def start_in_background(
     """It is told what was chosen. `LocalFileError` if it, or its log, can't be begun."""
     command = [*this_program(), "warmup"]
     command += ["--ssd", NONE if ssd is None else os.fspath(ssd.folder)]
-    for place_ in (invocation.config.store, invocation.config.index):
+    for place_ in (context.config.store, context.config.index):
         command += [place_.origin, place_.value] if place_.origin.startswith("--") else []
-    command += ["--profile", invocation.profile] if invocation.profile else []
+    command += ["--profile", context.profile] if context.profile else []
     if ssd is not None and ssd.budget_bytes is not None:
         command += ["--ssd-size", str(ssd.budget_bytes)]
     command += [] if options.cache_cluster is None else ["--cache-cluster", options.cache_cluster]
@@ -61,15 +61,15 @@ def start_in_background(
             )
     except OSError as error:
         raise LocalFileError(f"{error.filename or log_file}: {error.strerror}") from error
-    if invocation.output.json:
-        invocation.output.record({"pid": process.pid, "log": str(log_file)})
+    if context.output.json:
+        context.output.record({"pid": process.pid, "log": str(log_file)})
     else:
         name = f"{dataset}@{snapshot.id}"
-        invocation.output.note(
+        context.output.note(
             f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, and the same command goes on"
         )
         if ssd is not None:
-            invocation.output.note(f"`dlcmd warmup --check {dataset}` says how far it is")
+            context.output.note(f"`dlcmd warmup --check {dataset}` says how far it is")
     process.returncode = 0  # it is not waited for
     return ExitCode.OK
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dieselfs.cli.exit_codes import ExitCode
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.cli.output import counted
 from dieselfs.cli.sizes import human_size
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pin(
-    invocation: Invocation,
+    context: CommandContext,
     store: ObjectStore,
     snapshot: Snapshot,
     settings: SsdSettings,
@@ -28,12 +28,12 @@ def pin(
     from dieselfs.ssd_pin import pin_mount
 
     name = f"{snapshot.dataset.name}@{snapshot.id}"
-    with invocation.progress("pin mount", "chunks") as progress:
+    with context.progress("pin mount", "chunks") as progress:
         progress.expect(snapshot.chunk_count, snapshot.total_bytes)
         report = pin_mount(snapshot, store, settings, progress.advance, jobs=jobs or JOBS)
     written = report.chunks - report.chunks_before
-    if invocation.output.json:
-        invocation.output.record(
+    if context.output.json:
+        context.output.record(
             {
                 "dataset": snapshot.dataset.name,
                 "snapshot": str(snapshot.id),
@@ -45,16 +45,16 @@ def pin(
             }
         )
     elif written:
-        invocation.output.note(
+        context.output.note(
             f"{name}: wrote {counted(written, 'chunk')} in {report.seconds:.1f} s; "
             f"its mount is pinned, {human_size(report.bytes)} at {report.paths[0]}"
         )
     else:
-        invocation.output.note(f"{name}: its mount is pinned already, at {report.paths[0]}")
+        context.output.note(f"{name}: its mount is pinned already, at {report.paths[0]}")
     return ExitCode.OK
 
 
-def check(invocation: Invocation, snapshot: Snapshot, settings: SsdSettings) -> int:
+def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) -> int:
     """Compare every byte of the blob with the snapshot's hashes, and name the files that are damaged."""
     from dieselfs.ssd_blob import check_blob, find_blob
 
@@ -62,11 +62,11 @@ def check(invocation: Invocation, snapshot: Snapshot, settings: SsdSettings) -> 
     paths = find_blob(settings.folder, snapshot)
     damaged: list[int] = []
     if paths is not None:
-        with invocation.progress("check", "chunks") as progress:
+        with context.progress("check", "chunks") as progress:
             progress.expect(snapshot.chunk_count, snapshot.total_bytes)
             damaged = check_blob(snapshot, paths, progress.advance)
     shown = [os.fsdecode(snapshot.path_of(inode)) for inode in damaged]
-    output = invocation.output
+    output = context.output
     if output.json:
         output.record(
             {
@@ -94,7 +94,7 @@ def check(invocation: Invocation, snapshot: Snapshot, settings: SsdSettings) -> 
 
 
 def unpin(
-    invocation: Invocation, settings: SsdSettings, dataset: str, snapshot: Snapshot | None
+    context: CommandContext, settings: SsdSettings, dataset: str, snapshot: Snapshot | None
 ) -> int:
     """Remove the blob of a snapshot, or of all snapshots of the dataset."""
     from dieselfs.ssd_blob import remove_blob, remove_blobs
@@ -103,11 +103,11 @@ def unpin(
         freed = remove_blobs(settings.folder, dataset)
     else:
         freed = remove_blob(settings.folder, snapshot)
-    if invocation.output.json:
-        invocation.output.record({"dataset": dataset, "freed_bytes": freed})
+    if context.output.json:
+        context.output.record({"dataset": dataset, "freed_bytes": freed})
     else:
         name = dataset if snapshot is None else f"{dataset}@{snapshot.id}"
-        invocation.output.note(
+        context.output.note(
             f"{name}: unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, and keeps its space until it is unmounted"
             if freed
             else f"{name}: no mount was pinned in {settings.folder}"

@@ -22,7 +22,7 @@ from dieselfs.fuse.attributes import NodeAttributes, Owner
 from dieselfs.fuse.blob_ranges import BlobRanges
 from dieselfs.fuse.errnos import logged_errno
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import Answer, Connection, Part, Request
+from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest, Part
 from dieselfs.fuse.kernel_protocol import (
     KEEP_CACHE,
     NO_ENTRY,
@@ -49,7 +49,7 @@ class BlobServer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KernelConnection,
         ranges: BlobRanges,
         reader: FileReader,
         *,
@@ -88,7 +88,7 @@ class BlobServer:
         finally:
             self._is_opening_front = False
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         match request.opcode:
             case Opcode.READ:
                 try:
@@ -109,7 +109,7 @@ class BlobServer:
                 return []
         return errno.ENOSYS
 
-    def _read(self, request: Request) -> Answer:
+    def _read(self, request: KernelRequest) -> Answer:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         device = request.node - _FIRST_BLOB
         end = min(start + size, self._layout.device_bytes(device))

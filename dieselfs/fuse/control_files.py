@@ -32,7 +32,7 @@ from dieselfs.fuse.control_documents import PLAN_README, SHUFFLE_README
 from dieselfs.fuse.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME
 from dieselfs.fuse.errnos import RequestRefused
 from dieselfs.fuse.nodes import CONTROL_NODE, PLAN_NODE, SHUFFLE_NODE, first_control_file
-from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
+from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
 from dieselfs.shuffle import ShuffleParameters, parse_parameters
 from metadata.snapshot import Snapshot
 
@@ -47,7 +47,7 @@ MAX_FILES: Final = 10_000
 class _ControlFile:
     size: int
     mtime_ns: int
-    content: bytes | ShuffledOrder
+    content: bytes | ListedOrder
     """A document's bytes, or what a dropped list is built from again."""
     lookups: int = 0
     """How often the kernel was told of it and has not said yet that it forgot."""
@@ -60,7 +60,7 @@ class Plans(Protocol):
         """A reader has named its plan: return the document that answers it. May block."""
         ...
 
-    def note_list(self, order: ShuffledOrder) -> None:
+    def note_list(self, order: ListedOrder) -> None:
         """A reader begins to read this list. Returns at once."""
         ...
 
@@ -95,7 +95,7 @@ class ControlDirectory:
         self._lock = threading.Lock()
         self._next_node = count(first_control_file(self._started_ns))
         self._files: dict[int, _ControlFile] = {}
-        self._list_nodes: dict[ShuffledOrder, int] = {}
+        self._list_nodes: dict[ListedOrder, int] = {}
         self.reads = 0
         """READs of control files since the mount began."""
 
@@ -107,7 +107,7 @@ class ControlDirectory:
         if write is not None:
             return self._new_document(write())
         if parent == SHUFFLE_NODE and b"=" in name:
-            return self._list(ShuffledOrder(self._snapshot, _parameters(name)))
+            return self._list(ListedOrder(self._snapshot, _parameters(name)))
         if parent == PLAN_NODE and self._plans is not None:
             return self._new_document(self._plans.take(name))
         raise RequestRefused(errno.ENOENT)
@@ -116,7 +116,7 @@ class ControlDirectory:
         with self._lock:
             return self._told(self._add(_ControlFile(len(content), time.time_ns(), content)))
 
-    def _list(self, order: ShuffledOrder) -> NodeAttributes:
+    def _list(self, order: ListedOrder) -> NodeAttributes:
         try:
             text = self._lists.text(order)
         except ValueError as error:  # a path holds a newline
@@ -171,7 +171,7 @@ class ControlDirectory:
         with self._lock:
             self.reads += 1
         content = self._file(node).content
-        if isinstance(content, ShuffledOrder):
+        if isinstance(content, ListedOrder):
             if start == 0 and self._plans is not None:
                 self._plans.note_list(content)
             content = self._lists.text(content)
@@ -189,7 +189,7 @@ class ControlDirectory:
 
     def _drop(self, node: int) -> None:
         content = self._files.pop(node).content
-        if isinstance(content, ShuffledOrder):
+        if isinstance(content, ListedOrder):
             del self._list_nodes[content]
 
     def _file(self, node: int) -> _ControlFile:

@@ -17,7 +17,7 @@ from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_requests import CONTROL_THREADS
 from dieselfs.fuse.control_server import ControlServer
 from dieselfs.fuse.erofs_mounts import new_fuse_mount
-from dieselfs.fuse.kernel_connection import Connection, Part
+from dieselfs.fuse.kernel_connection import KernelConnection, Part
 from dieselfs.fuse.pending_reads import PendingReads
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class ControlMount:
         self._reply_lock = threading.Lock()
         self._is_closed = False
         self._pending = PendingReads(CONTROL_THREADS, "control")
-        self._connection = Connection(fuse, is_tree=True)
+        self._connection = KernelConnection(fuse, is_tree=True)
         server = ControlServer(self._connection, control, owner, self._pending, self._reply)
         self._connection.start(server, self._ends.set)
         self._thread = threading.Thread(target=self._wait_for_end, name="control", daemon=True)

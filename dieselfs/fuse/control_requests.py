@@ -15,7 +15,7 @@ from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.directory_entries import DIRECTORY_TYPE, FILE_TYPE
 from dieselfs.fuse.errnos import logged_errno
-from dieselfs.fuse.kernel_connection import PENDING, Answer, Part, Request
+from dieselfs.fuse.kernel_connection import PENDING, Answer, KernelRequest, Part
 from dieselfs.fuse.kernel_protocol import (
     BATCH_FORGET_IN,
     DIRECTORY_ENTRY,
@@ -55,7 +55,7 @@ class ControlRequests:
         """
         self._control, self._owner, self._directory = control, owner, directory
         self._threads, self._reply = threads, reply
-        self._answers: dict[int, Callable[[Request], Sequence[Part]]] = {
+        self._answers: dict[int, Callable[[KernelRequest], Sequence[Part]]] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
             Opcode.READ: self._read,
@@ -67,7 +67,7 @@ class ControlRequests:
         """Whether `answer` knows this kind of request."""
         return opcode in self._answers
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         """Answer at once, or later if the request may block. Never raises."""
         if request.opcode not in _MAY_BLOCK:
             return self._answer(request)
@@ -75,14 +75,14 @@ class ControlRequests:
         self._threads.submit(lambda: self._reply(kept.unique, self._answer(kept)))
         return PENDING
 
-    def _answer(self, request: Request) -> Sequence[Part] | int:
+    def _answer(self, request: KernelRequest) -> Sequence[Part] | int:
         try:
             return self._answers[request.opcode](request)
         except Exception as error:
             kind = NAMES[Opcode(request.opcode)]
             return logged_errno(kind, f"control node {request.node}", error)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: KernelRequest) -> None:
         """FORGET and BATCH_FORGET of any nodes; only those of control files matter."""
         if request.opcode == Opcode.FORGET:
             self._control.forget(request.node, *FORGET_IN.unpack_from(request.body))
@@ -95,19 +95,19 @@ class ControlRequests:
         """Our number of the kernel's node."""
         return CONTROL_NODE if node == self._directory else node
 
-    def _lookup(self, request: Request) -> Sequence[Part]:
+    def _lookup(self, request: KernelRequest) -> Sequence[Part]:
         name = bytes(request.body[:-1])
         return [self._control.lookup(self._inside(request.node), name).entry(self._owner)]
 
-    def _getattr(self, request: Request) -> Sequence[Part]:
+    def _getattr(self, request: KernelRequest) -> Sequence[Part]:
         found = self._control.attributes(self._inside(request.node))
         return [found._replace(node=request.node).reply(self._owner)]
 
-    def _read(self, request: Request) -> Sequence[Part]:
+    def _read(self, request: KernelRequest) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         return [self._control.read(self._inside(request.node), start, size)]
 
-    def _list(self, request: Request, head: bytes) -> Sequence[Part]:
+    def _list(self, request: KernelRequest, head: bytes) -> Sequence[Part]:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         listing = b""
         for entry in self._entries(self._inside(request.node), start):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dieselfs.fuse.attributes import MAX_NAME_BYTES, Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_requests import ControlRequests, Reply
-from dieselfs.fuse.kernel_connection import Answer, Connection, Request
+from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest
 from dieselfs.fuse.kernel_protocol import ROOT_NODE, Opcode, statfs_reply
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.read_only_requests import (
@@ -27,7 +27,7 @@ class ControlServer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KernelConnection,
         control: ControlDirectory,
         owner: Owner,
         threads: PendingReads,
@@ -35,7 +35,7 @@ class ControlServer:
     ) -> None:
         """`threads` run the requests that may block, and answer them by `reply`."""
         self._control = ControlRequests(control, owner, threads, reply, directory=ROOT_NODE)
-        self._answers: dict[int, Callable[[Request], Answer]] = {
+        self._answers: dict[int, Callable[[KernelRequest], Answer]] = {
             **ReadOnlyRequests(connection, statfs_reply(0, 0, MAX_NAME_BYTES)).answers,
             Opcode.GETXATTR: lambda request: get_extended_attribute(request, {}),
             Opcode.LISTXATTR: lambda request: list_extended_attributes(request, {}),
@@ -43,13 +43,13 @@ class ControlServer:
             Opcode.BATCH_FORGET: self._forget,
         }
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         """See `Handler`. After ENOSYS the kernel asks no more: FLUSH, FSYNC, LSEEK, POLL."""
         if self._control.answers(request.opcode):
             return self._control.answer(request)
         handler = self._answers.get(request.opcode)
         return errno.ENOSYS if handler is None else handler(request)
 
-    def _forget(self, request: Request) -> Answer:
+    def _forget(self, request: KernelRequest) -> Answer:
         self._control.forget(request)
         return ()

@@ -23,7 +23,7 @@ from dieselfs.fuse.file_filler import FileFiller
 from dieselfs.fuse.file_reader import CachedSource
 from dieselfs.fuse.front_choice import Front, FrontChoice, use_direct_io
 from dieselfs.fuse.front_parts import FrontParts, kept_state
-from dieselfs.fuse.kernel_connection import Connection
+from dieselfs.fuse.kernel_connection import KernelConnection
 from dieselfs.fuse.mount_table import entries_of_device
 from dieselfs.fuse.page_filler import PageFiller
 from dieselfs.fuse.page_helper import PageHelper
@@ -178,7 +178,7 @@ class ErofsFront:
     def _serve(self, fuse: int, *, is_resumed: bool, opening: ExitStack | None = None) -> None:
         """`opening`: EROFS may open the blob from the first answer on, until this is closed."""
         parts = self._parts
-        self.connection = Connection(fuse, is_tree=False, in_flight=parts.in_flight)
+        self.connection = KernelConnection(fuse, is_tree=False, in_flight=parts.in_flight)
         self._server = BlobServer(
             self.connection,
             BlobRanges(parts.snapshot, self.layout),

@@ -42,7 +42,7 @@ _AGAIN: Final = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _UNMOUNTED: Final = (errno.ENODEV, errno.EBADF, errno.ECONNABORTED)
 
 
-class Request(NamedTuple):
+class KernelRequest(NamedTuple):
     """One request of the kernel."""
 
     opcode: int
@@ -54,25 +54,25 @@ class Request(NamedTuple):
     """Valid until the handler returns."""
 
 
-class Pending:
+class AnsweredLater:
     """The only instance, `PENDING`, says that a request is answered later."""
 
 
-PENDING: Final = Pending()
+PENDING: Final = AnsweredLater()
 
-Answer: TypeAlias = Sequence[Part] | int | Pending
+Answer: TypeAlias = Sequence[Part] | int | AnsweredLater
 """Parts of a reply, an errno, or `PENDING`."""
 
 
 class Handler(Protocol):
     """Answers requests, in any thread."""
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         """Never blocks on a store. An exception is logged and becomes EIO."""
         ...
 
 
-class Connection:
+class KernelConnection:
     """One connection. Thread-safe. `fd` is the caller's, to close after `stop`."""
 
     def __init__(self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None) -> None:
@@ -208,11 +208,11 @@ class Connection:
         kind = NAMES.get(opcode) or f"opcode {opcode}"
         self.counts[kind] = self.counts.get(kind, 0) + 1
         try:
-            answer = handler.answer(Request(opcode, unique, node, pid, body))
+            answer = handler.answer(KernelRequest(opcode, unique, node, pid, body))
         except Exception:
             log.exception("%s of node %d failed unexpectedly: EIO", kind, node)
             answer = errno.EIO
-        if opcode not in NO_REPLY and not isinstance(answer, Pending):
+        if opcode not in NO_REPLY and not isinstance(answer, AnsweredLater):
             self.reply(unique, answer)
 
     def _lose(self, error: OSError) -> None:

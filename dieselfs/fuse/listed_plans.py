@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dieselfs.errors import DieselFSError
-from dieselfs.fuse.shuffle_lists import ShuffledOrder
+from dieselfs.fuse.shuffle_lists import ListedOrder
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
 from dieselfs.shuffle import shuffle_order
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class _Reader:
     """A rank of a job, which reads one epoch after the other."""
 
-    order: ShuffledOrder
+    order: ListedOrder
     """What it reads now."""
     current: PlanFile
     following: PlanFile
@@ -35,11 +35,11 @@ class ListedPlans:
     def __init__(self, task_folder: Path, follow: Callable[[Path], None]) -> None:
         """`follow` is told of each plan file, and raises `PlanTooLarge`."""
         self._task_folder, self._follow = task_folder, follow
-        self._readers: dict[ShuffledOrder, _Reader] = {}
+        self._readers: dict[ListedOrder, _Reader] = {}
         """By what it reads in epoch 0."""
         self._lock = threading.Lock()
 
-    def begin(self, order: ShuffledOrder) -> None:
+    def begin(self, order: ListedOrder) -> None:
         """A reader begins this epoch.
 
         Nothing happens if that is known. Raises `PlanTooLarge`, `OSError` if the tmpfs is full.
@@ -79,11 +79,11 @@ class ListedPlans:
         if any(reader.current.id in over for reader in list(self._readers.values())):
             threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
 
-    def orders(self) -> list[ShuffledOrder]:
+    def orders(self) -> list[ListedOrder]:
         """What readers read now."""
         return [reader.order for reader in list(self._readers.values())]
 
-    def end_all(self) -> Sequence[ShuffledOrder]:
+    def end_all(self) -> Sequence[ListedOrder]:
         """End the plans; what their readers read."""
         with self._lock:
             orders = [reader.order for reader in self._readers.values()]
@@ -113,12 +113,12 @@ class ListedPlans:
         except DieselFSError as error:
             log.warning("the epoch after %s is not planned: %s", reader.order.parameters, error)
 
-    def _end(self, key: ShuffledOrder) -> None:
+    def _end(self, key: ListedOrder) -> None:
         reader = self._readers.pop(key)
         reader.following.remove()
         reader.current.remove()
 
-    def _written(self, order: ShuffledOrder, after: str = "") -> PlanFile:
+    def _written(self, order: ListedOrder, after: str = "") -> PlanFile:
         chosen, snapshot = order.parameters, order.snapshot
         shuffled = shuffle_order(
             snapshot.chunk_first_inode,
@@ -132,15 +132,15 @@ class ListedPlans:
         return write_plan(self._task_folder, plan, after=after)
 
 
-def _at_epoch(order: ShuffledOrder, epoch: int) -> ShuffledOrder:
+def _at_epoch(order: ListedOrder, epoch: int) -> ListedOrder:
     return replace(order, parameters=replace(order.parameters, epoch=epoch))
 
 
-def _is_of_one_job(one: ShuffledOrder, other: ShuffledOrder) -> bool:
+def _is_of_one_job(one: ListedOrder, other: ListedOrder) -> bool:
     """Whether they differ in the rank at most."""
     same_rank = replace(one.parameters, rank=other.parameters.rank)
-    return ShuffledOrder(one.snapshot, same_rank) == other
+    return ListedOrder(one.snapshot, same_rank) == other
 
 
-def _next(order: ShuffledOrder) -> ShuffledOrder:
+def _next(order: ListedOrder) -> ListedOrder:
     return _at_epoch(order, order.parameters.epoch + 1)

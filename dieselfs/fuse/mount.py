@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dieselfs.ending import Ending
+from dieselfs.ending import Shutdown
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_documents import (
     dataset_document,
@@ -44,7 +44,7 @@ from dieselfs.fuse.mountpoint import check_mountable, resolve
 from dieselfs.fuse.page_cache import PageCache
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.preload import Preload
-from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
+from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
 from dieselfs.fuse.statistics import (
     FillStatistics,
     PageCacheStatistics,
@@ -131,7 +131,7 @@ def run_mount(
     options: MountOptions,
     handed: Handed,
     observed: Observed,
-    ending: Ending,
+    ending: Shutdown,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
@@ -160,7 +160,7 @@ class _Server:
         options: MountOptions,
         handed: Handed,
         observed: Observed,
-        ending: Ending,
+        ending: Shutdown,
     ) -> None:
         self._snapshot, self._source, self._options = snapshot, source, options
         self._handed, self._observed, self._ending = handed, observed, ending
@@ -255,7 +255,7 @@ class _Server:
                 followed = {"orders": followed.get("orders", [])}
             self._plans.resume(followed)
         elif self._plans is not None and options.shuffle is not None:
-            self._plans.begin(ShuffledOrder(self._snapshot, options.shuffle))
+            self._plans.begin(ListedOrder(self._snapshot, options.shuffle))
         if not options.preload_bytes:
             return None
         preload = Preload(self._snapshot, self._source, options.preload_bytes)

@@ -15,7 +15,7 @@ from dieselfs.errors import DieselFSError, MountError, UsageError
 from dieselfs.fuse.close_events import CloseEvents
 from dieselfs.fuse.listed_plans import ListedPlans
 from dieselfs.fuse.planned_pages import PlannedPages
-from dieselfs.fuse.shuffle_lists import ShuffledOrder
+from dieselfs.fuse.shuffle_lists import ListedOrder
 from dieselfs.fuse.statistics import FillStatistics, PlannedPagesStatistics
 from dieselfs.fuse.watched_readers import MountProgress
 from dieselfs.plan.follower import PlannedMemory, PrefetchStatistics, ProgressTracker
@@ -27,7 +27,7 @@ from metadata.snapshot import Snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dieselfs.ending import Ending
+    from dieselfs.ending import Shutdown
     from dieselfs.fuse.page_filler import PageFiller
     from dieselfs.plan.plan_file import PlanFile, ReadingPlan
 
@@ -112,12 +112,12 @@ class MountPlans:
         Where readers are shows soon.
         """
         for order in followed.get("orders", []):
-            self.begin(ShuffledOrder(self._snapshot, parse_parameters(order)))
+            self.begin(ListedOrder(self._snapshot, parse_parameters(order)))
         for plan_id in followed.get("announced", []):
             if (self.task_folder / "plans" / plan_id).exists():
                 self.take(plan_id.encode())
 
-    def begin(self, order: ShuffledOrder) -> None:
+    def begin(self, order: ListedOrder) -> None:
         """A reader begins to read in this order, as far as one can see: it is followed, or the log
         says why not.
         """
@@ -134,7 +134,7 @@ class MountPlans:
         self._listed.end_all()
         self._announced = []
 
-    def note_list(self, order: ShuffledOrder) -> None:
+    def note_list(self, order: ListedOrder) -> None:
         """A list is read. Returns at once."""
         threading.Thread(target=self.begin, args=[order], daemon=True).start()
 
@@ -160,7 +160,7 @@ class MountPlans:
         filler = self._filler
         return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: Shutdown) -> None:
         self._planner.close(ending.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
         if self._pages is not None:

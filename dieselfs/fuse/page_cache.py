@@ -17,7 +17,7 @@ from dieselfs.fuse.statistics import FillStatistics, MissPrefillStatistics
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from dieselfs.ending import Ending
+    from dieselfs.ending import Shutdown
     from dieselfs.fuse.fronts import MadeFront
 
 _END_TIMEOUT_S: Final = 0.5
@@ -90,7 +90,7 @@ class PageCache:
         prefill = self._prefill
         return FillStatistics() if prefill is None else prefill.filled()
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: Shutdown) -> None:
         if self._prefill is not None:
             self._prefill.close(ending.left_s(_END_TIMEOUT_S))
         if self._helper is not None:

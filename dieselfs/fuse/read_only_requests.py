@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dieselfs.fuse.attributes import UNSUPPORTED_NAMESPACES
-from dieselfs.fuse.kernel_connection import Answer, Connection, Part, Request
+from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest, Part
 from dieselfs.fuse.kernel_protocol import (
     ACCESS_IN,
     CACHE_DIR,
@@ -32,10 +32,10 @@ class ReadOnlyRequests:
     OPENDIR are refused with ENOSYS where the kernel then skips them, and keeps the pages likewise.
     """
 
-    def __init__(self, connection: Connection, statfs: bytes) -> None:
+    def __init__(self, connection: KernelConnection, statfs: bytes) -> None:
         """`statfs`: see `statfs_reply`."""
         self._connection = connection
-        self.answers: Final[dict[int, Callable[[Request], Answer]]] = {
+        self.answers: Final[dict[int, Callable[[KernelRequest], Answer]]] = {
             Opcode.OPEN: self._open,
             Opcode.OPENDIR: self._opendir,
             Opcode.ACCESS: _access,
@@ -48,14 +48,14 @@ class ReadOnlyRequests:
             **dict.fromkeys(CHANGES, lambda request: errno.EROFS),
         }
 
-    def _open(self, request: Request) -> Answer:
+    def _open(self, request: KernelRequest) -> Answer:
         if self._open_is_refused:
             return errno.ENOSYS
         if OPEN_IN.unpack_from(request.body)[0] & _WRITING:
             return errno.EROFS
         return [OPEN_OUT.pack(request.node, KEEP_CACHE | NO_FLUSH, 0)]
 
-    def _opendir(self, request: Request) -> Answer:
+    def _opendir(self, request: KernelRequest) -> Answer:
         if self._open_is_refused:
             return errno.ENOSYS
         return [OPEN_OUT.pack(request.node, KEEP_CACHE | CACHE_DIR, 0)]
@@ -66,11 +66,11 @@ class ReadOnlyRequests:
         return agreed is None or agreed.open_may_be_refused
 
 
-def _access(request: Request) -> Answer:
+def _access(request: KernelRequest) -> Answer:
     return errno.EROFS if ACCESS_IN.unpack_from(request.body)[0] & os.W_OK else ()
 
 
-def get_extended_attribute(request: Request, attributes: Mapping[bytes, bytes]) -> Answer:
+def get_extended_attribute(request: KernelRequest, attributes: Mapping[bytes, bytes]) -> Answer:
     """Answer GETXATTR of a node that has these attributes."""
     size, _ = GETXATTR_IN.unpack_from(request.body)
     name = bytes(request.body[GETXATTR_IN.size : -1])
@@ -80,7 +80,7 @@ def get_extended_attribute(request: Request, attributes: Mapping[bytes, bytes]) 
     return errno.ENODATA if value is None else _sized(value, size)
 
 
-def list_extended_attributes(request: Request, attributes: Mapping[bytes, bytes]) -> Answer:
+def list_extended_attributes(request: KernelRequest, attributes: Mapping[bytes, bytes]) -> Answer:
     """Answer LISTXATTR of a node that has these attributes."""
     size, _ = GETXATTR_IN.unpack_from(request.body)
     return _sized(b"".join(name + b"\0" for name in attributes), size)

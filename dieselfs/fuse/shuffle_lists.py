@@ -20,7 +20,7 @@ KEPT_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ShuffledOrder:
+class ListedOrder:
     """What a list is built from."""
 
     snapshot: Snapshot
@@ -32,12 +32,12 @@ class ShuffleLists:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._texts: OrderedDict[ShuffledOrder, bytes] = OrderedDict()
+        self._texts: OrderedDict[ListedOrder, bytes] = OrderedDict()
         self._held_bytes = 0
         self._lock = threading.Lock()
         self._building = threading.Lock()  # one at a time: a build takes a core and its own memory
 
-    def text(self, order: ShuffledOrder) -> bytes:
+    def text(self, order: ListedOrder) -> bytes:
         """The list.
 
         A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline.
@@ -51,14 +51,14 @@ class ShuffleLists:
                     self._keep(order, text)
         return text
 
-    def _kept(self, order: ShuffledOrder) -> bytes | None:
+    def _kept(self, order: ListedOrder) -> bytes | None:
         with self._lock:
             text = self._texts.get(order)
             if text is not None:
                 self._texts.move_to_end(order)
             return text
 
-    def _keep(self, order: ShuffledOrder, text: bytes) -> None:
+    def _keep(self, order: ListedOrder, text: bytes) -> None:
         with self._lock:
             self._texts[order] = text
             self._held_bytes += len(text)
@@ -67,7 +67,7 @@ class ShuffleLists:
                 self._held_bytes -= len(dropped)
 
 
-def _build(wanted: ShuffledOrder) -> bytes:
+def _build(wanted: ListedOrder) -> bytes:
     snapshot, parameters = wanted.snapshot, wanted.parameters
     order = shuffle_order(
         snapshot.chunk_first_inode,

@@ -11,7 +11,7 @@ from dieselfs.fuse.control_requests import CONTROL_THREADS
 from dieselfs.fuse.file_reader import CachedSource
 from dieselfs.fuse.front_choice import FrontChoice
 from dieselfs.fuse.front_parts import FrontParts, kept_state
-from dieselfs.fuse.kernel_connection import Connection
+from dieselfs.fuse.kernel_connection import KernelConnection
 from dieselfs.fuse.mount_syscalls import detach
 from dieselfs.fuse.mountpoint import unmount
 from dieselfs.fuse.nodes import node_of
@@ -52,7 +52,7 @@ class TreeFront:
 
     def _serve(self, fuse: int) -> None:
         parts = self._parts
-        self.connection = Connection(fuse, is_tree=True, in_flight=parts.in_flight)
+        self.connection = KernelConnection(fuse, is_tree=True, in_flight=parts.in_flight)
         server = TreeServer(
             self.connection,
             parts.snapshot,

@@ -25,7 +25,7 @@ from dieselfs.fuse.control_names import CONTROL_NAME
 from dieselfs.fuse.control_requests import ControlRequests
 from dieselfs.fuse.errnos import RequestRefused, logged_errno
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import Answer, Connection, Request
+from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest
 from dieselfs.fuse.kernel_protocol import (
     NAMES,
     NO_ENTRY,
@@ -54,7 +54,7 @@ class TreeServer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KernelConnection,
         snapshot: Snapshot,
         owner: Owner,
         reader: FileReader,
@@ -77,7 +77,7 @@ class TreeServer:
             snapshot.file_count + snapshot.directory_count,
             MAX_NAME_BYTES,
         )
-        self._answers: dict[int, Callable[[Request], Answer]] = {
+        self._answers: dict[int, Callable[[KernelRequest], Answer]] = {
             **ReadOnlyRequests(connection, statfs).answers,
             Opcode.LOOKUP: self._lookup,
             Opcode.GETATTR: self._getattr,
@@ -90,7 +90,7 @@ class TreeServer:
             Opcode.BATCH_FORGET: self._forget,
         }
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         """See `Handler`. After ENOSYS the kernel asks no more: FLUSH, FSYNC, LSEEK, POLL."""
         handler = self._answers.get(request.opcode)
         if handler is None:
@@ -103,11 +103,11 @@ class TreeServer:
             kind = NAMES.get(Opcode(request.opcode), "request")
             return logged_errno(kind, f"node {request.node}", error)
 
-    def _forget(self, request: Request) -> Answer:
+    def _forget(self, request: KernelRequest) -> Answer:
         self._control.forget(request)
         return ()
 
-    def _lookup(self, request: Request) -> Answer:
+    def _lookup(self, request: KernelRequest) -> Answer:
         name = bytes(request.body[:-1])
         if request.node == ROOT_NODE and name == CONTROL_NAME:
             return [self._control_entry]
@@ -116,7 +116,7 @@ class TreeServer:
         found = self._snapshot.lookup(inode_of(request.node), name)
         return [NO_ENTRY if found is None else self._attributes(found).entry(self._owner)]
 
-    def _getattr(self, request: Request) -> Answer:
+    def _getattr(self, request: KernelRequest) -> Answer:
         return [self._attributes(inode_of(request.node)).reply(self._owner)]
 
     def _attributes(self, inode: int) -> NodeAttributes:
@@ -130,7 +130,7 @@ class TreeServer:
             node_of(inode), snapshot.mode(inode), size, snapshot.mtime_ns(inode), links
         )
 
-    def _read(self, request: Request) -> Answer:
+    def _read(self, request: KernelRequest) -> Answer:
         _, start, size, *_ = READ_IN.unpack_from(request.body)
         unique, inode = request.unique, inode_of(request.node)
         self._note_read(inode)
@@ -148,20 +148,20 @@ class TreeServer:
             raise RequestRefused(errno.EISDIR)
         return self._snapshot.extent(inode)
 
-    def _readdir(self, request: Request) -> Answer:
+    def _readdir(self, request: KernelRequest) -> Answer:
         return self._list(request, plus=False)
 
-    def _readdirplus(self, request: Request) -> Answer:
+    def _readdirplus(self, request: KernelRequest) -> Answer:
         return self._list(request, plus=True)
 
-    def _list(self, request: Request, *, plus: bool) -> Answer:
+    def _list(self, request: KernelRequest, *, plus: bool) -> Answer:
         _, position, size, *_ = READ_IN.unpack_from(request.body)
         return [self._listings.read(inode_of(request.node), position, size, plus=plus)]
 
-    def _getxattr(self, request: Request) -> Answer:
+    def _getxattr(self, request: KernelRequest) -> Answer:
         return get_extended_attribute(request, self._extended_attributes(request.node))
 
-    def _listxattr(self, request: Request) -> Answer:
+    def _listxattr(self, request: KernelRequest) -> Answer:
         return list_extended_attributes(request, self._extended_attributes(request.node))
 
     def _extended_attributes(self, node: int) -> dict[bytes, bytes]:

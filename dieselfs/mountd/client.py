@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dieselfs.errors import MountError
-from dieselfs.mountd.messages import BadMessage, receive, send
+from dieselfs.mountd.messages import BadServiceMessage, receive, send
 
 SERVICE_SOCKET: Final = Path("/run/dieselfs/mountd.sock")
 SERVICE_VARIABLE: Final = "DIESELFS_MOUNTD"
@@ -85,7 +85,7 @@ def _conversation() -> Iterator[socket.socket]:
         try:
             connection.connect(os.fspath(path))
             yield connection
-        except (OSError, BadMessage) as error:
+        except (OSError, BadServiceMessage) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise MountError(
                 f"the mount service at {path} does not answer: {reason}",

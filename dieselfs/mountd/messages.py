@@ -20,7 +20,7 @@ MAX_DESCRIPTORS: Final = 16
 """Blobs of 16 TiB each, or the two descriptors of a request."""
 
 
-class BadMessage(MountError):
+class BadServiceMessage(MountError):
     """A packet that this protocol does not define, or the end of the conversation."""
 
 
@@ -34,7 +34,7 @@ def send(
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next packet; its descriptors are the caller's, close-on-exec. `BadMessage`, `OSError`."""
+    """The next packet; its descriptors are the caller's, close-on-exec. `BadServiceMessage`, `OSError`."""
     descriptors = array.array("i")
     room = socket.CMSG_SPACE(MAX_DESCRIPTORS * descriptors.itemsize)
     data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
@@ -43,7 +43,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
             descriptors.frombytes(content)
     try:
         return _decoded(data, flags), list(descriptors)
-    except BadMessage:
+    except BadServiceMessage:
         close_all(descriptors)
         raise
 
@@ -56,13 +56,13 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 def _decoded(data: bytes, flags: int) -> dict[str, Any]:
     if not data:
-        raise BadMessage("the other side has ended the conversation")
+        raise BadServiceMessage("the other side has ended the conversation")
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-        raise BadMessage("a message is too long")
+        raise BadServiceMessage("a message is too long")
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):
-        raise BadMessage("a message is not JSON") from None
+        raise BadServiceMessage("a message is not JSON") from None
     if not isinstance(message, dict):
-        raise BadMessage("a message is not an object")
+        raise BadServiceMessage("a message is not an object")
     return message

@@ -40,7 +40,7 @@ from dieselfs.mountd.limits import (
     make_room,
     users_folder,
 )
-from dieselfs.mountd.messages import BadMessage, close_all, receive, send
+from dieselfs.mountd.messages import BadServiceMessage, close_all, receive, send
 from dieselfs.mountd.peer import check_namespace, peer_of
 from metadata.blob_layout import BlobLayout
 from metadata.errors import MetadataError
@@ -117,7 +117,7 @@ class RequestHandler:
                 return self._control(root)
             case "unmount", [root]:
                 return self._unmount(root, opened, lazy=_flag(request, "lazy"))
-        raise BadMessage("the service does not know this request")
+        raise BadServiceMessage("the service does not know this request")
 
     def _announce_server(self, descriptor: int) -> None:
         number, _ = unasked_facts(descriptor)
@@ -225,7 +225,7 @@ class RequestHandler:
 def _flag(request: dict[str, Any], name: str) -> bool:
     value = request.get(name)
     if not isinstance(value, bool):
-        raise BadMessage(f"{name} is not true or false")
+        raise BadServiceMessage(f"{name} is not true or false")
     return value
 
 

@@ -118,7 +118,7 @@ class Master:
 
     def member(self) -> MasterPort:
         """The port of one more member. Closing it forgets all that it maps and wishes."""
-        member = _Member(self)
+        member = _MemberPort(self)
         with self._lock:
             self._members[member] = None
         return member
@@ -468,7 +468,7 @@ def _gone() -> MasterGone:
     return MasterGone("the master of this node memory has ended")
 
 
-class _Member:
+class _MemberPort:
     """One member's `MasterPort`."""
 
     def __init__(self, master: Master) -> None:

@@ -37,7 +37,7 @@ _STARTER: Final = "starter"
 _LONGEST_PAUSE_S: Final = 0.1
 
 
-class Membership:
+class TaskSession:
     """Thread-safe. A forked child begins anew, as a member of the same task."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A member has one connection for *news*, which is its membership: notices go up, what was evicted comes down, and nothing is answered. All
 others carry *requests*, one at a time, each answered. Every length is bounded before anything is made of it; whatever is not
-understood raises `BadMessage`, and the connection is closed.
+understood raises `BadPacket`, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MAX_INTEGER: Final = (1 << 63) - 1
 _NAME: Final = re.compile(r"[-\w]{22}(\.\d{1,19}\.\d{1,19})?", re.ASCII)
 
 
-class BadMessage(ValueError):
+class BadPacket(ValueError):
     """Not a message, or not within its bounds: the other side is not one of ours."""
 
 
@@ -91,7 +91,7 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PlanProgress:
     used: int
 
 
@@ -156,12 +156,12 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Working:
+class StillWorking:
     """No answer, but a sign that one is being worked at: a store that is out may keep it waiting for minutes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     error: str
     """The name of a class in `_ERRORS`."""
     text: str
@@ -199,7 +199,7 @@ Message: TypeAlias = (
     | Mapped
     | Unmapped
     | Discard
-    | Progress
+    | PlanProgress
     | Fetch
     | Prefetch
     | Expect
@@ -209,8 +209,8 @@ Message: TypeAlias = (
     | GetTask
     | SuspectPeer
     | Done
-    | Working
-    | Failed
+    | StillWorking
+    | RequestFailed
     | StatisticsReported
     | TaskReported
     | EventsReported
@@ -236,9 +236,9 @@ def encode(message: Message) -> bytes:
 
 
 def decode(packet: bytes) -> Message:
-    """The message of one packet. Raises `BadMessage`."""
+    """The message of one packet. Raises `BadPacket`."""
     if len(packet) > MAX_PACKET_BYTES:
-        raise BadMessage("a packet is too long")
+        raise BadPacket("a packet is too long")
     try:
         kind, *body = msgpack.unpackb(
             packet,
@@ -249,23 +249,23 @@ def decode(packet: bytes) -> Message:
             max_ext_len=0,
         )
         return _READERS[kind](*body)
-    except BadMessage:
+    except BadPacket:
         raise
     except Exception as error:  # of many kinds: msgpack's, a wrong number of fields, wrong types
-        raise BadMessage(f"not a message: {error!r}") from None
+        raise BadPacket(f"not a message: {error!r}") from None
 
 
-def failure(error: Exception) -> Failed | None:
+def failure(error: Exception) -> RequestFailed | None:
     """An error as a message; None if it is of no class that travels."""
     hint = getattr(error, "hint", None) or ""
     for ancestor in type(error).__mro__:
         name = _ERROR_NAMES.get(ancestor)
         if name is not None:
-            return Failed(name, _cut(str(error)), _cut(hint))
+            return RequestFailed(name, _cut(str(error)), _cut(hint))
     return None
 
 
-def error_of(failed: Failed) -> ChunkStoreError | DieselFSError:
+def error_of(failed: RequestFailed) -> ChunkStoreError | DieselFSError:
     """The error that a message tells of: of the same class, with the same text."""
     made = _ERRORS[failed.error]
     if issubclass(made, DieselFSError):
@@ -308,15 +308,15 @@ def _block(value: object) -> CacheBlock:
     flat = _array(value, 7)
     chunk_id = flat[0]
     if not isinstance(chunk_id, bytes) or len(flat) not in (3, 7):
-        raise BadMessage("not a piece")
+        raise BadPacket("not a piece")
     chunk = ChunkRef(ChunkId(chunk_id), _integer(flat[1]), _integer(flat[2]))
     if len(flat) == 3:
         if chunk.payload_bytes > MAX_WHOLE_BYTES:
-            raise BadMessage("a chunk of this size is no piece")
+            raise BadPacket("a chunk of this size is no piece")
         return CacheBlock(chunk)
     offset, length, number = _integer(flat[3]), _integer(flat[4]), _integer(flat[6])
     if offset + length > chunk.payload_bytes or number * CACHE_BLOCK_BYTES >= length:
-        raise BadMessage("a piece that lies outside of its chunk")
+        raise BadPacket("a piece that lies outside of its chunk")
     return CacheBlock(
         chunk, FileExtent(chunk, offset, length, _integer(flat[5], (1 << 64) - 1)), number
     )
@@ -324,32 +324,32 @@ def _block(value: object) -> CacheBlock:
 
 def _array(value: object, limit: int) -> list[object]:
     if not isinstance(value, list) or len(value) > limit:
-        raise BadMessage(f"not an array of up to {limit}")
+        raise BadPacket(f"not an array of up to {limit}")
     return value
 
 
 def _integer(value: object, limit: int = _MAX_INTEGER) -> int:
     if type(value) is not int or not 0 <= value <= limit:
-        raise BadMessage("not an integer within its bounds")
+        raise BadPacket("not an integer within its bounds")
     return value
 
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise BadMessage("not a flag")
+        raise BadPacket("not a flag")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise BadMessage("not a text")
+        raise BadPacket("not a text")
     return value
 
 
 def _name(value: object) -> str:
     text = _text(value)
     if not _NAME.fullmatch(text):  # it becomes the name of a file
-        raise BadMessage("not the name of a piece")
+        raise BadPacket("not the name of a piece")
     return text
 
 
@@ -359,7 +359,7 @@ def _names(value: object) -> tuple[str, ...]:
 
 def _member(value: object) -> bytes:
     if not isinstance(value, bytes) or len(value) != MEMBER_ID_BYTES:
-        raise BadMessage("not a member's id")
+        raise BadPacket("not a member's id")
     return value
 
 
@@ -370,7 +370,7 @@ def _budget(value: object) -> int | None:
 def _error_name(value: object) -> str:
     text = _text(value)
     if text not in _ERRORS:
-        raise BadMessage("not an error that travels")
+        raise BadPacket("not an error that travels")
     return text
 
 
@@ -401,7 +401,7 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (Mapped, (_names,)),
     (Unmapped, (_names,)),
     (Discard, (_name,)),
-    (Progress, (_integer,)),
+    (PlanProgress, (_integer,)),
     (Fetch, (_block, _flag)),
     (Prefetch, (lambda value: tuple(map(_block, _array(value, MAX_BLOCKS))),)),
     (Expect, (_names, _flag)),
@@ -409,10 +409,10 @@ _TABLE: Final[tuple[tuple[type[Message], tuple[Callable[[object], Any], ...]], .
     (FollowPlan, (_text,)),
     (GetStatistics, ()),
     (Done, ()),
-    (Failed, (_error_name, _text, _text)),
+    (RequestFailed, (_error_name, _text, _text)),
     (StatisticsReported, (_statistics,)),
     (EventsReported, (_events,)),
-    (Working, ()),
+    (StillWorking, ()),
     (GetTask, (_integer,)),
     (TaskReported, (_task_statistics, _integer)),
     (SuspectPeer, (_text,)),

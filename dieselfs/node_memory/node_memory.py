@@ -39,8 +39,8 @@ from dieselfs.node_memory.full_memory import FULL_WITH_PLAN_S, CacheBypass
 from dieselfs.node_memory.leader import MemorySettings
 from dieselfs.node_memory.mapped_pieces import MappedBlocks
 from dieselfs.node_memory.master_port import MemoryStatistics
-from dieselfs.node_memory.membership import Membership
-from dieselfs.node_memory.messages import Discard, Progress
+from dieselfs.node_memory.membership import TaskSession
+from dieselfs.node_memory.messages import Discard, PlanProgress
 from dieselfs.node_memory.piece import CacheBlock, blocks_of, is_whole
 from dieselfs.node_memory.remote_master import RemoteMaster
 from dieselfs.node_memory.shared_source import SharedSource
@@ -103,7 +103,7 @@ class NodeMemory:
         self._full = CacheBypass(self._folder_changed_ns)
         self._blocks = MappedBlocks()
         self._whole = self._blocks.whole
-        self._membership = Membership(settings, source, lead, self._joined)
+        self._membership = TaskSession(settings, source, lead, self._joined)
         self._hearing = threading.Lock()
         self._session = _SessionSettings()
         self._succession: Succession | None = None
@@ -330,7 +330,7 @@ class NodeMemory:
         self._session.used = used
         master = self._membership.current()
         if master is not None:
-            _try(lambda: master.tell(Progress(used), wait=False))
+            _try(lambda: master.tell(PlanProgress(used), wait=False))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Of the budgets that connected members wish for, the greatest counts."""

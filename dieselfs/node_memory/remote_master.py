@@ -15,12 +15,11 @@ from dieselfs.node_memory.master_port import MemoryStatistics
 from dieselfs.node_memory.messages import (
     MAX_BLOCKS,
     MEMBER_ID_BYTES,
-    BadMessage,
+    BadPacket,
     Discard,
     Done,
     EventsReported,
     Expect,
-    Failed,
     Fetch,
     FollowPlan,
     GetStatistics,
@@ -29,14 +28,15 @@ from dieselfs.node_memory.messages import (
     Mapped,
     Message,
     OpenRequests,
+    PlanProgress,
     Prefetch,
-    Progress,
+    RequestFailed,
     SetBudget,
     StatisticsReported,
+    StillWorking,
     SuspectPeer,
     TaskReported,
     Unmapped,
-    Working,
     batches,
     error_of,
 )
@@ -93,7 +93,7 @@ class RemoteMaster:
         self._ask(*(Expect(part, False) for part in batches(names)), Expect((), True))
 
     def progress(self, used: int) -> None:
-        self.tell(Progress(used))
+        self.tell(PlanProgress(used))
 
     def set_budget(self, budget_bytes: int) -> None:
         self._ask(SetBudget(budget_bytes))
@@ -104,7 +104,7 @@ class RemoteMaster:
     def statistics(self) -> MemoryStatistics:
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
         if not isinstance(answer, StatisticsReported):
-            raise self._lost(BadMessage("not statistics"))
+            raise self._lost(BadPacket("not statistics"))
         return answer.statistics
 
     def task_statistics(self) -> TaskStatistics | None:
@@ -114,7 +114,7 @@ class RemoteMaster:
             first = len(parts) * MEMBERS_AT_ONCE
             answer = self._ask(GetTask(first), timeout_s=STATISTICS_TIMEOUT_S)
             if not isinstance(answer, TaskReported):
-                raise self._lost(BadMessage("not a task's statistics"))
+                raise self._lost(BadPacket("not a task's statistics"))
             if answer.statistics is None:
                 return None
             parts.append(answer.statistics)
@@ -150,7 +150,7 @@ class RemoteMaster:
                     items.extend(heard.items)
         except BlockingIOError:
             return items
-        except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
+        except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
             raise self._lost(error) from None
 
     def close(self) -> None:
@@ -186,9 +186,9 @@ class RemoteMaster:
             for request in requests:
                 packet_socket.send(connection, request)
                 answer = self._answer(connection, on_events)
-                if isinstance(answer, Failed):
+                if isinstance(answer, RequestFailed):
                     break
-        except (OSError, ValueError) as error:  # a `BadMessage`, or closed meanwhile
+        except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
             if connection is not None:
                 self._closed(connection)
             raise self._lost(error) from None
@@ -197,7 +197,7 @@ class RemoteMaster:
                 self._closed(connection)
             raise
         self._give_back(connection)
-        if isinstance(answer, Failed):
+        if isinstance(answer, RequestFailed):
             raise error_of(answer)
         return answer
 
@@ -206,7 +206,7 @@ class RemoteMaster:
             if on_events is not None:
                 self._wait(connection, on_events)
             answer = packet_socket.receive(connection)
-            if not isinstance(answer, Working):
+            if not isinstance(answer, StillWorking):
                 return answer
 
     def _wait(self, connection: socket.socket, on_events: Callable[[], None]) -> None:
@@ -244,8 +244,8 @@ class RemoteMaster:
         self._open.add(connection)
         try:
             if not isinstance(packet_socket.ask(connection, greeting), Done):
-                raise BadMessage("not welcome")
-        except (OSError, BadMessage) as error:
+                raise BadPacket("not welcome")
+        except (OSError, BadPacket) as error:
             self._closed(connection)
             raise self._lost(error) from None
         return connection

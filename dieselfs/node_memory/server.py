@@ -25,7 +25,7 @@ from dieselfs.node_memory.master import Master
 from dieselfs.node_memory.master_port import MasterPort
 from dieselfs.node_memory.messages import (
     MAX_NAMES,
-    BadMessage,
+    BadPacket,
     Discard,
     Done,
     EventsReported,
@@ -38,14 +38,14 @@ from dieselfs.node_memory.messages import (
     Mapped,
     Message,
     OpenRequests,
+    PlanProgress,
     Prefetch,
-    Progress,
     SetBudget,
     StatisticsReported,
+    StillWorking,
     SuspectPeer,
     TaskReported,
     Unmapped,
-    Working,
     failure,
 )
 from dieselfs.node_memory.task_folder import TaskFolder
@@ -71,7 +71,7 @@ class PeerTask(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class _MemberConnection:
     port: MasterPort
     connection: socket.socket
     mapped: set[str] = field(default_factory=set)
@@ -93,7 +93,7 @@ class Server:
         self._task = task
         self._folder = folder
         self._master = master
-        self._members: dict[bytes, _Member] = {}
+        self._members: dict[bytes, _MemberConnection] = {}
         self._changed = threading.Condition()
         """Of `_members`, and of who is in it."""
         self._closing = False
@@ -187,7 +187,7 @@ class Server:
                 if now - said_at >= WORKING_S:
                     self._busy[connection] = now
                     with suppress(OSError):  # it does not listen, or has gone
-                        packet_socket.send(connection, Working(), socket.MSG_DONTWAIT)
+                        packet_socket.send(connection, StillWorking(), socket.MSG_DONTWAIT)
 
     def _accept(self) -> None:
         try:
@@ -210,7 +210,7 @@ class Server:
             greeting = packet_socket.receive(connection)
         except BlockingIOError:
             return
-        except (OSError, BadMessage) as error:
+        except (OSError, BadPacket) as error:
             log.debug("a connection without a greeting: %s", error)
             self._forget(connection)
             return
@@ -229,7 +229,7 @@ class Server:
         stranger.close()
 
     def _join(self, connection: socket.socket, greeting: JoinAsMember) -> None:
-        member = _Member(self._master.member(), connection)
+        member = _MemberConnection(self._master.member(), connection)
         if greeting.budget_bytes is not None:
             member.port.set_budget(greeting.budget_bytes)
         with self._changed:
@@ -264,7 +264,7 @@ class Server:
                 self._handle_notice(member, packet_socket.receive(member.connection))
         except BlockingIOError:
             self._send_to(member_id)
-        except (OSError, BadMessage) as error:
+        except (OSError, BadPacket) as error:
             if not isinstance(error, ConnectionError):
                 log.warning("a member is let go of: %s", error)
             self._let_go(member_id)
@@ -272,7 +272,7 @@ class Server:
             log.exception("a member is let go of")
             self._let_go(member_id)
 
-    def _handle_notice(self, member: _Member, notice: Message) -> None:
+    def _handle_notice(self, member: _MemberConnection, notice: Message) -> None:
         match notice:
             case Mapped(names):
                 for name in names:
@@ -287,12 +287,14 @@ class Server:
                     member.port.unmapped(name)
             case Discard(name):
                 member.port.discard(name)
-            case Progress(used):
+            case PlanProgress(used):
                 member.port.progress(used)
             case _:
-                raise BadMessage(f"not a notice: {type(notice).__name__}")
+                raise BadPacket(f"not a notice: {type(notice).__name__}")
 
-    def _publish(self, evicted: bool, name: str, concerns: Callable[[_Member], bool]) -> None:
+    def _publish(
+        self, evicted: bool, name: str, concerns: Callable[[_MemberConnection], bool]
+    ) -> None:
         told = False
         with self._changed:
             for member in self._members.values():
@@ -334,7 +336,7 @@ class Server:
         if self._selector.get_key(member.connection).events != events:
             self._selector.modify(member.connection, events, lambda: self._handle_event(member_id))
 
-    def _open_requests(self, connection: socket.socket, member: _Member) -> None:
+    def _open_requests(self, connection: socket.socket, member: _MemberConnection) -> None:
         connection.setblocking(True)
         thread = threading.Thread(
             target=self._answer_all,
@@ -347,7 +349,7 @@ class Server:
             self._threads.add(thread)
         thread.start()
 
-    def _answer_all(self, connection: socket.socket, member: _Member) -> None:
+    def _answer_all(self, connection: socket.socket, member: _MemberConnection) -> None:
         expected: list[str] = []
         try:
             packet_socket.send(connection, Done())
@@ -359,7 +361,7 @@ class Server:
                         request, expected = Expect(tuple(expected), True), []
                 answer = self._answered(connection, member.port, request)
                 packet_socket.send(connection, answer)
-        except (OSError, BadMessage) as error:
+        except (OSError, BadPacket) as error:
             if not isinstance(error, ConnectionError):
                 log.warning("a connection is closed: %s", error)
         finally:
@@ -386,7 +388,7 @@ class Server:
 
 
 def _answer(port: MasterPort, request: Message) -> Message:
-    """Raises `BadMessage` for what is no request."""
+    """Raises `BadPacket` for what is no request."""
     try:
         match request:
             case Fetch(block, ahead):
@@ -403,8 +405,8 @@ def _answer(port: MasterPort, request: Message) -> Message:
             case GetStatistics():
                 return StatisticsReported(port.statistics())
             case _:
-                raise BadMessage(f"not a request: {type(request).__name__}")
-    except BadMessage:
+                raise BadPacket(f"not a request: {type(request).__name__}")
+    except BadPacket:
         raise
     except Exception as error:
         return _failed(error)

@@ -15,7 +15,7 @@ from dieselfs.errors import MasterGone
 LOOK_S: Final = 1.0
 
 
-class Member(Protocol):
+class MasterSeeker(Protocol):
     """What is needed of a `Membership`."""
 
     def current(self) -> object | None: ...
@@ -26,7 +26,7 @@ class Member(Protocol):
 class Succession:
     """Begins at once, ends with `close`."""
 
-    def __init__(self, member: Member, look_s: float = LOOK_S) -> None:
+    def __init__(self, member: MasterSeeker, look_s: float = LOOK_S) -> None:
         self._member, self._look_s = member, look_s
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="succession", daemon=True)

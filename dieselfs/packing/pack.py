@@ -26,7 +26,7 @@ from dieselfs.packing.processes import PackingProcesses
 from dieselfs.packing.request import PackProgress, PackRequest, batches_of
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, check_source, mixed
 from dieselfs.packing.survey import preflight
-from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure
+from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure
 from dieselfs.publisher import Publisher
 from metadata.errors import MetadataError
 from metadata.kv.key_value_store import KeyValueStore
@@ -88,7 +88,7 @@ def _pack(
     progress: PackProgress,
 ) -> None:
     state = dataset.namespace.state()
-    packing = Packing(
+    packing = PackRules(
         dataset=dataset.ref,
         target_bytes=request.target_bytes,
         open_chunks=request.open_chunks if request.order == "scatter" else 1,
@@ -106,7 +106,7 @@ def _pack(
 
 def _run_interruptibly(
     request: PackRequest,
-    packing: Packing,
+    packing: PackRules,
     workers: PackingProcesses,
     commits: _Commits,
     progress: PackProgress,
@@ -125,7 +125,7 @@ def _run_interruptibly(
 
 def _run(
     request: PackRequest,
-    packing: Packing,
+    packing: PackRules,
     workers: PackingProcesses,
     commits: _Commits,
     progress: PackProgress,

@@ -14,7 +14,7 @@ from chunkstore.errors import Unavailable
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.packing.background import BackgroundThread
 from dieselfs.packing.source_tree import EntryBatch
-from dieselfs.packing.worker import ChunkReport, FileReport, Packing, WorkerFailure, run_worker
+from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure, run_worker
 from metadata.kv.key_value_store import KeyValueStore
 
 _STOP_TIMEOUT_S = 5.0
@@ -44,14 +44,14 @@ class PackingProcesses:
             self._connections.append(ours)
             self._processes.append(process)
 
-    def start_feeding(self, packing: Packing, batches: Iterator[EntryBatch]) -> None:
+    def start_feeding(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
         self._feeder = BackgroundThread(lambda: self._feed(packing, batches))
 
     def finish_feeding(self) -> None:
         if self._feeder is not None:
             self._feeder.join()
 
-    def _feed(self, packing: Packing, batches: Iterator[EntryBatch]) -> None:
+    def _feed(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
         """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
         count = len(self._connections)
         try:
@@ -105,7 +105,7 @@ class PackingProcesses:
             )
 
 
-def _sent(connection: Connection, message: Packing | EntryBatch | None) -> bool:
+def _sent(connection: Connection, message: PackRules | EntryBatch | None) -> bool:
     """False if the worker is gone: `reports` says so."""
     try:
         connection.send(message)

@@ -41,7 +41,7 @@ assert _BLOCK_BYTES % BLOCK_BYTES == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class PackRules:
     """How to pack; the same for all processes of one put."""
 
     dataset: DatasetRef
@@ -93,7 +93,7 @@ def run_worker(
 
     try:
         store = open_store()
-        packing: Packing = connection.recv()
+        packing: PackRules = connection.recv()
         index = open_index() if packing.compare_with_index else None
         _Worker(packing, store, index, number, send).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -108,7 +108,7 @@ def run_worker(
 class _Worker:
     def __init__(
         self,
-        packing: Packing,
+        packing: PackRules,
         store: ObjectStore,
         index: KeyValueStore | None,
         number: int,

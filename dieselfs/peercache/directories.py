@@ -11,7 +11,7 @@ from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_addresses import is_loopback, is_wildcard
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.rank_zero import LeasedMembers, LocalRegistry, RankZeroRegistry, rank_id
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.settings import PeerSettings, RankZero, RedisLeases, StaticPeers
 from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticRegistry
 from metadata.errors import IndexUnavailable
@@ -45,7 +45,7 @@ def open_registry(
             )
 
 
-def own_id(settings: PeerSettings, address: Address) -> MemberId:
+def own_id(settings: PeerSettings, address: PeerAddress) -> MemberId:
     """What this node is called, if it listens on `address`, with its port. The same after a restart on the same address. `UsageError`."""
     advertised = _advertised(settings, address)
     match settings.registry:
@@ -68,7 +68,9 @@ def own_id(settings: PeerSettings, address: Address) -> MemberId:
             return _checked(settings.member or (str(advertised) if with_port else advertised.host))
 
 
-def own_member(settings: PeerSettings, address: Address, memory_bytes: int, node: str) -> Member:
+def own_member(
+    settings: PeerSettings, address: PeerAddress, memory_bytes: int, node: str
+) -> Member:
     """As this node announces itself. `address`: the one that is listened on, with its port; `memory_bytes`: that it gives; `node`: the host's name."""
     id = own_id(settings, address)
     weight = max(1, memory_bytes >> 20) if settings.gives_memory else 0
@@ -84,14 +86,14 @@ def own_member(settings: PeerSettings, address: Address, memory_bytes: int, node
     return Member(id, _advertised(settings, address), weight, shown)
 
 
-def _advertised(settings: PeerSettings, address: Address) -> Address:
+def _advertised(settings: PeerSettings, address: PeerAddress) -> PeerAddress:
     host = settings.advertise or address.host
     if is_wildcard(host):
         raise UsageError(
             f"peers can't connect to {host}",
             "say by which host they reach this node (--peer-advertise)",
         )
-    return Address(host, address.port)
+    return PeerAddress(host, address.port)
 
 
 def _checked(id: str) -> MemberId:

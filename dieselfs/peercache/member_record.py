@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from dieselfs.peercache.members import Member
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 MAX_WEIGHT: Final = 1 << 40
 MAX_NODE_BYTES: Final = 255
@@ -32,7 +32,7 @@ def member_from(fields: object) -> Member:
             and node.isprintable()
             and len(node.encode()) <= MAX_NODE_BYTES
         ):
-            return Member(id, Address(host, port), weight, node)
+            return Member(id, PeerAddress(host, port), weight, node)
         case _:
             raise ValueError("not the record of a member")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 MemberId: TypeAlias = str
 """1 to 64 printable ASCII characters without blanks. Of a node, the same when its master has started again: placement depends on it."""
@@ -17,7 +17,7 @@ class Member:
     """One node's master, as it announces itself."""
 
     id: MemberId
-    address: Address
+    address: PeerAddress
     weight: int
     """Its share of the chunks, relative to the others': MiB of memory that it gives. 0: it has no share, and only reads."""
     node: str = ""

@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 from chunkstore.stores.object_store import Buffer
 from dieselfs.peercache.name_lookup import addresses_of
-from dieselfs.peercache.runtime import Address, Condition, Listener, Lock, Running, Stream
+from dieselfs.peercache.runtime import Condition, Listener, Lock, PeerAddress, Running, Stream
 
 _IOV_MAX: Final = 1024
 _BACKLOG: Final = 512
@@ -62,7 +62,7 @@ class OperatingSystem:
         assert isinstance(lock, type(threading.Lock()))
         return threading.Condition(lock)
 
-    def connect(self, address: Address, timeout_s: float) -> Stream:
+    def connect(self, address: PeerAddress, timeout_s: float) -> Stream:
         """The time is that of finding the host, and again of each of its addresses, mostly one."""
         failure = OSError(f"{address.host} has no address")
         for host in addresses_of(address.host, timeout_s):
@@ -74,7 +74,7 @@ class OperatingSystem:
                 return SocketStream(connection, polls=True)
         raise failure
 
-    def listen(self, address: Address) -> Listener:
+    def listen(self, address: PeerAddress) -> Listener:
         return _SocketListener(address)
 
     def random_bytes(self, count: int) -> bytes:
@@ -251,7 +251,7 @@ class SocketStream:
 class _SocketListener:
     """Implements `Listener`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PeerAddress) -> None:
         family = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0][0]
@@ -259,13 +259,13 @@ class _SocketListener:
             (address.host, address.port), family=family, backlog=_BACKLOG
         )
         host, port = self._socket.getsockname()[:2]
-        self._address = Address(host, port)
+        self._address = PeerAddress(host, port)
         self._closed = False
         self._accepting = False
         _descriptors.add(self)
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         return self._address
 
     def accept(self) -> Stream:

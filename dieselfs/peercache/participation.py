@@ -15,7 +15,7 @@ from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
-from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.peercache.runtime import PeerAddress, Runtime
 from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.view_file import ViewFile
 
@@ -78,7 +78,7 @@ class Participation:
         self.server.close(max(0.0, deadline - runtime.now()))
 
 
-def _free(runtime: Runtime, address: Address) -> Address:
+def _free(runtime: Runtime, address: PeerAddress) -> PeerAddress:
     """With a port that nobody listens on just now."""
     listener = runtime.listen(address)
     try:

@@ -8,14 +8,14 @@ import socket
 from typing import Final
 
 from dieselfs.errors import UsageError
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST: Final = re.compile(rf"(?!_){_LABEL}(?:\.{_LABEL})*(?<!_)")
 _MAX_PORT: Final = 65535
 
 
-def parse_address(text: str, what: str, default_port: int | None = None) -> Address:
+def parse_address(text: str, what: str, default_port: int | None = None) -> PeerAddress:
     """`HOST:PORT`, `[IPV6]:PORT`; with a default also without the port. `UsageError` names `what` it was given for."""
     host, separator, port = text.rpartition(":")
     if not separator or (host.count(":") and not host.endswith("]")) or text.endswith("]"):
@@ -25,10 +25,10 @@ def parse_address(text: str, what: str, default_port: int | None = None) -> Addr
     if not is_host(host) or not port.isdecimal() or int(port) > _MAX_PORT:
         form = "HOST:PORT" if default_port is None else "HOST or HOST:PORT"
         raise UsageError(f"{what} {text}: not an address", f"write {form}, or [IPV6]:PORT")
-    return Address(host, int(port))
+    return PeerAddress(host, int(port))
 
 
-def parse_addresses(text: str, what: str) -> tuple[Address, ...]:
+def parse_addresses(text: str, what: str) -> tuple[PeerAddress, ...]:
     """A list with commas, or with plus signs where a comma would end a -o option. `UsageError` for a wrong one, or one that is there twice."""
     found = tuple(parse_address(part, what) for part in text.replace("+", ",").split(","))
     if len(set(found)) != len(found) or not all(address.port for address in found):

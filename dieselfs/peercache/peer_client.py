@@ -14,8 +14,8 @@ from weakref import WeakSet
 from dieselfs.errors import PeerFailed
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import Answer, Request
-from dieselfs.peercache.peer_connection import PeerConnection, Pending, connect
-from dieselfs.peercache.runtime import Address, Lock, Runtime
+from dieselfs.peercache.peer_connection import PeerConnection, SentRequest, connect
+from dieselfs.peercache.runtime import Lock, PeerAddress, Runtime
 from dieselfs.peercache.secret import TaskSecret
 
 _CLOSED: Final = "the client of the peer cache was closed"
@@ -38,7 +38,7 @@ class PeerClientStatistics:
 class _Link:
     """To one member."""
 
-    address: Address
+    address: PeerAddress
     connecting: Lock
     connection: PeerConnection | None = None
     connected: int = 0
@@ -77,7 +77,7 @@ class PeerClient:
                 return connection.ask(request)
         return self._connection(member).ask(request)
 
-    def begin(self, member: Member, request: Request) -> Pending:
+    def begin(self, member: Member, request: Request) -> SentRequest:
         """Ask, and fetch the answer later, but soon: the peer can't send more than the network holds meanwhile, and waits only so long.
 
         Connects if it must, for up to 2 s. Raises `PeerFailed`, `PeerRefused`.

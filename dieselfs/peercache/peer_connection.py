@@ -71,7 +71,7 @@ _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class SentRequest:
     """A question that was asked over a connection."""
 
     _connection: PeerConnection
@@ -117,19 +117,19 @@ class PeerConnection:
         """Of what follows; but entries of `_waiting` are made without it, by who asks, before it looks whether the connection has ended."""
         self.ended: str | None = None
         """Why, since it has."""
-        self._waiting: dict[int, Pending] = {}
-        self._sleeping: dict[Pending, Condition] = {}
+        self._waiting: dict[int, SentRequest] = {}
+        self._sleeping: dict[SentRequest, Condition] = {}
         self._given_up = 0
         self.answers = 0
         """With data."""
         self.received_bytes = 0
         """Bulk alone."""
 
-    def begin(self, request: Request) -> Pending:
+    def begin(self, request: Request) -> SentRequest:
         """Send it. A failure shows in the result."""
         number = next(self._numbers)
         frame = encode_request(number, request)
-        pending = Pending(self, type(request), _bulk_bytes(request), self._runtime.now())
+        pending = SentRequest(self, type(request), _bulk_bytes(request), self._runtime.now())
         self._waiting[number] = pending
         try:
             with self._sending:
@@ -154,8 +154,8 @@ class PeerConnection:
             return self._ask_alone(request)
         return self.result(self.begin(request))
 
-    def result(self, pending: Pending) -> Answer:
-        """See `Pending.result`."""
+    def result(self, pending: SentRequest) -> Answer:
+        """See `SentRequest.result`."""
         if pending.outcome is None and (
             self._reading.acquire(blocking=False) or self._sleep(pending)
         ):
@@ -200,12 +200,12 @@ class PeerConnection:
             self.received_bytes += length
             self._stop_reading()
             return Data(bulk)
-        pending = Pending(self, ReadFile, length, asked)
+        pending = SentRequest(self, ReadFile, length, asked)
         self._waiting[number] = pending
         self._read_until(pending, asked)
         return self.result(pending)
 
-    def _read_until(self, pending: Pending, since: float) -> None:
+    def _read_until(self, pending: SentRequest, since: float) -> None:
         """Give everyone what comes, until there is something for this one. By who may read, and does since then; who may not any more afterwards."""
         try:
             self._pace.waits(since)
@@ -229,7 +229,7 @@ class PeerConnection:
             with self._lock:
                 self._wake_next()
 
-    def _sleep(self, pending: Pending) -> bool:
+    def _sleep(self, pending: SentRequest) -> bool:
         """Until there is an outcome; or True: this thread may read now."""
         with self._lock:
             arrived = pending.arrived = self._runtime.condition(self._lock)
@@ -251,7 +251,7 @@ class PeerConnection:
                     self._wake_next()
         return False
 
-    def _receive(self, mine: Pending) -> None:
+    def _receive(self, mine: SentRequest) -> None:
         """Take in one frame."""
         header, checksum, bulk_bytes = self._frames.header(SILENCE_S, mine.bulk_bytes)
         number = answer_number(header, checksum, bulk_bytes)
@@ -307,13 +307,13 @@ class PeerConnection:
             condition.notify_all()
             return
 
-    def _settle(self, pending: Pending, outcome: Answer | str) -> None:
+    def _settle(self, pending: SentRequest, outcome: Answer | str) -> None:
         if pending.outcome is None:
             pending.outcome = outcome
             if pending.arrived is not None:
                 pending.arrived.notify_all()
 
-    def _give_up(self, pending: Pending) -> None:
+    def _give_up(self, pending: SentRequest) -> None:
         pending.given_up = True
         pending.outcome = f"{self._peer} has worked for {PATIENCE_S:.0f} s without an answer"
         self._given_up += 1

@@ -37,7 +37,7 @@ from dieselfs.peercache.peer_addresses import (
     parse_address,
     parse_addresses,
 )
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import FILE_VARIABLE, VARIABLE, TaskSecret
 from dieselfs.peercache.settings import (
     LOOPBACK,
@@ -173,7 +173,7 @@ def peer_settings(
             )
         own = _own(registry, options, listen, is_own)
         nodes = nodes or len(registry.addresses)
-        listen = Address(own.host if options.listen is None else listen.host, own.port)
+        listen = PeerAddress(own.host if options.listen is None else listen.host, own.port)
         options = replace(options, advertise=own.host)
     return PeerSettings(
         task=task,
@@ -216,7 +216,7 @@ def _check(options: PeerOptions) -> None:
         )
 
 
-def _listened(text: str) -> Address:
+def _listened(text: str) -> PeerAddress:
     return parse_address(text, "--peer-listen", default_port=0)
 
 
@@ -230,7 +230,9 @@ def _redis_of(index: Setting | None) -> str:
     return index.value
 
 
-def _torch(peers: str, listen: Address, environment: Mapping[str, str]) -> tuple[RankZero, Address]:
+def _torch(
+    peers: str, listen: PeerAddress, environment: Mapping[str, str]
+) -> tuple[RankZero, PeerAddress]:
     """Node 0 listens where the others look for it."""
     _, separator, port = peers.partition(":")
     if separator and not (port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -243,12 +245,12 @@ def _torch(peers: str, listen: Address, environment: Mapping[str, str]) -> tuple
             f"--peer-listen {listen}: the peers look for node 0 at port {found.address.port}",
             f"leave the port out, or write --peers torch:{listen.port} on all nodes",
         )
-    return found, Address(listen.host, found.address.port)
+    return found, PeerAddress(listen.host, found.address.port)
 
 
 def _own(
-    peers: StaticPeers, options: PeerOptions, listen: Address, is_own: Callable[[str], bool]
-) -> Address:
+    peers: StaticPeers, options: PeerOptions, listen: PeerAddress, is_own: Callable[[str], bool]
+) -> PeerAddress:
     """The entry that is this node's: by its address, or as it is told which."""
     if options.no_share:
         raise UsageError(
@@ -272,7 +274,7 @@ def _own(
 
 
 def _advertised(
-    listen: Address, meeting: str | None, own_towards: Callable[[str], str | None]
+    listen: PeerAddress, meeting: str | None, own_towards: Callable[[str], str | None]
 ) -> str | None:
     """What peers are told in place of a wildcard; None if what is listened on will do."""
     if not is_wildcard(listen.host):

@@ -17,7 +17,7 @@ from dieselfs.peercache.frames import BadFrame
 from dieselfs.peercache.handshake import NONCE_BYTES, ServerHandshake
 from dieselfs.peercache.held_chunks import CachedChunks, NodeStatus
 from dieselfs.peercache.members import MemberId
-from dieselfs.peercache.runtime import Address, Running, Runtime, Stream
+from dieselfs.peercache.runtime import PeerAddress, Running, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.served_connection import MemberList, ServedConnection, Service
 from dieselfs.peercache.slow_answers import SlowAnswers
@@ -87,7 +87,7 @@ class PeerServer:
         secret: TaskSecret,
         task: str,
         me: MemberId,
-        listen: Address,
+        listen: PeerAddress,
         cached: CachedChunks,
         member_list: MemberList | None = None,
         tasks: ServedTasks | None = None,
@@ -118,7 +118,7 @@ class PeerServer:
         self._accepting = runtime.start(self._accept, "peer-server-accepts")
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         """With the port that was chosen."""
         return self._listener.address
 

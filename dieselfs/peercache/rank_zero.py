@@ -16,7 +16,7 @@ from dieselfs.peercache.directory import LEASE_S
 from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.messages import MAX_MEMBERS, Join, Leave, Members
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class LocalRegistry:
 class RankZeroRegistry:
     """Implements `MembershipRegistry` on the other nodes."""
 
-    def __init__(self, client: PeerClient, address: Address) -> None:
+    def __init__(self, client: PeerClient, address: PeerAddress) -> None:
         self._client = client
         self._zero = Member(rank_id(0), address, 0)
 

@@ -16,7 +16,7 @@ from chunkstore.stores.object_store import Buffer
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PeerAddress:
     """Of a TCP socket. Port 0, to listen: any that is free."""
 
     host: str
@@ -47,7 +47,7 @@ class Stream(Protocol):
 
 class Listener(Protocol):
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         """With the port that was chosen."""
         ...
 
@@ -99,11 +99,11 @@ class Runtime(Protocol):
 
     def condition(self, lock: Lock) -> Condition: ...
 
-    def connect(self, address: Address, timeout_s: float) -> Stream:
+    def connect(self, address: PeerAddress, timeout_s: float) -> Stream:
         """`OSError`."""
         ...
 
-    def listen(self, address: Address) -> Listener:
+    def listen(self, address: PeerAddress) -> Listener:
         """`OSError`."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 
 CachePolicy: TypeAlias = Literal["oneshot", "on-demand"]
@@ -20,7 +20,7 @@ class RedisLeases:
 
 @dataclass(frozen=True, slots=True)
 class StaticPeers:
-    addresses: tuple[Address, ...]
+    addresses: tuple[PeerAddress, ...]
     """Of all members, this node's own among them, the same on every node."""
 
 
@@ -28,13 +28,13 @@ class StaticPeers:
 class RankZero:
     """The nodes of a PyTorch job: the master of node 0 keeps the list of members."""
 
-    address: Address
+    address: PeerAddress
     """Of that master."""
     node_rank: int
     nodes: int
 
 
-LOOPBACK: Final = Address("127.0.0.1", 0)
+LOOPBACK: Final = PeerAddress("127.0.0.1", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class PeerSettings:
     """The same on all nodes. With the secret it is what keeps tasks apart."""
     secret: TaskSecret
     registry: RedisLeases | StaticPeers | RankZero
-    listen: Address = LOOPBACK
+    listen: PeerAddress = LOOPBACK
     advertise: str | None = None
     """The host that peers are told to connect to; None: the one that is listened on."""
     member: str | None = None

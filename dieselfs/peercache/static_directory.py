@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dieselfs.peercache.members import Member
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 EQUAL_WEIGHT: Final = 1
 
@@ -17,7 +17,7 @@ EQUAL_WEIGHT: Final = 1
 class StaticRegistry:
     """Implements `MembershipRegistry`, at no cost."""
 
-    def __init__(self, addresses: Sequence[Address]) -> None:
+    def __init__(self, addresses: Sequence[PeerAddress]) -> None:
         self._members = tuple(
             Member(str(address), address, EQUAL_WEIGHT) for address in dict.fromkeys(addresses)
         )

@@ -11,7 +11,7 @@ from typing import Final
 
 from dieselfs.errors import UsageError
 from dieselfs.peercache.peer_addresses import is_host
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.settings import RankZero
 
 _NODE: Final = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
@@ -47,7 +47,7 @@ def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZe
             "--peers torch: it can't be told which node of how many this is",
             "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
         )
-    return RankZero(Address(host, port or _port(environment)), node, nodes)
+    return RankZero(PeerAddress(host, port or _port(environment)), node, nodes)
 
 
 def _by_ranks(environment: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -49,7 +49,7 @@ class SourceChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChunk:
+class LoadedChunk:
     """A source's head, and the content of its live files as far as it has been read."""
 
     source: SourceChunk
@@ -70,9 +70,9 @@ class Mover:
         self._writer = new_writer(dataset, self._uploader, target_bytes)
         self._pool = ThreadPoolExecutor(_AHEAD, "purge-read")
 
-    def read(self, sources: Sequence[SourceChunk]) -> Iterator[ReadChunk | DamagedChunk]:
+    def read(self, sources: Sequence[SourceChunk]) -> Iterator[LoadedChunk | DamagedChunk]:
         """The sources in order, each read and verified, or what is wrong with it."""
-        under_way: deque[tuple[SourceChunk, Future[ReadChunk]]] = deque()
+        under_way: deque[tuple[SourceChunk, Future[LoadedChunk]]] = deque()
         rest = iter(sources)
         try:
             while True:
@@ -89,7 +89,7 @@ class Mover:
             for _, reading in under_way:
                 reading.cancel()
 
-    def move(self, chunk: ReadChunk) -> None:
+    def move(self, chunk: LoadedChunk) -> None:
         """Pack the live files of a chunk. `Corrupt` or `NotFound` if one of a large chunk can't be read: what was packed before may stay, it
         takes the place of the old one."""
         if chunk.contents is not None:
@@ -122,7 +122,7 @@ class Mover:
     def _remember(self, chunk: SealedChunk) -> None:
         self.stored.append(SealedChunk(chunk.ref, chunk.head, (), chunk.file_count))
 
-    def _read(self, source: SourceChunk) -> ReadChunk:
+    def _read(self, source: SourceChunk) -> LoadedChunk:
         head = self._dataset.reader.head(source.id, source.record.head_bytes)
         ref = source.ref
         if (head.head_bytes, head.payload_bytes, len(head.entries)) != (
@@ -139,7 +139,7 @@ class Mover:
             contents = self._from_whole(ref, head, positions)
         else:
             contents = self._read_files(ref, head, positions)
-        return ReadChunk(source, head, positions, contents)
+        return LoadedChunk(source, head, positions, contents)
 
     def _from_whole(self, ref: ChunkRef, head: ChunkHead, positions: Positions) -> list[memoryview]:
         """By one get: quicker than many ranges where most is live. Only live files are verified: a damaged dead one does not matter."""
@@ -168,7 +168,9 @@ class Mover:
             ]
         )
 
-    def _add(self, chunk: ReadChunk, positions: Positions, contents: Sequence[memoryview]) -> None:
+    def _add(
+        self, chunk: LoadedChunk, positions: Positions, contents: Sequence[memoryview]
+    ) -> None:
         entries = chunk.head.entries
         counts = block_counts(entries.length)
         first = np.cumsum(counts) - counts
@@ -193,7 +195,7 @@ def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> Chunk
     )
 
 
-def _versions(chunk: ReadChunk, positions: Positions) -> list[Version]:
+def _versions(chunk: LoadedChunk, positions: Positions) -> list[Version]:
     """The versions that entries have: carried before, or of the commit that added the chunk."""
     added, own = chunk.source.record.generation, chunk.source.id.value
     carried = chunk.head.entries.versions

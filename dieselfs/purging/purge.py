@@ -22,10 +22,10 @@ from dieselfs.dataset import Dataset
 from dieselfs.errors import UsageError
 from dieselfs.purging.forgetting import TombstoneCollection, concerns
 from dieselfs.purging.hole_check import check_holes
-from dieselfs.purging.moving import Mover, ReadChunk, SourceChunk
+from dieselfs.purging.moving import LoadedChunk, Mover, SourceChunk
 from dieselfs.purging.request import (
     DamagedChunk,
-    NoProgress,
+    NoPurgeProgress,
     PlannedChunk,
     PurgePlan,
     PurgeProgress,
@@ -65,7 +65,7 @@ def purge(
     it is and is reported.
     """
     dataset.check_writable()
-    return _Purge(dataset, _checked(request), progress or NoProgress()).run()
+    return _Purge(dataset, _checked(request), progress or NoPurgeProgress()).run()
 
 
 def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
@@ -172,7 +172,7 @@ class _Purge:
                     if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
                         chunks_metadata.append(self._metadata_of_lost(read.id, chunks))
                     elif self._moved(mover, read):
-                        assert isinstance(read, ReadChunk)
+                        assert isinstance(read, LoadedChunk)
                         record = read.source.record
                         check_holes(self.dataset, read.head, record)
                         chunks_metadata.append(chunk_metadata_of(read.head, record.generation))
@@ -209,9 +209,9 @@ class _Purge:
             names = self.dataset.namespace.directory_names(directory)
             pending.extend(prefix + name for name in names)
 
-    def _moved(self, mover: Mover, read: ReadChunk | DamagedChunk) -> bool:
+    def _moved(self, mover: Mover, read: LoadedChunk | DamagedChunk) -> bool:
         """Move one chunk; False if it can't be read, so that it must stay."""
-        if isinstance(read, ReadChunk):
+        if isinstance(read, LoadedChunk):
             try:
                 mover.move(read)
             except (Corrupt, NotFound) as error:

@@ -24,7 +24,7 @@ class PurgeProgress(Protocol):
         ...
 
 
-class NoProgress:
+class NoPurgeProgress:
     """Nobody watches."""
 
     def advance(self, files: int, size_bytes: int) -> None:

@@ -31,10 +31,10 @@ from dieselfs.recovery.present_index import (
     let_go,
 )
 from dieselfs.recovery.recovery_request import (
+    NoRecoveryProgress,
     RecoveryOptions,
     RecoveryProgress,
     RecoveryReport,
-    Silent,
 )
 from dieselfs.snapshots import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
@@ -66,7 +66,7 @@ def recover(
     Raises `HistoryDamaged` for lost commits or chunks without the option to go on, `DirectoryNotFound`, `Refused` for a point in time
     that can't be reached any more, `Conflict` if a writer came in between, and what store and index raise.
     """
-    options, progress = options or RecoveryOptions(), progress or Silent()
+    options, progress = options or RecoveryOptions(), progress or NoRecoveryProgress()
     _check(options, index)
     return _Recovery(store, index, name, options, progress).run()
 

@@ -49,7 +49,7 @@ class RecoveryProgress(Protocol):
     def expect(self, files: int, size_bytes: int) -> None: ...
 
 
-class Silent:
+class NoRecoveryProgress:
     """Progress that nobody looks at."""
 
     def advance(self, files: int, size_bytes: int) -> None:

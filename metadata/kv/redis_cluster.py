@@ -24,10 +24,10 @@ from metadata.errors import IndexUnavailable
 from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
     SOCKET_TIMEOUT_S,
-    Address,
-    Command,
     Pipeline,
     Pools,
+    RedisAddress,
+    RedisCommand,
     RedisUrl,
     Reply,
     advice,
@@ -65,8 +65,8 @@ class RedisClusterStore(RedisMaps):
         self._nodes = node_urls(url)
         super().__init__(str(self._nodes[0]), split_above, patience_s)
         self._pools = Pools(self._nodes[0])
-        self._slots: list[Address | None] = []
-        self._seats: dict[Address, int] = {}
+        self._slots: list[RedisAddress | None] = []
+        self._seats: dict[RedisAddress, int] = {}
         """master -> the first slot that it serves: who takes over has the same."""
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
@@ -76,10 +76,10 @@ class RedisClusterStore(RedisMaps):
         super().close()
         self._pools.close()
 
-    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+    def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         slots = self._slots
         replies: list[Reply] = [None] * len(commands)
-        by_node: dict[Address, list[int]] = defaultdict(list)
+        by_node: dict[RedisAddress, list[int]] = defaultdict(list)
         for at, command in enumerate(commands):
             address = command.asking or slots[key_slot(command.key)]
             if address is None:
@@ -104,10 +104,10 @@ class RedisClusterStore(RedisMaps):
                 replies[at] = answer
         return replies
 
-    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+    def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
         # To redis-py a MovedError is an AskError, too: that one is answered by a new map of the slots.
         if isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError):
-            return replace(command, asking=Address(error.host, error.port))
+            return replace(command, asking=RedisAddress(error.host, error.port))
         if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
             return replace(command, asking=None, by_text=False)
         return None
@@ -123,7 +123,7 @@ class RedisClusterStore(RedisMaps):
         for address in [*masters, *(node.address for node in self._nodes)]:
             if error is not None and time.monotonic() > deadline:
                 break
-            question = Command(b"", ("CLUSTER", "SLOTS"))
+            question = RedisCommand(b"", ("CLUSTER", "SLOTS"))
             [[reply]] = exchange([Pipeline(self._pools.pool(address), [question])])
             if not is_error(reply):
                 self._take(reply, address)
@@ -131,9 +131,9 @@ class RedisClusterStore(RedisMaps):
             error = reply
         return error
 
-    def _take(self, reply: Reply, asked: Address) -> None:
+    def _take(self, reply: Reply, asked: RedisAddress) -> None:
         slots = _masters_by_slot(reply, asked)
-        seats: dict[Address, int] = {}
+        seats: dict[RedisAddress, int] = {}
         for slot, master in enumerate(slots):
             if master is not None:
                 seats.setdefault(master, slot)
@@ -162,17 +162,17 @@ def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:
     ]
 
 
-def master_of(key: bytes, reply: Reply, asked: Address) -> Address | None:
+def master_of(key: bytes, reply: Reply, asked: RedisAddress) -> RedisAddress | None:
     """Who serves a key, by an answer to CLUSTER SLOTS; None: nobody just now."""
     return _masters_by_slot(reply, asked)[key_slot(key)]
 
 
-def _masters_by_slot(reply: Reply, asked: Address) -> list[Address | None]:
+def _masters_by_slot(reply: Reply, asked: RedisAddress) -> list[RedisAddress | None]:
     """From CLUSTER SLOTS: first slot, last slot, master, replicas…; a node is host, port, id. No
     host: the one asked."""
-    slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+    slots: list[RedisAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in reply:
         if host != b"?":
-            master = Address(host.decode() if host else asked.host, int(port))
+            master = RedisAddress(host.decode() if host else asked.host, int(port))
             slots[first : last + 1] = [master] * (last + 1 - first)
     return slots

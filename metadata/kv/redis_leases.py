@@ -15,10 +15,10 @@ from redis import exceptions
 from metadata.errors import IndexUnavailable
 from metadata.kv.redis_cluster import master_of, node_urls
 from metadata.kv.redis_pipeline import (
-    Address,
-    Command,
     Pipeline,
     Pools,
+    RedisAddress,
+    RedisCommand,
     RedisUrl,
     Reply,
     Script,
@@ -49,7 +49,7 @@ class RedisLeaseSet:
             node_urls(url, TIMEOUT_S) if self._cluster else [RedisUrl(url, None, TIMEOUT_S)]
         )
         self._pools = Pools(self._nodes[0])
-        self._master: Address | None = None
+        self._master: RedisAddress | None = None
         """Of a cluster, the one that has served the set last."""
 
     def __str__(self) -> str:
@@ -61,28 +61,28 @@ class RedisLeaseSet:
         An entry is the id, a blank, and anything. What another has put under the same id is replaced, and told this once. `IndexUnavailable` after about 2 s.
         """
         arguments = (id, entry, str(int(lease_s * 1000)), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
-        return self._entries(Command(self._key, arguments, script=_RENEW, writes=True))
+        return self._entries(RedisCommand(self._key, arguments, script=_RENEW, writes=True))
 
     def entries(self) -> list[bytes]:
         """All that have a lease, as `renew` tells them. `IndexUnavailable`."""
         return self._entries(
-            Command(self._key, (str(MAX_ENTRIES), str(MAX_ENTRY_BYTES)), script=_LIST)
+            RedisCommand(self._key, (str(MAX_ENTRIES), str(MAX_ENTRY_BYTES)), script=_LIST)
         )
 
     def remove(self, entry: bytes) -> None:
         """Give it back. `IndexUnavailable`."""
-        self._ask(Command(self._key, ("ZREM", self._key, entry), writes=True))
+        self._ask(RedisCommand(self._key, ("ZREM", self._key, entry), writes=True))
 
     def close(self) -> None:
         self._pools.close()
 
-    def _entries(self, command: Command) -> list[bytes]:
+    def _entries(self, command: RedisCommand) -> list[bytes]:
         reply = self._ask(command)
         if not isinstance(reply, list) or not all(isinstance(told, bytes) for told in reply):
             raise IndexUnavailable(f"index {self}: an answer of another form")
         return reply
 
-    def _ask(self, command: Command) -> Reply:
+    def _ask(self, command: RedisCommand) -> Reply:
         if self._cluster and self._master is None:
             self._master = self._find_master()
         for _ in range(_REDIRECTIONS):
@@ -102,20 +102,20 @@ class RedisLeaseSet:
             raise IndexUnavailable(f"index {self}: {advice(reply, TIMEOUT_S)}") from reply
         return reply
 
-    def _exchange(self, address: Address | None, command: Command) -> Reply:
+    def _exchange(self, address: RedisAddress | None, command: RedisCommand) -> Reply:
         [[reply]] = exchange([Pipeline(self._pools.pool(address), [command])], TIMEOUT_S)
         return reply
 
-    def _told(self, error: exceptions.AskError) -> Address:
+    def _told(self, error: exceptions.AskError) -> RedisAddress:
         """No host: the one asked."""
         asked = self._master or self._nodes[0].address
-        return Address(error.host or asked.host, error.port)
+        return RedisAddress(error.host or asked.host, error.port)
 
-    def _find_master(self) -> Address:
+    def _find_master(self) -> RedisAddress:
         deadline = time.monotonic() + LOOK_UP_S
         problem = "no node of the cluster says who serves it"
         for node in list(self._nodes):
-            reply = self._exchange(node.address, Command(b"", ("CLUSTER", "SLOTS")))
+            reply = self._exchange(node.address, RedisCommand(b"", ("CLUSTER", "SLOTS")))
             if not is_error(reply):
                 master = master_of(self._key, reply, node.address)
                 if master is not None:

@@ -22,7 +22,7 @@ from redis import exceptions
 from metadata.errors import IndexUnavailable
 from metadata.kv.forgetting import Memory
 from metadata.kv.key_value_store import MapFields, MapUpdate
-from metadata.kv.redis_pipeline import Command, Reply, Script, advice, is_error
+from metadata.kv.redis_pipeline import RedisCommand, Reply, Script, advice, is_error
 from metadata.kv.redis_replication import PUT, Replication
 
 SPLIT_ABOVE: Final = 65_536
@@ -57,12 +57,12 @@ class RedisMaps(ABC):
         return Memory(known.losses, known.losses_without_end, known.is_confirmed)
 
     @abstractmethod
-    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+    def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         """Send each command to the server of its key, those of one key in order, and wait for all
         the replies."""
 
     @abstractmethod
-    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+    def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
         """What to send instead of a command that failed so; None if repeating is no use."""
 
     def _before_retry(self) -> None:  # noqa: B027 - a server that stays where it is needs nothing
@@ -76,7 +76,7 @@ class RedisMaps(ABC):
             for start in range(0, len(fields), _SLICE_FIELDS)
         ]
         replies = self._execute(
-            Command(key, ("HMGET", key, MARKER, *fields)) for _, _, key, fields in slices
+            RedisCommand(key, ("HMGET", key, MARKER, *fields)) for _, _, key, fields in slices
         )
         # What a split map lacks in its base is asked for in the buckets.
         missing: dict[bytes, list[tuple[int, int, bytes]]] = defaultdict(list)
@@ -89,7 +89,7 @@ class RedisMaps(ABC):
         if missing:
             buckets = list(missing.items())
             replies = self._execute(
-                Command(key, ("HMGET", key, *(field for _, _, field in places)))
+                RedisCommand(key, ("HMGET", key, *(field for _, _, field in places)))
                 for key, places in buckets
             )
             for (_, places), values in zip(buckets, replies, strict=True):
@@ -119,7 +119,9 @@ class RedisMaps(ABC):
             for key, fields in removals
             for start in range(0, len(fields), _SLICE_FIELDS)
         ]
-        self._execute(Command(key, ("HDEL", key, *fields), writes=True) for key, fields in slices)
+        self._execute(
+            RedisCommand(key, ("HDEL", key, *fields), writes=True) for key, fields in slices
+        )
         split = self._split_among([key for key, _ in slices])
         buckets: dict[bytes, list[bytes]] = defaultdict(list)
         for key, fields in slices:
@@ -127,7 +129,8 @@ class RedisMaps(ABC):
                 for field in fields:
                     buckets[bucket_key(key, field)].append(field)
         self._execute(
-            Command(key, ("HDEL", key, *fields), writes=True) for key, fields in buckets.items()
+            RedisCommand(key, ("HDEL", key, *fields), writes=True)
+            for key, fields in buckets.items()
         )
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
@@ -147,9 +150,9 @@ class RedisMaps(ABC):
         # The base with its marker goes last: after a crash in the middle, the rest is still found.
         for key in self._split_among(keys):
             self._execute(
-                Command(bucket, ("UNLINK", bucket), writes=True) for bucket in bucket_keys(key)
+                RedisCommand(bucket, ("UNLINK", bucket), writes=True) for bucket in bucket_keys(key)
             )
-        self._execute(Command(key, ("UNLINK", key), writes=True) for key in keys)
+        self._execute(RedisCommand(key, ("UNLINK", key), writes=True) for key in keys)
 
     def close(self) -> None:
         self._is_open = False
@@ -158,7 +161,7 @@ class RedisMaps(ABC):
         """Put what belongs into these hashes; return what belongs into their buckets."""
         slices = _sliced(updates)
         replies = self._execute(
-            Command(key, (str(split_above), MARKER, *fields, *values), PUT, writes=True)
+            RedisCommand(key, (str(split_above), MARKER, *fields, *values), PUT, writes=True)
             for key, fields, values in slices
         )
         buckets: dict[bytes, tuple[list[bytes], list[bytes]]] = defaultdict(lambda: ([], []))
@@ -171,19 +174,19 @@ class RedisMaps(ABC):
 
     def _remove_equal(self, removals: Sequence[MapUpdate]) -> None:
         self._execute(
-            Command(key, (*fields, *values), _REMOVE, writes=True)
+            RedisCommand(key, (*fields, *values), _REMOVE, writes=True)
             for key, fields, values in removals
         )
 
     def _split_among(self, keys: Sequence[bytes]) -> set[bytes]:
-        replies = self._execute(Command(key, ("HEXISTS", key, MARKER)) for key in keys)
+        replies = self._execute(RedisCommand(key, ("HEXISTS", key, MARKER)) for key in keys)
         return {key for key, reply in zip(keys, replies, strict=True) if reply}
 
     def _scan_hash(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
         cursor, server, restarts = b"0", None, 0
         while True:
             [(run_id, cursor, flat)] = self._execute(
-                [Command(key, (cursor, str(_SCAN_BATCH)), _SCAN)]
+                [RedisCommand(key, (cursor, str(_SCAN_BATCH)), _SCAN)]
             )
             if server not in (None, run_id):
                 # Another server, or the same started again: its hash has another order.
@@ -198,13 +201,13 @@ class RedisMaps(ABC):
             if cursor == b"0":
                 return
 
-    def _execute(self, commands: Iterable[Command]) -> list[Reply]:
+    def _execute(self, commands: Iterable[RedisCommand]) -> list[Reply]:
         """The replies to all commands, in pipelines of bounded size. All succeeded, or
         `IndexUnavailable`."""
         if not self._is_open:
             raise IndexUnavailable(f"index {self._shown}: this connection is closed")
         replies: list[Reply] = []
-        pipeline: list[Command] = []
+        pipeline: list[RedisCommand] = []
         size = 0
         for command in commands:
             pipeline.append(command)
@@ -216,7 +219,7 @@ class RedisMaps(ABC):
             replies += self._insist(pipeline)
         return replies
 
-    def _insist(self, commands: Sequence[Command]) -> list[Reply]:
+    def _insist(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         replies = self._round(commands)
         pending = {at: commands[at] for at, reply in enumerate(replies) if is_error(reply)}
         deadline = time.monotonic() + self._patience_s
@@ -230,7 +233,9 @@ class RedisMaps(ABC):
             pending = {at: command for at, command in pending.items() if is_error(replies[at])}
         return replies
 
-    def _next_try(self, command: Command, error: exceptions.RedisError, deadline: float) -> Command:
+    def _next_try(
+        self, command: RedisCommand, error: exceptions.RedisError, deadline: float
+    ) -> RedisCommand:
         if isinstance(error, exceptions.NoScriptError) and not command.by_text:
             return replace(command, by_text=True)
         again = self._retry(command, error)

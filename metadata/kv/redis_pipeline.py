@@ -35,7 +35,7 @@ Reply: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     host: str
     port: int
 
@@ -52,7 +52,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RedisCommand:
     """One command about one key."""
 
     key: bytes
@@ -63,7 +63,7 @@ class Command:
     """The server does not know the script yet."""
     writes: bool = False
     """A replica should have it before anything that follows from it is put."""
-    asking: Address | None = field(default=None)
+    asking: RedisAddress | None = field(default=None)
     """The key is moving there: ask that server, this once."""
 
     def words(self) -> Sequence[Argument]:
@@ -86,7 +86,7 @@ def _packed(words: Sequence[Argument]) -> bytes:
 class Greeting:
     """What to ask over a connection that is new, before anything else; `heed` gets the answers, and may raise."""
 
-    commands: Sequence[Command] = ()
+    commands: Sequence[RedisCommand] = ()
     heed: Callable[[list[Reply]], None] = lambda replies: None
 
 
@@ -98,7 +98,7 @@ class Pipeline:
     time."""
 
     def __init__(
-        self, pool: Any, commands: Sequence[Command], greeting: Greeting = NO_GREETING
+        self, pool: Any, commands: Sequence[RedisCommand], greeting: Greeting = NO_GREETING
     ) -> None:
         self._pool = pool
         self._commands = commands
@@ -231,10 +231,10 @@ class RedisUrl:
         return self._shown
 
     @property
-    def address(self) -> Address:
-        return Address(self._options.get("host", "localhost"), self._options.get("port", 6379))
+    def address(self) -> RedisAddress:
+        return RedisAddress(self._options.get("host", "localhost"), self._options.get("port", 6379))
 
-    def pool(self, address: Address | None = None) -> Any:
+    def pool(self, address: RedisAddress | None = None) -> Any:
         """Thread-safe connections to this server, or with the same log-in to another."""
         options = dict(self._options)
         if address is not None:
@@ -253,9 +253,9 @@ class Pools:
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
-        self._of_process: tuple[int, dict[Address | None, Any]] = (os.getpid(), {})
+        self._of_process: tuple[int, dict[RedisAddress | None, Any]] = (os.getpid(), {})
 
-    def pool(self, address: Address | None = None) -> Any:
+    def pool(self, address: RedisAddress | None = None) -> Any:
         owner, pools = self._of_process
         if owner != os.getpid():
             pools = {}

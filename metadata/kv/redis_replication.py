@@ -23,9 +23,9 @@ from metadata.errors import IndexForgot
 from metadata.kv.key_value_store import STAMP_BYTES
 from metadata.kv.redis_pipeline import (
     Argument,
-    Command,
     Greeting,
     Pipeline,
+    RedisCommand,
     Reply,
     Script,
     is_error,
@@ -38,7 +38,7 @@ LATE_WAIT_MS: Final = 50
 _WARNING_PAUSE_S: Final = 60.0
 _NO_HISTORY: Final = "0" * 40
 _NO_ANSWER: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
-_INFO: Final = Command(b"", ("INFO", "replication"))
+_INFO: Final = RedisCommand(b"", ("INFO", "replication"))
 PUT: Final = Script("put_newer.lua")
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ class Envelope:
     """Commands for one server, and what is asked of it besides."""
 
     place: Place
-    commands: Sequence[Command]
-    behind: Sequence[Command] = ()
+    commands: Sequence[RedisCommand]
+    behind: Sequence[RedisCommand] = ()
     witness: Witness | None = None
 
     @property
@@ -116,21 +116,21 @@ class Envelope:
         return any(command.writes for command in self.commands)
 
     @property
-    def greeting(self) -> list[Command]:
+    def greeting(self) -> list[RedisCommand]:
         """What a server is asked over a new connection before anything is written to it: it may have started again, or be another."""
         if not self.writes:
             return []
         return [_INFO] if self.witness is None else [_INFO, _looked_for(self.witness)]
 
-    def all(self) -> list[Command]:
+    def all(self) -> list[RedisCommand]:
         return [*self.commands, *self.behind]
 
 
-def _looked_for(witness: Witness) -> Command:
-    return Command(witness.key, ("HGET", witness.key, witness.field))
+def _looked_for(witness: Witness) -> RedisCommand:
+    return RedisCommand(witness.key, ("HGET", witness.key, witness.field))
 
 
-def _last_put(commands: Sequence[Command], replies: Sequence[Reply]) -> Witness | None:
+def _last_put(commands: Sequence[RedisCommand], replies: Sequence[Reply]) -> Witness | None:
     """Of a command that put all it was given: (limit, marker, fields, values), see `put_newer.lua`."""
     for command, reply in zip(reversed(commands), reversed(replies), strict=True):
         if command.writes and command.script is PUT and reply == []:
@@ -161,7 +161,7 @@ class Replication:
         """Every write that was acknowledged is on a replica too, where there was one."""
         return not self._late
 
-    def envelope(self, place: Place, commands: Sequence[Command]) -> Envelope:
+    def envelope(self, place: Place, commands: Sequence[RedisCommand]) -> Envelope:
         """What to send with these commands to the server at `place`."""
         if not any(command.writes for command in commands):
             met = place in self._positions
@@ -170,7 +170,7 @@ class Replication:
         replicas = self._replicas.get(place)
         if replicas != 0:
             wait_ms = LATE_WAIT_MS if replicas is None or place in self._late else WAIT_MS
-            behind.append(Command(b"", ("WAIT", "1", str(wait_ms))))
+            behind.append(RedisCommand(b"", ("WAIT", "1", str(wait_ms))))
         return Envelope(place, commands, tuple(behind), self._witnesses.get(place))
 
     def pipeline(self, pool: Any, envelope: Envelope) -> Pipeline:

@@ -11,8 +11,8 @@ from redis import exceptions
 from metadata.errors import IndexUnavailable
 from metadata.kv.redis_maps import SPLIT_ABOVE, RedisMaps
 from metadata.kv.redis_pipeline import (
-    Command,
     Pools,
+    RedisCommand,
     RedisUrl,
     Reply,
     advice,
@@ -38,7 +38,7 @@ class RedisServerStore(RedisMaps):
         where = RedisUrl(url)
         super().__init__(str(where), split_above, patience_s)
         self._pools = Pools(where)
-        [reply] = self._round([Command(b"", ("PING",))])
+        [reply] = self._round([RedisCommand(b"", ("PING",))])
         if is_error(reply):
             raise IndexUnavailable(f"index {where}: {advice(reply)}") from reply
 
@@ -46,12 +46,12 @@ class RedisServerStore(RedisMaps):
         super().close()
         self._pools.close()
 
-    def _round(self, commands: Sequence[Command]) -> list[Reply]:
+    def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
         envelope = self._replication.envelope(_PLACE, commands)
         [replies] = exchange([self._replication.pipeline(self._pools.pool(), envelope)])
         return self._replication.open(envelope, replies)
 
-    def _retry(self, command: Command, error: exceptions.RedisError) -> Command | None:
+    def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
         if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
             return replace(command, by_text=False)
         return None

@@ -15,7 +15,7 @@ from metadata.rebuild.map_comparison import (
     compare_map,
     maps_below,
 )
-from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.rebuild.map_sink import IndexMapPart, MapKind
 
 LISTED: Final = 10_000
 """Differences that are kept; all are counted."""
@@ -42,7 +42,7 @@ class ComparedIndex:
     def begin(self, dataset_id: bytes, generation: int) -> None:
         self._dataset_id = dataset_id
 
-    def put(self, parts: Sequence[MapPart]) -> None:
+    def put(self, parts: Sequence[IndexMapPart]) -> None:
         for part in parts:
             mismatches = compare_map(self._index, part)
             self._note(mismatches)
@@ -50,7 +50,7 @@ class ComparedIndex:
                 self._known.add(part.key)
                 self._strange += [m.path for m in mismatches if m.expected is None and m.field]
 
-    def finish(self, state: MapPart) -> None:
+    def finish(self, state: IndexMapPart) -> None:
         for directory in self._strange:
             for part in maps_below(self._index, self._dataset_id, directory, self._known):
                 self._note(compare_map(self._index, part))

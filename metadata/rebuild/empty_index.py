@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metadata.kv.key_value_store import KeyValueStore, MapUpdate
-from metadata.rebuild.map_sink import MapPart
+from metadata.rebuild.map_sink import IndexMapPart
 from metadata.rebuild.under_way import mark, unmark
 
 
@@ -20,11 +20,11 @@ class EmptyIndex:
         self._dataset_id = dataset_id
         mark(self._index, dataset_id, generation)
 
-    def put(self, parts: Sequence[MapPart]) -> None:
+    def put(self, parts: Sequence[IndexMapPart]) -> None:
         self._index.put(
             [[MapUpdate(part.key, part.fields, part.values) for part in parts if part.fields]]
         )
 
-    def finish(self, state: MapPart) -> None:
+    def finish(self, state: IndexMapPart) -> None:
         self.put([state])
         unmark(self._index, self._dataset_id)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from chunkstore.chunk_id import print_id
 from metadata.rebuild.chunk_table import ChunkTable
 from metadata.rebuild.directory_table import ROOT, DirectoryRecords
-from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.rebuild.map_sink import IndexMapPart, MapKind
 from metadata.rebuild.memory_limits import MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries, joined
 from metadata.rebuild.standing import GroupedFields, current, encoded
@@ -73,7 +73,7 @@ class IndexMaps:
         part_of_rank = spread(directories.digests[order, 0], parts)
         self._bounds = np.searchsorted(part_of_rank, np.arange(parts + 1)).tolist()
 
-    def __iter__(self) -> Iterator[MapPart]:
+    def __iter__(self) -> Iterator[IndexMapPart]:
         for part in range(len(self._bounds) - 1):
             lowest, beyond = self._bounds[part], self._bounds[part + 1]
             if self._dealt.count(part) > 2 * self._limits.part_entries:
@@ -82,7 +82,7 @@ class IndexMaps:
                 entries = joined(list(self._dealt.pieces(part)))
                 yield from self._maps(entries, lowest, beyond, b"", None)
 
-    def _split(self, part: int, lowest: int, beyond: int) -> Iterator[MapPart]:
+    def _split(self, part: int, lowest: int, beyond: int) -> Iterator[IndexMapPart]:
         """A part that is too large, because one directory is or many old versions are, by the order of file keys."""
         file_keys = [tag + b"f" for tag in self._tags[lowest:beyond]]
 
@@ -117,7 +117,7 @@ class IndexMaps:
 
     def _maps(
         self, entries: NamedEntries, lowest: int, beyond: int, first: bytes, end: bytes | None
-    ) -> Iterator[MapPart]:
+    ) -> Iterator[IndexMapPart]:
         """The maps of the directories of ranks `lowest` … `beyond` - 1, of the files those with keys from `first` to `end`."""
         files = self._file_maps(entries, lowest, beyond)
         for below, part in zip(self._directory_maps(lowest, beyond), files, strict=True):
@@ -132,7 +132,7 @@ class IndexMaps:
                 )
             yield part
 
-    def _file_maps(self, entries: NamedEntries, lowest: int, beyond: int) -> Iterator[MapPart]:
+    def _file_maps(self, entries: NamedEntries, lowest: int, beyond: int) -> Iterator[IndexMapPart]:
         map_keys = [tag + b"f" for tag in self._tags[lowest:beyond]]
         maps = self._rank[entries.rows["directory"]] - lowest
         fields = current(map_keys, maps, entries.names(), entries.rows["version"])
@@ -145,7 +145,7 @@ class IndexMaps:
         self.entries += len(rows)
         yield from self._parts(MapKind.FILES, map_keys, fields, located, lowest)
 
-    def _directory_maps(self, lowest: int, beyond: int) -> Iterator[MapPart]:
+    def _directory_maps(self, lowest: int, beyond: int) -> Iterator[IndexMapPart]:
         begin, stop = np.searchsorted(self._parent_rank, [lowest, beyond]).tolist()
         children = self._children[begin:stop]
         paths = self._directories.paths
@@ -163,13 +163,13 @@ class IndexMaps:
         fields: GroupedFields,
         rows: npt.NDArray[np.void],
         lowest: int,
-    ) -> Iterator[MapPart]:
+    ) -> Iterator[IndexMapPart]:
         values = encoded(fields.keys, rows)
         extents = fields.extents(len(map_keys))
         numbers = self._order[lowest : lowest + len(map_keys)].tolist()
         for at, key in enumerate(map_keys):
             chosen = slice(extents[at], extents[at + 1])
-            yield MapPart(
+            yield IndexMapPart(
                 kind,
                 self._directories.paths[numbers[at]],
                 key,

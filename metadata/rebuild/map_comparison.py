@@ -11,7 +11,7 @@ from metadata import keys
 from metadata.errors import RecordCorrupt
 from metadata.kv.key_value_store import KeyValueStore, MapFields
 from metadata.rebuild.index_difference import Fault, IndexDifference
-from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.rebuild.map_sink import IndexMapPart, MapKind
 from metadata.records import ChunkRecord, DatasetState, decode_entries
 
 
@@ -19,7 +19,7 @@ from metadata.records import ChunkRecord, DatasetState, decode_entries
 class Mismatch:
     """A field of a map whose value is not the expected one."""
 
-    part: MapPart
+    part: IndexMapPart
     field: bytes
     present: bytes | None
     expected: bytes | None
@@ -51,7 +51,7 @@ def child_path(directory: bytes, name: bytes) -> bytes:
     return directory + b"/" + name if directory and name else directory + name
 
 
-def compare_map(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
+def compare_map(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
     """Where the map differs from `part`, which is read by one scan."""
     missing = dict(zip(part.fields, part.values, strict=True))
     expected = dict(missing) if missing else missing
@@ -70,7 +70,7 @@ def compare_map(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
     ]
 
 
-def compare_fields(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
+def compare_fields(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
     """Where the fields of `part` differ; others of the map are not looked at."""
     [present] = index.get_many([MapFields(part.key, part.fields)])
     return [
@@ -82,7 +82,7 @@ def compare_fields(index: KeyValueStore, part: MapPart) -> list[Mismatch]:
 
 def maps_below(
     index: KeyValueStore, dataset_id: bytes, directory: bytes, known: Collection[bytes]
-) -> Iterator[MapPart]:
+) -> Iterator[IndexMapPart]:
     """Empty parts, that is what should be there, for the maps of `directory` and of what lies below it by what the index says:
     parents first. Directories whose map of sub-directories is `known` are passed over."""
     pending, visited = [directory], set()
@@ -95,8 +95,8 @@ def maps_below(
         pending += [
             child_path(path, name) for batch in index.scan(below) for name, _ in batch if name
         ]
-        yield MapPart(MapKind.DIRECTORIES, path, below, (), ())
-        yield MapPart(MapKind.FILES, path, keys.files_of(dataset_id, path), (), ())
+        yield IndexMapPart(MapKind.DIRECTORIES, path, below, (), ())
+        yield IndexMapPart(MapKind.FILES, path, keys.files_of(dataset_id, path), (), ())
 
 
 def _is_sound(kind: MapKind, key: bytes, field: bytes, value: bytes) -> bool:

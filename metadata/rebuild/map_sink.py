@@ -18,7 +18,7 @@ class MapKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MapPart:
+class IndexMapPart:
     """All that a map should hold, or what it should hold from one field to another."""
 
     kind: MapKind
@@ -45,11 +45,11 @@ class MapSink(Protocol):
         """The index of this dataset at this generation is to come."""
         ...
 
-    def put(self, parts: Sequence[MapPart]) -> None:
+    def put(self, parts: Sequence[IndexMapPart]) -> None:
         """Take the maps of directories, both maps of every directory that the history knows, in the order of keys; then the map
         of chunks. Every field of a map is covered by exactly one part. About 30,000 fields a call."""
         ...
 
-    def finish(self, state: MapPart) -> None:
+    def finish(self, state: IndexMapPart) -> None:
         """Take `totals` and `applied`, the last of all. Other fields of the state map belong to others and are let alone."""
         ...

@@ -11,7 +11,7 @@ from metadata.rebuild.map_comparison import (
     compare_map,
     maps_below,
 )
-from metadata.rebuild.map_sink import MapKind, MapPart
+from metadata.rebuild.map_sink import IndexMapPart, MapKind
 from metadata.rebuild.under_way import is_marked, mark, unmark
 
 
@@ -42,7 +42,7 @@ class RepairedIndex:
         self._dataset_id, self._generation = dataset_id, generation
         self._marked = is_marked(self._index, dataset_id)
 
-    def put(self, parts: Sequence[MapPart]) -> None:
+    def put(self, parts: Sequence[IndexMapPart]) -> None:
         mismatches: list[Mismatch] = []
         for part in parts:
             found = compare_map(self._index, part)
@@ -54,7 +54,7 @@ class RepairedIndex:
             mismatches += found
         self._repair(mismatches)
 
-    def finish(self, state: MapPart) -> None:
+    def finish(self, state: IndexMapPart) -> None:
         for strange in self._strange:
             if strange.field:
                 self._drop_below(strange.path)

@@ -28,7 +28,7 @@ from metadata.rebuild.directory_table import DirectoryTable
 from metadata.rebuild.head_columns import head_columns
 from metadata.rebuild.head_reading import read_heads
 from metadata.rebuild.index_maps import IndexMaps, spread
-from metadata.rebuild.map_sink import MapKind, MapPart, MapSink
+from metadata.rebuild.map_sink import IndexMapPart, MapKind, MapSink
 from metadata.rebuild.memory_limits import DEFAULT_LIMITS, MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries
 from metadata.records import DatasetState
@@ -102,7 +102,7 @@ def rebuild(
     key = keys.state_of(dataset.id)
     fields = sorted([keys.TOTALS, keys.APPLIED])
     values = [state.encode(key, field) for field in fields]
-    sink.finish(MapPart(MapKind.STATE, b"", key, fields, values))
+    sink.finish(IndexMapPart(MapKind.STATE, b"", key, fields, values))
     return state
 
 
@@ -139,9 +139,9 @@ def _take(
     )
 
 
-def _batches(parts: Iterable[MapPart]) -> Iterator[list[MapPart]]:
+def _batches(parts: Iterable[IndexMapPart]) -> Iterator[list[IndexMapPart]]:
     """Some parts at a time: many small maps, or a large one."""
-    batch: list[MapPart] = []
+    batch: list[IndexMapPart] = []
     fields = 0
     for part in parts:
         batch.append(part)
@@ -153,14 +153,14 @@ def _batches(parts: Iterable[MapPart]) -> Iterator[list[MapPart]]:
         yield batch
 
 
-def _chunk_map(dataset_id: bytes, commits: Sequence[Commit], chunks: ChunkTable) -> MapPart:
+def _chunk_map(dataset_id: bytes, commits: Sequence[Commit], chunks: ChunkTable) -> IndexMapPart:
     key = keys.chunks_of(dataset_id)
     values = {chunk_id.value: record.encode(key, chunk_id) for chunk_id, record in chunks.records()}
     for commit in reversed(commits):  # of two that retire a chunk, the first
         record = retired_record(commit)
         values.update((chunk_id.value, record.encode(key, chunk_id)) for chunk_id in commit.retired)
     ids = sorted(values)
-    return MapPart(MapKind.CHUNKS, b"", key, ids, [values[chunk_id] for chunk_id in ids])
+    return IndexMapPart(MapKind.CHUNKS, b"", key, ids, [values[chunk_id] for chunk_id in ids])
 
 
 def _state(commits: Sequence[Commit], maps: IndexMaps) -> DatasetState:

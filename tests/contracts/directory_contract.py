@@ -12,14 +12,17 @@ import pytest
 
 from dieselfs.peercache.directory import MembershipRegistry
 from dieselfs.peercache.members import Member
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 OpenDirectory = Callable[[int], MembershipRegistry]
 """As node 0, 1 or 2 of one task does it."""
 
 NODES = tuple(
     Member(
-        f"rank-{number}", Address(f"10.0.0.{number + 1}", 7000), 100 + number, f"host ä {number}"
+        f"rank-{number}",
+        PeerAddress(f"10.0.0.{number + 1}", 7000),
+        100 + number,
+        f"host ä {number}",
     )
     for number in range(3)
 )
@@ -101,13 +104,13 @@ class LeasedDirectoryContract(DirectoryContract):
         first, again = open_registry(0), open_registry(1)
         first.announce(NODES[0])
         again.announce(NODES[1])
-        moved = replace(NODES[1], address=Address("10.0.0.9", 7001), weight=7)
+        moved = replace(NODES[1], address=PeerAddress("10.0.0.9", 7001), weight=7)
         assert set(again.announce(moved)) == {NODES[0], NODES[1], moved}
         assert set(again.announce(moved)) == {NODES[0], moved}
         assert set(first.announce(NODES[0])) == {NODES[0], moved}
 
     def test_two_under_one_name_are_told_of_each_other(self, open_registry: OpenDirectory) -> None:
-        one, other = NODES[1], replace(NODES[1], address=Address("10.0.0.9", 7000))
+        one, other = NODES[1], replace(NODES[1], address=PeerAddress("10.0.0.9", 7000))
         directories = open_registry(1), open_registry(1)
         for _ in range(2):
             directories[0].announce(one)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from dieselfs.peercache.runtime import Address, Runtime, Stream
+from dieselfs.peercache.runtime import PeerAddress, Runtime, Stream
 
 SOON_S = 10.0
 """For what must happen: waited for in full only if it doesn't."""
 SHORT_S = 0.05
 """For what must not."""
-ANYWHERE = Address("127.0.0.1", 0)
+ANYWHERE = PeerAddress("127.0.0.1", 0)
 
 
 def pair(runtime: Runtime) -> tuple[Stream, Stream]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from dieselfs.fuse.kernel_connection import Handler, Part, Pending, Request
+from dieselfs.fuse.kernel_connection import AnsweredLater, Handler, KernelRequest, Part
 from dieselfs.fuse.kernel_protocol import Init, Opcode
 
 _READ_IN = struct.Struct("=QQIIQII")
@@ -49,24 +49,24 @@ class FakeConnection:
         self.replies.put((unique, answer))
         return True
 
-    def ask(self, server: Handler, request: Request) -> bytes | int:
+    def ask(self, server: Handler, request: KernelRequest) -> bytes | int:
         """The server's answer, also if it comes later."""
         answer = server.answer(request)
-        if isinstance(answer, Pending):
+        if isinstance(answer, AnsweredLater):
             unique, answer = self.replies.get(timeout=10)
             assert unique == request.unique
         return answer if isinstance(answer, int) else joined(answer)
 
 
-def request(opcode: Opcode, node: int, body: bytes = b"", unique: int = 7) -> Request:
-    return Request(opcode, unique, node, 1, memoryview(body))
+def request(opcode: Opcode, node: int, body: bytes = b"", unique: int = 7) -> KernelRequest:
+    return KernelRequest(opcode, unique, node, 1, memoryview(body))
 
 
-def read_request(opcode: Opcode, node: int, start: int, size: int) -> Request:
+def read_request(opcode: Opcode, node: int, start: int, size: int) -> KernelRequest:
     return request(opcode, node, _READ_IN.pack(0, start, size, 0, 0, 0, 0))
 
 
-def lookup_request(parent: int, name: bytes) -> Request:
+def lookup_request(parent: int, name: bytes) -> KernelRequest:
     return request(Opcode.LOOKUP, parent, name + b"\0")
 
 

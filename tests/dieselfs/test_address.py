@@ -4,35 +4,43 @@ import os
 
 import pytest
 
-from dieselfs.address import Address, parse_address, parse_dataset
+from dieselfs.address import DatasetAddress, parse_address, parse_dataset
 from dieselfs.errors import AddressError
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("imagenet", Address("imagenet", contents=True)),
-        ("dl://imagenet", Address("imagenet", contents=True)),
-        ("dl://imagenet/", Address("imagenet", contents=True)),
-        ("imagenet:", Address("imagenet", contents=True)),
-        ("imagenet@12", Address("imagenet", snapshot="12", contents=True)),
-        ("imagenet:train/a.jpg", Address("imagenet", "train/a.jpg")),
-        ("imagenet:/train/a.jpg", Address("imagenet", "train/a.jpg")),
-        ("imagenet:train/", Address("imagenet", "train", contents=True)),
-        ("dl://imagenet/train/a.jpg", Address("imagenet", "train/a.jpg")),
-        ("dl://imagenet@7-ab12/train/", Address("imagenet", "train", "7-ab12", contents=True)),
-        ("d:a:b@c%20?d#e", Address("d", "a:b@c%20?d#e")),
-        ("dl://d/a:b@c", Address("d", "a:b@c")),
+        ("imagenet", DatasetAddress("imagenet", contents=True)),
+        ("dl://imagenet", DatasetAddress("imagenet", contents=True)),
+        ("dl://imagenet/", DatasetAddress("imagenet", contents=True)),
+        ("imagenet:", DatasetAddress("imagenet", contents=True)),
+        ("imagenet@12", DatasetAddress("imagenet", snapshot="12", contents=True)),
+        ("imagenet:train/a.jpg", DatasetAddress("imagenet", "train/a.jpg")),
+        ("imagenet:/train/a.jpg", DatasetAddress("imagenet", "train/a.jpg")),
+        ("imagenet:train/", DatasetAddress("imagenet", "train", contents=True)),
+        ("dl://imagenet/train/a.jpg", DatasetAddress("imagenet", "train/a.jpg")),
+        (
+            "dl://imagenet@7-ab12/train/",
+            DatasetAddress("imagenet", "train", "7-ab12", contents=True),
+        ),
+        ("d:a:b@c%20?d#e", DatasetAddress("d", "a:b@c%20?d#e")),
+        ("dl://d/a:b@c", DatasetAddress("d", "a:b@c")),
     ],
 )
-def test_every_form_is_understood(text: str, expected: Address) -> None:
+def test_every_form_is_understood(text: str, expected: DatasetAddress) -> None:
     assert parse_address(text) == expected
 
 
 @pytest.mark.parametrize(
-    "address", [Address("d", "a/b"), Address("d", "a", "3-ff"), Address("d", contents=True)]
+    "address",
+    [
+        DatasetAddress("d", "a/b"),
+        DatasetAddress("d", "a", "3-ff"),
+        DatasetAddress("d", contents=True),
+    ],
 )
-def test_an_address_prints_as_it_is_read(address: Address) -> None:
+def test_an_address_prints_as_it_is_read(address: DatasetAddress) -> None:
     assert parse_address(str(address)) == address
 
 

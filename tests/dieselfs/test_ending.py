@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from dieselfs.ending import FORCED_S, ORDERLY_S, Ending
+from dieselfs.ending import FORCED_S, ORDERLY_S, Shutdown
 
 
 def test_before_it_has_begun_every_part_takes_its_own_time() -> None:
-    ending = Ending(clock=lambda: 1000.0)
+    ending = Shutdown(clock=lambda: 1000.0)
     assert [ending.left_s(most_s) for most_s in (0.5, 60.0)] == [0.5, 60.0]
 
 
 def test_what_one_part_has_waited_the_next_ones_lack() -> None:
     now = [1000.0]
-    ending = Ending(clock=lambda: now[0])
+    ending = Shutdown(clock=lambda: now[0])
     ending.begin()
     waited = []
     for most_s in (2.5, 0.5, 1.0, 1.0, 10.0):
@@ -37,7 +37,7 @@ import dieselfs.ending as ending
 ending.FORCED_S = 0.2
 for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
-ending.Ending(forced=sys.argv[1] == "forced").begin()
+ending.Shutdown(forced=sys.argv[1] == "forced").begin()
 {}
 """
 HELD_LOCK = """

@@ -20,7 +20,7 @@ from dieselfs.fuse.nodes import (
     first_control_file,
     is_control,
 )
-from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
+from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
 from tests.dieselfs.test_fuse_shuffle_lists import Counting
 
 
@@ -149,7 +149,7 @@ def test_a_plan_is_taken_and_a_list_noted() -> None:
         def take(self, name: bytes) -> bytes:
             return b"taken " + name
 
-        def note_list(self, order: ShuffledOrder) -> None:
+        def note_list(self, order: ListedOrder) -> None:
             noted.append(order.parameters.seed)
 
     noted: list[int] = []

@@ -12,7 +12,7 @@ import pytest
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_server import ControlServer
-from dieselfs.fuse.kernel_connection import Connection
+from dieselfs.fuse.kernel_connection import KernelConnection
 from dieselfs.fuse.kernel_protocol import (
     CHANGES,
     FOREVER_S,
@@ -94,7 +94,7 @@ def test_a_forget_that_fails_is_logged_and_not_answered(
     sent: list[object] = []
     monkeypatch.setattr(os, "writev", lambda fd, parts: sent.append(parts))
     message = IN_HEADER.pack(IN_HEADER.size, Opcode.FORGET, 3, 5, 0, 0, 1, 0, 0)  # no number
-    connection = Connection(-1, is_tree=True)
+    connection = KernelConnection(-1, is_tree=True)
     connection._take(served.server, memoryview(message))
     assert "forget of node 5 failed unexpectedly" in caplog.text
     assert sent == []

@@ -6,7 +6,7 @@ import errno
 import os
 
 from dieselfs.fuse.in_flight import SLOTS, InFlight
-from dieselfs.fuse.kernel_connection import Connection
+from dieselfs.fuse.kernel_connection import KernelConnection
 from dieselfs.fuse.kernel_protocol import OUT_HEADER, Notification
 
 
@@ -43,7 +43,7 @@ def test_a_kernel_that_cannot_resend_gets_eio(monkeypatch) -> None:  # type: ign
     monkeypatch.setattr(os, "writev", lambda fd, parts: written.append(b"".join(parts)))
     table = InFlight.new()
     table.begin(77)
-    connection = Connection(-1, is_tree=False, in_flight=InFlight(table.fd))
+    connection = KernelConnection(-1, is_tree=False, in_flight=InFlight(table.fd))
     connection.take_over()
     assert [OUT_HEADER.unpack(reply) for reply in written] == [(16, -errno.EIO, 77)]
     os.close(table.fd)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
+from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
 from dieselfs.shuffle import ShuffleParameters
 
 FILES = 1000
@@ -27,8 +27,8 @@ def lists(kept_bytes: int) -> ShuffleLists:
     return ShuffleLists(kept_bytes)
 
 
-def order(snapshot: Any, **parameters: int) -> ShuffledOrder:
-    return ShuffledOrder(snapshot, ShuffleParameters(**parameters))
+def order(snapshot: Any, **parameters: int) -> ListedOrder:
+    return ListedOrder(snapshot, ShuffleParameters(**parameters))
 
 
 def test_many_who_ask_at_once_cause_one_build() -> None:

@@ -14,7 +14,7 @@ from chunkstore.errors import Unavailable
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import Request
+from dieselfs.fuse.kernel_connection import KernelRequest
 from dieselfs.fuse.kernel_protocol import CHANGES, FOREVER_S, ROOT_NODE, Opcode, answer_init
 from dieselfs.fuse.nodes import CONTROL_NODE, DATASET_NODES, SHUFFLE_NODE, node_of
 from dieselfs.fuse.pending_reads import PendingReads
@@ -64,10 +64,10 @@ class Fixture:
     reader: FileReader
     reads: list[int]
 
-    def ask(self, request: Request) -> bytes | int:
+    def ask(self, request: KernelRequest) -> bytes | int:
         return self.connection.ask(self.server, request)
 
-    def bytes_of(self, request: Request) -> bytes:
+    def bytes_of(self, request: KernelRequest) -> bytes:
         answer = self.ask(request)
         assert isinstance(answer, bytes)
         return answer
@@ -195,7 +195,7 @@ def test_open_is_refused_where_the_kernel_then_skips_it(pets: Fixture, opcode: O
             assert pets.ask(request(opcode, pets.node(b"README"), body)) == errno.EROFS
 
 
-def get_attribute(node: int, name: bytes, size: int = 100) -> Request:
+def get_attribute(node: int, name: bytes, size: int = 100) -> KernelRequest:
     return request(Opcode.GETXATTR, node, struct.pack("=II", size, 0) + name + b"\0")
 
 
@@ -223,7 +223,9 @@ def test_changes_and_what_the_kernel_does_itself(pets: Fixture, node: int) -> No
     for opcode in CHANGES:
         assert pets.ask(request(opcode, node, bytes(40))) == errno.EROFS
     for number in (Opcode.FLUSH, 20, 30, 37, 40, 46, 52, 999):
-        assert pets.server.answer(Request(number, 1, node, 1, memoryview(b""))) == errno.ENOSYS
+        assert (
+            pets.server.answer(KernelRequest(number, 1, node, 1, memoryview(b""))) == errno.ENOSYS
+        )
     assert pets.ask(request(Opcode.IOCTL, node, bytes(32))) == errno.ENOTTY
     assert pets.ask(request(Opcode.ACCESS, node, struct.pack("=II", os.W_OK, 0))) == errno.EROFS
     assert pets.ask(request(Opcode.ACCESS, node, struct.pack("=II", os.R_OK, 0))) == b""

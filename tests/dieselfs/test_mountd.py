@@ -18,7 +18,7 @@ from dieselfs.mountd import client
 from dieselfs.mountd.limits import FuseConnections, is_in_use, make_room, users_folder
 from dieselfs.mountd.messages import (
     MAX_DESCRIPTORS,
-    BadMessage,
+    BadServiceMessage,
     close_all,
     receive,
     send,
@@ -51,7 +51,7 @@ def test_a_message_carries_descriptors(
 @pytest.mark.parametrize("data", [b"x", b"[]", b'"' + b"x" * 5000 + b'"', b"[" * 3000])
 def test_a_bad_message_is_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     pair[0].send(data)
-    with pytest.raises(BadMessage):
+    with pytest.raises(BadServiceMessage):
         receive(pair[1])
 
 
@@ -61,7 +61,7 @@ def test_too_many_descriptors_are_closed(
     descriptor = os.open(tmp_path, os.O_PATH)
     before = len(os.listdir("/proc/self/fd"))
     socket.send_fds(pair[0], [b"{}"], [descriptor] * (MAX_DESCRIPTORS + 20))
-    with pytest.raises(BadMessage, match="too long"):
+    with pytest.raises(BadServiceMessage, match="too long"):
         receive(pair[1])
     assert len(os.listdir("/proc/self/fd")) == before
     os.close(descriptor)
@@ -69,7 +69,7 @@ def test_too_many_descriptors_are_closed(
 
 def test_the_end_of_a_conversation_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].close()
-    with pytest.raises(BadMessage, match="ended"):
+    with pytest.raises(BadServiceMessage, match="ended"):
         receive(pair[1])
 
 

@@ -13,7 +13,7 @@ from benchmarks.shared_disk import SharedDisk
 from dieselfs.cachenodes.ring_settings import CacheClusterSettings
 from dieselfs.cachenodes.ring_store import CacheClusterStore
 from dieselfs.client import Client
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import StaticPeers
 from dieselfs.ring_warmup import CacheClusterWarmUp
@@ -69,7 +69,7 @@ def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
         yield found
 
 
-def settings_of(*addresses: Address) -> CacheClusterSettings:
+def settings_of(*addresses: PeerAddress) -> CacheClusterSettings:
     return CacheClusterSettings("r", TaskSecret(SECRET.encode()), StaticPeers(addresses))
 
 
@@ -110,7 +110,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
 def test_without_a_node_that_answers_nothing_is_read_from_the_store(
     dataset: PeerDataset, snapshot: Snapshot
 ) -> None:
-    cache_cluster = settings_of(Address("127.0.0.1", free_port()))
+    cache_cluster = settings_of(PeerAddress("127.0.0.1", free_port()))
     chunks = [chunk for chunk in wanted_chunks(snapshot) if chunk.payload_bytes < 2 * MIB]
     before = dataset.from_store_bytes()
     work = CacheClusterWarmUp(SharedDisk(dataset.disk), snapshot, chunks, cache_cluster)

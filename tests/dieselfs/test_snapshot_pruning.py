@@ -18,8 +18,8 @@ from dieselfs.dataset import Dataset, open_dataset
 from dieselfs.dataset_writer import DatasetWriter
 from dieselfs.errors import Refused, SnapshotNotFound, UsageError
 from dieselfs.snapshot_pruning import (
-    Version,
-    Versions,
+    SnapshotVersion,
+    SnapshotVersions,
     check_free,
     give_up,
     list_versions,
@@ -36,13 +36,15 @@ DAY_NS = 86_400 * NS
 NOW_NS = 1_700_000_000 * NS
 
 
-def version(generation: int, age_days: float | None = 0, **cached: object) -> Version:
+def version(generation: int, age_days: float | None = 0, **cached: object) -> SnapshotVersion:
     time_ns = None if age_days is None else NOW_NS - int(age_days * DAY_NS)
-    made = Version(f"{generation}-{generation:032x}", time_ns, 1000, published=True)
+    made = SnapshotVersion(f"{generation}-{generation:032x}", time_ns, 1000, published=True)
     return replace(made, **cached)  # type: ignore[arg-type]
 
 
-def pruned(versions: list[Version], last: int | None, within_days: float | None) -> list[int]:
+def pruned(
+    versions: list[SnapshotVersion], last: int | None, within_days: float | None
+) -> list[int]:
     within_s = None if within_days is None else within_days * 86_400
     found = prunable(versions, keep_last=last, keep_within_s=within_s, now_ns=NOW_NS)
     return [version.generation for version in found]
@@ -100,7 +102,7 @@ def snapshot_of(dataset: Dataset, folder: Path, content: bytes, publish: bool = 
         return made.id
 
 
-def versions_of(dataset: Dataset, folder: Path) -> Versions:
+def versions_of(dataset: Dataset, folder: Path) -> SnapshotVersions:
     return list_versions(dataset.store, dataset.ref, folder, time.time_ns())
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from dieselfs.errors import UsageError
 from dieselfs.node_memory.running_tasks import ask, running_tasks
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import PeerSettings, StaticPeers
 from tests.dieselfs.test_client_memory import Packed
@@ -52,7 +52,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def settings(own: int, *ports: int, task: str = "run1") -> PeerSettings:
-    addresses = tuple(Address("127.0.0.1", port) for port in ports)
+    addresses = tuple(PeerAddress("127.0.0.1", port) for port in ports)
     return PeerSettings(
         task, TaskSecret(SECRET.encode()), StaticPeers(addresses), listen=addresses[own]
     )

@@ -333,7 +333,7 @@ def packets() -> Target:
         messages.Fetch(block, ahead=True),
         messages.Prefetch((block,) * 3),
         messages.Expect((block.name,) * 9, is_last=True),
-        messages.Failed("Corrupt", "what", "hint"),
+        messages.RequestFailed("Corrupt", "what", "hint"),
         messages.EventsReported(((True, block.name),)),
         messages.FollowPlan("/dev/shm/x/plans/1"),
     ]
@@ -343,7 +343,7 @@ def packets() -> Target:
         message = messages.decode(data)
         assert messages.decode(messages.encode(message)) == message
 
-    return Target("packet", seeds, use, (messages.BadMessage,), memory_times=256)
+    return Target("packet", seeds, use, (messages.BadPacket,), memory_times=256)
 
 
 def plans() -> Target:

@@ -26,7 +26,7 @@ import pytest
 
 from dieselfs.errors import MountError
 from dieselfs.fuse.blob_server import blob_name
-from dieselfs.fuse.kernel_connection import Answer, Connection, Request
+from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest
 from dieselfs.fuse.kernel_protocol import (
     KEEP_CACHE,
     NO_ENTRY,
@@ -84,7 +84,7 @@ class OneFile:
         self._file = attributes(BLOB, kind | 0o400, size, 0, uid, gid)
         self._root = attributes(ROOT_NODE, stat.S_IFDIR | 0o500, 0, 0, uid, gid)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: KernelRequest) -> Answer:
         match request.opcode:
             case Opcode.LOOKUP:
                 known = bytes(request.body).rstrip(b"\0") == self._name
@@ -112,7 +112,7 @@ class User:
         self.folder.mkdir(exist_ok=True)
         with Snapshot.open(snapshot) as opened:
             self.blob = content_of(opened)
-        self.connections: list[Connection] = []
+        self.connections: list[KernelConnection] = []
 
     def mountpoint(self, name: str = "mnt") -> Path:
         path = self.folder / name
@@ -123,7 +123,7 @@ class User:
         self.serve_file(fuse, blob_name(0), self.blob)
 
     def serve_file(self, fuse: int, name: str, content: bytes, kind: int = stat.S_IFREG) -> None:
-        connection = Connection(fuse, is_tree=False)
+        connection = KernelConnection(fuse, is_tree=False)
         connection.start(OneFile(name, content, kind))
         self.connections.append(connection)
 
@@ -402,22 +402,22 @@ def hangs_the_service_in_vain(user: User) -> None:
 
     def answers_init_only(fuse: int) -> None:
         class Deaf:
-            def answer(self, request: Request) -> Answer:
+            def answer(self, request: KernelRequest) -> Answer:
                 threading.Event().wait(3600)
                 return errno.EIO
 
-        connection = Connection(fuse, is_tree=False)
+        connection = KernelConnection(fuse, is_tree=False)
         connection.start(Deaf())
         user.connections.append(connection)
 
     def never_opens(fuse: int) -> None:
         class NoOpen(OneFile):
-            def answer(self, request: Request) -> Answer:
+            def answer(self, request: KernelRequest) -> Answer:
                 if request.opcode == Opcode.OPEN:
                     threading.Event().wait(3600)
                 return super().answer(request)
 
-        connection = Connection(fuse, is_tree=False)
+        connection = KernelConnection(fuse, is_tree=False)
         connection.start(NoOpen(blob_name(0), user.blob))
         user.connections.append(connection)
 
@@ -438,7 +438,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
     client.mount(user.snapshot, path, False, False, user.serve)
 
     class NoAttributes(OneFile):
-        def answer(self, request: Request) -> Answer:
+        def answer(self, request: KernelRequest) -> Answer:
             if request.opcode == Opcode.LOOKUP:
                 directory = attributes(7, stat.S_IFDIR | 0o755, 0, 0, os.getuid(), os.getgid())
                 return [entry(7, directory, valid_s=0)]
@@ -446,7 +446,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
                 threading.Event().wait(3600)
             return super().answer(request)
 
-    connection = Connection(client.attach_control(path), is_tree=False)
+    connection = KernelConnection(client.attach_control(path), is_tree=False)
     connection.start(NoAttributes("x", b""))
     for _ in range(2):
         began = time.monotonic()

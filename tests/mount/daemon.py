@@ -22,7 +22,7 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.ending import Ending
+from dieselfs.ending import Shutdown
 from dieselfs.errors import DieselFSError
 from dieselfs.fuse import erofs_mounts, front_choice
 from dieselfs.fuse.mount import MountOptions, Observed, run_mount
@@ -230,7 +230,7 @@ def run_server(chosen: argparse.Namespace, handed: Handed) -> None:
             task, reader, budget_bytes=chosen.cache_bytes, policy=chosen.eviction, lead=True
         )
         source: Any = FaultySource(memory, chosen.faults) if chosen.faults else memory
-        ending = Ending(forced=True)
+        ending = Shutdown(forced=True)
         try:
             run_mount(snapshot, source, options_of(chosen, task), handed, Observed(), ending)
         finally:

@@ -18,7 +18,7 @@ from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.control_mount import ControlMount
 from dieselfs.fuse.mount_syscalls import attach, detach
-from dieselfs.fuse.shuffle_lists import ShuffledOrder, ShuffleLists
+from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
 from tests.dieselfs.test_fuse_shuffle_lists import FILES, Counting
 from tests.mount.test_tree_server import mount_by_system_calls
 
@@ -39,7 +39,7 @@ class Plans:
         self.gate.wait(30)
         return b"taken " + name
 
-    def note_list(self, order: ShuffledOrder) -> None:
+    def note_list(self, order: ListedOrder) -> None:
         pass
 
 

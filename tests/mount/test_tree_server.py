@@ -24,7 +24,7 @@ from dieselfs.fuse import fusermount
 from dieselfs.fuse.attributes import Owner
 from dieselfs.fuse.control_files import ControlDirectory
 from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import Connection
+from dieselfs.fuse.kernel_connection import KernelConnection
 from dieselfs.fuse.mount_syscalls import attach, detach, new_mount
 from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.fuse.shuffle_lists import ShuffleLists
@@ -45,7 +45,7 @@ OWNER = Owner(1234, 4321)
 class Served:
     path: Path
     snapshot: Snapshot
-    connection: Connection
+    connection: KernelConnection
     reader: FileReader
     faults: list[Exception]
     """While there is one, reads of the source fail with it."""
@@ -100,7 +100,7 @@ def served(packed: PackedDataset, path: Path, *, by_fusermount: bool = False) ->
         else:
             fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
             mount_by_system_calls(fd, path)
-        connection = Connection(fd, is_tree=True)
+        connection = KernelConnection(fd, is_tree=True)
         documents = {b"stats.json": lambda: json.dumps(connection.counts).encode()}
         control = ControlDirectory(documents, ShuffleLists(), snapshot)
         connection.start(TreeServer(connection, snapshot, OWNER, reader, control, control_threads))
@@ -294,7 +294,7 @@ def test_another_server_goes_on_with_the_connection(small: PackedDataset, tmp_pa
         os.pread(reading, 4096, 0)
         (found.path / ".dieselfs" / "stats.json").read_bytes()
         assert first.stop()
-        second = Connection(first.fd, is_tree=True)
+        second = KernelConnection(first.fd, is_tree=True)
         pool, pending = PendingReads(4), PendingReads(4)
         documents = {b"stats.json": lambda: b"second"}
         control = ControlDirectory(documents, ShuffleLists(), found.snapshot)

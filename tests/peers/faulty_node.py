@@ -34,7 +34,7 @@ from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.redis_directory import RedisRegistry
-from dieselfs.peercache.runtime import Address, Listener, Stream
+from dieselfs.peercache.runtime import Listener, PeerAddress, Stream
 from dieselfs.peercache.secret import TaskSecret
 from metadata.snapshot import Snapshot
 
@@ -92,7 +92,7 @@ class FaultyNetwork(OperatingSystem):
     def __init__(self, fault: str) -> None:
         self._fault = fault
 
-    def listen(self, address: Address) -> Listener:
+    def listen(self, address: PeerAddress) -> Listener:
         return _Listener(super().listen(address), self._fault)
 
 
@@ -102,7 +102,7 @@ class _Listener:
         self._fault = fault
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         return self._listener.address
 
     def accept(self) -> Stream:
@@ -157,7 +157,7 @@ def main() -> None:
     runtime, task, fault = FaultyNetwork(order["fault"]), order["task"], order["fault"]
     with Snapshot.open(Path(order["snapshot"])) as snapshot:
         cached = LyingMemory(snapshot, LocalDirectory(Path(order["disk"]) / "store"), fault)
-        listen = Address(order["address"], 0)
+        listen = PeerAddress(order["address"], 0)
         # A name for each fault: a breaker that has opened for one stays open for up to a minute.
         id = f"faulty-{fault}"
         server = PeerServer(runtime, secret, task, id, listen, cached)

@@ -11,7 +11,7 @@ from dieselfs.peercache.members import Member, MemberId
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import MemberList
 from dieselfs.peercache.rank_zero import LeasedMembers, LocalRegistry, RankZeroRegistry, rank_id
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.static_directory import EQUAL_WEIGHT, StaticRegistry
 from tests.simulation.runtime import SimulatedRuntime
 
@@ -19,8 +19,8 @@ DirectoryKind: TypeAlias = Literal["leases", "static", "rank zero"]
 PORT: Final = 7000
 
 
-def node_address(number: int) -> Address:
-    return Address(f"10.0.0.{number + 1}", PORT)
+def node_address(number: int) -> PeerAddress:
+    return PeerAddress(f"10.0.0.{number + 1}", PORT)
 
 
 class Directories:

@@ -11,7 +11,7 @@ from chunkstore.stores.object_store import Buffer
 from dieselfs.errors import CacheFull
 from dieselfs.node_memory.piece import CacheBlock
 from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.network import SimulatedListener, SimulatedStream
 from tests.simulation.runtime import SimulatedRuntime
@@ -90,7 +90,7 @@ class FaultyRuntime(SimulatedRuntime):
 
     conscience: Conscience
 
-    def listen(self, address: Address) -> SimulatedListener:
+    def listen(self, address: PeerAddress) -> SimulatedListener:
         listener = super().listen(address)
         accept = listener.accept
         listener.accept = lambda: _FaultyStream(accept(), self.conscience)  # type: ignore

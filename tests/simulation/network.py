@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from chunkstore.stores.object_store import Buffer
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.simulation.scheduler import Host, Scheduler, Task
 
 DRIP_S: Final = 0.2
@@ -275,14 +275,14 @@ class SimulatedStream:
 class SimulatedListener:
     """Implements `Listener`."""
 
-    def __init__(self, network: Network, host: Host, address: Address) -> None:
+    def __init__(self, network: Network, host: Host, address: PeerAddress) -> None:
         self._network, self.host, self._address = network, host, address
         self._waiting: deque[tuple[float, SimulatedStream]] = deque()
         self._acceptor: Task | None = None
         self._closed = False
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         return self._address
 
     def insert(self, stream: SimulatedStream, at: float) -> None:
@@ -335,7 +335,7 @@ class Network:
         self.scheduler = scheduler
         self.cutting = cutting
         self.window = window
-        self.listeners: dict[Address, SimulatedListener] = {}
+        self.listeners: dict[PeerAddress, SimulatedListener] = {}
         self.streams: list[SimulatedStream] = []
         """The open ends."""
         self.connects = 0
@@ -357,17 +357,19 @@ class Network:
 
     # What runtimes call.
 
-    def listen(self, host: Host, ip: str, address: Address) -> SimulatedListener:
+    def listen(self, host: Host, ip: str, address: PeerAddress) -> SimulatedListener:
         if address.host not in (ip, "0.0.0.0", "127.0.0.1"):
             raise OSError(f"{address.host} is not an address of this host")
         port = address.port or self._free_port(ip)
-        bound = Address(ip, port)
+        bound = PeerAddress(ip, port)
         if bound in self.listeners:
             raise OSError(f"{bound} is in use")
         listener = self.listeners[bound] = SimulatedListener(self, host, bound)
         return listener
 
-    def connect(self, host: Host, ip: str, address: Address, timeout_s: float) -> SimulatedStream:
+    def connect(
+        self, host: Host, ip: str, address: PeerAddress, timeout_s: float
+    ) -> SimulatedStream:
         scheduler = self.scheduler
         scheduler.pass_on()
         me = scheduler.current

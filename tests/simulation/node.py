@@ -27,7 +27,7 @@ from dieselfs.peercache.messages import (
     Request,
 )
 from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_connection import Pending
+from dieselfs.peercache.peer_connection import SentRequest
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.secret import TaskSecret
@@ -133,7 +133,7 @@ class WatchedClient(PeerClient):
         scheduler.trace(f"has from {member.id} {what}: {type(answer).__name__}")
         return answer
 
-    def begin(self, member: Member, request: Request) -> Pending:
+    def begin(self, member: Member, request: Request) -> SentRequest:
         if not isinstance(request, Ping | Join | Leave):
             self._breakers.asked(member.id)
         return super().begin(member, request)

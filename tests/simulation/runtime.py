@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.simulation.network import Network, SimulatedListener, SimulatedStream
 from tests.simulation.scheduler import Host, Killed, Scheduler, Task
 
@@ -126,10 +126,10 @@ class SimulatedRuntime:
     def condition(self, lock: SimulatedLock) -> SimulatedCondition:
         return SimulatedCondition(self.scheduler, lock)
 
-    def connect(self, address: Address, timeout_s: float) -> SimulatedStream:
+    def connect(self, address: PeerAddress, timeout_s: float) -> SimulatedStream:
         return self.network.connect(self.host, self.ip, address, timeout_s)
 
-    def listen(self, address: Address) -> SimulatedListener:
+    def listen(self, address: PeerAddress) -> SimulatedListener:
         return self.network.listen(self.host, self.ip, address)
 
     def random_bytes(self, count: int) -> bytes:

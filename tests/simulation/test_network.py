@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dieselfs.peercache.runtime import Address, Stream
+from dieselfs.peercache.runtime import PeerAddress, Stream
 from tests.simulation.network import Network
 from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scheduler import Host, Scheduler
@@ -23,7 +23,7 @@ class TwoHosts:
         """Call it with the ends on a and on b."""
 
         def main() -> None:
-            listener = self.b.listen(Address(B, 0))
+            listener = self.b.listen(PeerAddress(B, 0))
             accepted = list[Stream]()
             thread = self.b.start(lambda: accepted.append(listener.accept()), "accept")
             near = self.a.connect(listener.address, 1.0)
@@ -118,7 +118,7 @@ def test_nothing_passes_a_cut_path_until_it_is_whole() -> None:
         with pytest.raises(TimeoutError):
             near.send([bytes(5000)], 10.0)
         with pytest.raises(TimeoutError):
-            hosts.b.connect(Address(A, 1), 1.0)
+            hosts.b.connect(PeerAddress(A, 1), 1.0)
         hosts.network.cut(A, B, is_cut=False)
         assert received(far, 9) == b"held back"
 
@@ -163,12 +163,12 @@ def test_refused_reset_and_killed() -> None:
 
     def check(near: Stream, far: Stream) -> None:
         with pytest.raises(ConnectionRefusedError):
-            hosts.a.connect(Address(B, 9), 1.0)
+            hosts.a.connect(PeerAddress(B, 9), 1.0)
         hosts.network.reset(A, B)
         for end in (near, far):
             with pytest.raises(ConnectionResetError):
                 received(end, 1)
-        again = hosts.b.listen(Address(B, 700))
+        again = hosts.b.listen(PeerAddress(B, 700))
         third = hosts.a.connect(again.address, 1.0)
         hosts.network.kill(hosts.b.host)
         with pytest.raises(ConnectionResetError):

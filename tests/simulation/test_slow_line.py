@@ -13,7 +13,7 @@ from dieselfs.peercache.members import Member
 from dieselfs.peercache.messages import Data, ReadFile
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.dieselfs.peercache.plain_chunks import PlainChunks, chunk
 from tests.simulation.network import Network
 from tests.simulation.node import SECRET, TASK
@@ -35,7 +35,7 @@ class Pair:
 
     def play(self, scene: Callable[[PeerClient, Member], None]) -> None:
         def run() -> None:
-            listen = Address(ANSWERS, 1)
+            listen = PeerAddress(ANSWERS, 1)
             server = PeerServer(self.answers, SECRET, TASK, "peer", listen, self.cached)
             client = PeerClient(self.asks, SECRET, TASK, "test")
             scene(client, Member("peer", listen, 1))

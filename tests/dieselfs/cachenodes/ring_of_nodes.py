@@ -20,7 +20,7 @@ from dieselfs.cachenodes.ring_settings import CacheClusterSettings
 from dieselfs.cachenodes.ring_source import with_cache_cluster
 from dieselfs.expected_files import ExpectedFiles
 from dieselfs.peercache.peer_source import PeerSource
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 from metadata.snapshot import Snapshot
@@ -54,8 +54,8 @@ class NodeProcess:
     process: subprocess.Popen[bytes] | None = None
 
     @property
-    def address(self) -> Address:
-        return Address("127.0.0.1", self.port)
+    def address(self) -> PeerAddress:
+        return PeerAddress("127.0.0.1", self.port)
 
     @property
     def log(self) -> str:
@@ -126,7 +126,7 @@ class RingClient:
     def __init__(
         self,
         dataset: PeerDataset,
-        nodes: Sequence[Address],
+        nodes: Sequence[PeerAddress],
         name: str = "r",
         secret: str = SECRET,
         redis: str | None = None,

@@ -22,7 +22,7 @@ from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.ring_status import cluster_nodes
 from dieselfs.cachenodes.ring_store import CacheClusterStore
 from dieselfs.cachenodes.store_reads import STORE_READS
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.ring_warmup import CacheClusterWarmUp
 from dieselfs.ssd_tier import SsdSettings, shared_tier
@@ -63,7 +63,7 @@ def served(
         "r",
         TaskSecret(SECRET.encode()),
         SsdSettings(folder, 128 << 20),
-        Address("127.0.0.1", free_port()),
+        PeerAddress("127.0.0.1", free_port()),
     )
     with CacheNode(settings, store) as node:
         client = RingClient(dataset, [settings.address])

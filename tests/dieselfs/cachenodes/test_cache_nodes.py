@@ -24,7 +24,7 @@ from dieselfs.cachenodes.node_settings import CacheNodeSettings
 from dieselfs.cachenodes.ring_status import cluster_nodes
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import Placement
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.ssd_tier import SsdSettings
 from tests.dieselfs.cachenodes.ring_of_nodes import (
@@ -342,7 +342,7 @@ def test_large_files_leave_the_store_once(tmp_path: Path) -> None:
         "r",
         TaskSecret(SECRET.encode()),
         SsdSettings(tmp_path / "ssd", 128 << 20),
-        Address("127.0.0.1", free_port()),
+        PeerAddress("127.0.0.1", free_port()),
     )
     with CacheNode(settings, SharedDisk(large.disk)) as node:
         clients = [RingClient(large, [settings.address]) for _ in range(2)]

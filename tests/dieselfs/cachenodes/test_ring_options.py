@@ -12,12 +12,12 @@ from dieselfs.cachenodes.ring_settings import CacheClusterOptions
 from dieselfs.cachenodes.ring_topic import CacheClusterTopic
 from dieselfs.config import load_config
 from dieselfs.errors import UsageError
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import make_secret_file, read_secret_file
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
 SECRET = {"DIESELFS_CACHE_CLUSTER_SECRET": "a secret of sixteen bytes"}
-NODES = StaticPeers((Address("n1", 7700), Address("n2", 7701)))
+NODES = StaticPeers((PeerAddress("n1", 7700), PeerAddress("n2", 7701)))
 
 
 @pytest.mark.parametrize("written", ["n1:7700,n2:7701", "n1:7700+n2:7701"])

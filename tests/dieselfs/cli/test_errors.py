@@ -129,7 +129,7 @@ def test_an_interrupt_is_130(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dieselfs.cli.invocation.Invocation.places", interrupt)
+    monkeypatch.setattr("dieselfs.cli.invocation.CommandContext.places", interrupt)
     result = dlcmd("ls", "cows")
     assert (result.code, result.err) == (130, "dlcmd: interrupted\n")
 
@@ -145,10 +145,10 @@ def test_the_help_and_the_documentation_list_every_code(dlcmd: Dlcmd) -> None:
 def test_no_error_advises_a_verb_that_does_not_exist() -> None:
     packages = Path(__file__).parents[3]
     said = {
-        verb
+        command
         for package in ("chunkstore", "metadata", "dieselfs")
         for file in (packages / package).rglob("*.py")
-        for verb in re.findall(r"`dlcmd ([a-z]+)", file.read_text())
+        for command in re.findall(r"`dlcmd ([a-z]+)", file.read_text())
     }
     assert "ls" in said
     assert isinstance(dlcmd_group, click.Group)

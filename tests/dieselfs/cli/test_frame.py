@@ -16,51 +16,53 @@ from dieselfs.cli.mount_helper import as_dlcmd
 from dieselfs.cli.mount_options import parse_mount_options
 from dieselfs.cli.output import Output, counted, printable
 from dieselfs.cli.sizes import human_size, parse_size
-from dieselfs.cli.verb import Verb
-from dieselfs.cli.verbs import VERBS
+from dieselfs.cli.verb import DlcmdCommand
+from dieselfs.cli.verbs import COMMANDS
 from dieselfs.errors import UsageError
 from tests.dieselfs.cli.conftest import Dlcmd
 
 CHECKOUT = Path(__file__).parents[3]
 
 
-def every_verb() -> list[tuple[str, Verb]]:
+def every_verb() -> list[tuple[str, DlcmdCommand]]:
     context = click.Context(root, info_name="dlcmd")
-    found: list[tuple[str, Verb]] = []
+    found: list[tuple[str, DlcmdCommand]] = []
     for name in root.list_commands(context):
         command = root.get_command(context, name)
         if isinstance(command, click.Group):
-            found += [
-                (f"{name} {sub}", verb)
-                for sub, verb in command.commands.items()
-                if isinstance(verb, Verb)
-            ]
-        elif isinstance(command, Verb):
+            found.extend(
+                (f"{name} {sub}", below)
+                for sub, below in command.commands.items()
+                if isinstance(below, DlcmdCommand)
+            )
+        elif isinstance(command, DlcmdCommand):
             found.append((name, command))
     return found
 
 
 def test_all_verbs_of_the_table_exist() -> None:
-    assert {name.split()[0] for name, _ in every_verb()} == set(VERBS)
+    assert {name.split()[0] for name, _ in every_verb()} == set(COMMANDS)
 
 
-@pytest.mark.parametrize(("name", "verb"), every_verb(), ids=[name for name, _ in every_verb()])
-def test_the_help_of_every_verb_has_examples(dlcmd: Dlcmd, name: str, verb: Verb) -> None:
-    assert verb.examples
-    assert verb.help
+@pytest.mark.parametrize(("name", "command"), every_verb(), ids=[name for name, _ in every_verb()])
+def test_the_help_of_every_verb_has_examples(
+    dlcmd: Dlcmd, name: str, command: DlcmdCommand
+) -> None:
+    assert command.examples
+    assert command.help
     result = dlcmd(*name.split(), "--help")
     assert result.code == 0
-    assert all(example in result.out.decode() for example in verb.examples)
+    assert all(example in result.out.decode() for example in command.examples)
 
 
-@pytest.mark.parametrize(("name", "verb"), every_verb(), ids=[name for name, _ in every_verb()])
-def test_examples_can_be_parsed(name: str, verb: Verb) -> None:
-    for example in verb.examples:
-        command = example.partition("#")[0].partition(">")[0].split("|")
-        [words] = [part.split() for part in command if "dlcmd" in part]
+@pytest.mark.parametrize(("name", "command"), every_verb(), ids=[name for name, _ in every_verb()])
+def test_examples_can_be_parsed(name: str, command: DlcmdCommand) -> None:
+    for example in command.examples:
+        piped = example.partition("#")[0].partition(">")[0].split("|")
+        [words] = [part.split() for part in piped if "dlcmd" in part]
         arguments = [word.strip("'") for word in words[1 + len(name.split()) :]]
         assert " ".join(words).startswith(f"dlcmd {name}")
-        verb.make_context(name, arguments)
+        command.make_context(name, arguments)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -198,7 +200,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
     assert "1 of 2 files" in terminal.getvalue()
     assert "2.0 KiB" in terminal.getvalue()
     with progress.progress_of("get", silent=True) as silent:
-        assert isinstance(silent, progress.Silent)
+        assert isinstance(silent, progress.NoDisplay)
 
 
 def test_fstab_options() -> None:

@@ -30,7 +30,7 @@ from dieselfs.cli import (
     put as put_verb,  # loaded before a child gives up root's powers, as all below
 )
 from dieselfs.cli import run_dlcmd
-from dieselfs.cli.invocation import Invocation
+from dieselfs.cli.invocation import CommandContext
 from dieselfs.dataset import open_dataset
 from dieselfs.packing import pack
 from dieselfs.packing.worker import _LARGE_BYTES
@@ -732,19 +732,19 @@ def test_the_progress_bar_begins_after_the_processes_are_forked(
     for name, value in place.environment.items():
         monkeypatch.setenv(name, value)
     events: list[str] = []
-    processes, progress = pack.PackingProcesses, Invocation.progress
+    processes, progress = pack.PackingProcesses, CommandContext.progress
 
     def forked(*arguments: Any) -> object:
         made = processes(*arguments)
         events.append("forked")
         return made
 
-    def begun(invocation: Invocation, action: str) -> object:
+    def begun(context: CommandContext, action: str) -> object:
         events.append("bar")
-        return progress(invocation, action)
+        return progress(context, action)
 
     monkeypatch.setattr(pack, "PackingProcesses", forked)
-    monkeypatch.setattr(Invocation, "progress", begun)
+    monkeypatch.setattr(CommandContext, "progress", begun)
     assert run_dlcmd(["put", "-j", "2", f"{source}/", "dl://d"]) == 0
     assert events == ["forked", "bar"]
 

@@ -56,8 +56,8 @@ def test_a_tag_works_wherever_an_id_does(dlcmd: Dlcmd, versions: list[str]) -> N
     assert dlcmd("cat", "pets@v2:readme.txt").out == b"other"
     assert dlcmd("stat", "pets@v2:new.txt").code == 0
     assert dlcmd("du", "pets@v1", "-s").code == 0
-    for verb in ("show", "pull", "verify"):
-        assert dlcmd("snapshot", verb, "pets@v1").code == 0
+    for command in ("show", "pull", "verify"):
+        assert dlcmd("snapshot", command, "pets@v1").code == 0
     assert dlcmd("snapshot", "show", "pets@v1", "--json").records[0]["id"] == versions[0]
     assert dlcmd("shuffle", "-0", "pets@v1").code == 0
     result = dlcmd("ls", "pets@v3")

@@ -20,7 +20,7 @@ from dieselfs.node_memory.messages import (
     MAX_BLOCKS,
     MAX_NAMES,
     MAX_PACKET_BYTES,
-    BadMessage,
+    BadPacket,
     Message,
     decode,
     encode,
@@ -50,7 +50,7 @@ NAMES = (WHOLE.name, PART.name)
         messages.Mapped(NAMES),
         messages.Unmapped((PART.name,) * MAX_NAMES),
         messages.Discard(WHOLE.name),
-        messages.Progress(7),
+        messages.PlanProgress(7),
         messages.Fetch(WHOLE, ahead=False),
         messages.Fetch(PART, ahead=True),
         messages.Prefetch((WHOLE, PART) * (MAX_BLOCKS // 2)),
@@ -59,7 +59,7 @@ NAMES = (WHOLE.name, PART.name)
         messages.FollowPlan("/dev/shm/dieselfs-0/task/plans/1"),
         messages.GetStatistics(),
         messages.Done(),
-        messages.Failed("Corrupt", "…", ""),
+        messages.RequestFailed("Corrupt", "…", ""),
         messages.StatisticsReported(MemoryStatistics(1, 2, 3, members=4)),
         messages.GetTask(48),
         messages.TaskReported(None),
@@ -115,7 +115,7 @@ def test_a_tasks_statistics_are_told_a_part_of_the_members_at_a_time() -> None:
 )
 def test_what_are_no_statistics_of_a_task_is_refused(body: list[object]) -> None:
     kind = msgpack.unpackb(encode(messages.TaskReported(None)))[0]
-    with pytest.raises(BadMessage):
+    with pytest.raises(BadPacket):
         decode(msgpack.packb([kind, *body]))
 
 
@@ -136,7 +136,7 @@ def test_an_error_arrives_as_the_same_class_with_its_text_and_hint(error: Except
     sent = messages.failure(error)
     assert sent is not None
     heard = decode(encode(sent))
-    assert isinstance(heard, messages.Failed)
+    assert isinstance(heard, messages.RequestFailed)
     found = messages.error_of(heard)
     assert type(found) is type(error)
     assert str(found)[:8000] == str(error)[:8000].encode("utf-8", "replace").decode()
@@ -148,7 +148,7 @@ def test_an_error_of_a_class_that_nobody_knows_travels_as_what_it_derives_from()
         pass
 
     sent = messages.failure(Vanished("gone"))
-    assert sent == messages.Failed("NotFound", "gone", "")
+    assert sent == messages.RequestFailed("NotFound", "gone", "")
     assert messages.failure(ZeroDivisionError()) is None
 
 
@@ -158,8 +158,8 @@ FETCH, MAPPED, PREFETCH, PROGRESS, FAILED, NEWS = (
         messages.Fetch(WHOLE, ahead=False),
         messages.Mapped(()),
         messages.Prefetch(()),
-        messages.Progress(0),
-        messages.Failed("CacheFull", "", ""),
+        messages.PlanProgress(0),
+        messages.RequestFailed("CacheFull", "", ""),
         messages.EventsReported(()),
     )
 )
@@ -198,7 +198,7 @@ ID = WHOLE.chunk.id.value
     ids=lambda said: repr(said)[:40],
 )
 def test_what_is_no_message_is_refused(said: object) -> None:
-    with pytest.raises(BadMessage):
+    with pytest.raises(BadPacket):
         decode(msgpack.packb(said))
 
 
@@ -217,7 +217,7 @@ def test_what_is_no_message_is_refused(said: object) -> None:
     ids=lambda packet: repr(packet)[:30],
 )
 def test_bytes_that_are_no_packet_are_refused(packet: bytes) -> None:
-    with pytest.raises(BadMessage):
+    with pytest.raises(BadPacket):
         decode(packet)
 
 
@@ -225,7 +225,7 @@ def test_bytes_that_are_no_packet_are_refused(packet: bytes) -> None:
 def test_any_bytes_are_a_message_or_refused(packet: bytes) -> None:
     try:
         message = decode(packet)
-    except BadMessage:
+    except BadPacket:
         return
     assert decode(encode(message)) == message
 

@@ -32,7 +32,7 @@ from dieselfs.peercache.messages import (
     Request,
     Working,
 )
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 
 NUMBER: Final = 258
@@ -40,8 +40,8 @@ CHUNK: Final = ChunkRef(ChunkId(bytes(range(16))), 4160, 1 << 22)
 OTHER: Final = ChunkRef(ChunkId(b"\xfe" * 16), 64, 1000)
 LARGE: Final = ChunkRef(ChunkId(b"\xff" * 16), 1 << 20, 1 << 40)
 BLOCK: Final = CacheBlock(LARGE, FileExtent(LARGE, 1 << 30, 1 << 24, 0x0102030405060708), 3)
-NODE: Final = Member("node-1", Address("10.0.0.1", 7000), 16384, "gpu 1")
-READER: Final = Member("rank-2", Address("fd00::2", 65535), 0)
+NODE: Final = Member("node-1", PeerAddress("10.0.0.1", 7000), 16384, "gpu 1")
+READER: Final = Member("rank-2", PeerAddress("fd00::2", 65535), 0)
 
 RANGES: Final = ReadRanges(
     (CHUNK, OTHER),

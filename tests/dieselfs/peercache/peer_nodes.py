@@ -35,7 +35,7 @@ from dieselfs.peercache import (
 )
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import reachable
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.task_statistics import TaskStatistics
 from dieselfs.peercache.view_file import ViewFile
@@ -117,13 +117,13 @@ def make_snapshots(
     return found
 
 
-def free_addresses(count: int) -> tuple[Address, ...]:
+def free_addresses(count: int) -> tuple[PeerAddress, ...]:
     """Of this moment."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
-    return tuple(Address("127.0.0.1", port) for port in ports)
+    return tuple(PeerAddress("127.0.0.1", port) for port in ports)
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

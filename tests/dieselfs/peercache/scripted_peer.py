@@ -12,12 +12,12 @@ from dieselfs.peercache.handshake import NONCE_BYTES, ServerHandshake
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.messages import Answer, Data, Request
 from dieselfs.peercache.os_runtime import OperatingSystem
-from dieselfs.peercache.runtime import Address, Stream
+from dieselfs.peercache.runtime import PeerAddress, Stream
 from dieselfs.peercache.secret import TaskSecret
 
 SECRET = TaskSecret(b"a secret of the tests")
 TASK = "task"
-LOOPBACK = Address("127.0.0.1", 0)
+LOOPBACK = PeerAddress("127.0.0.1", 0)
 SOON_S = 20.0
 
 

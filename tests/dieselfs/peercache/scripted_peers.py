@@ -24,11 +24,11 @@ from dieselfs.peercache.messages import (
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import Placement
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 
 def member(name: str, weight: int = 100) -> Member:
-    return Member(name, Address(name, 1), weight)
+    return Member(name, PeerAddress(name, 1), weight)
 
 
 def sound(answer: Answer) -> Answer:

@@ -19,7 +19,7 @@ from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.placement import reachable
 from dieselfs.peercache.redis_directory import RedisRegistry
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import PeerSettings, RankZero, RedisLeases, StaticPeers
 from dieselfs.peercache.static_directory import StaticRegistry
@@ -28,8 +28,8 @@ from tests.services.redis_processes import free_port, wait_until
 
 SECRET = TaskSecret(b"0123456789abcdef")
 REDIS = PeerSettings("task", SECRET, RedisLeases("redis://:s3cret@127.0.0.1:1/0"))
-HERE = Address("10.0.0.1", 7000)
-LIST = replace(REDIS, registry=StaticPeers((HERE, Address("10.0.0.2", 7000))))
+HERE = PeerAddress("10.0.0.1", 7000)
+LIST = replace(REDIS, registry=StaticPeers((HERE, PeerAddress("10.0.0.2", 7000))))
 RANKS = replace(REDIS, registry=RankZero(HERE, 1, 2))
 
 
@@ -87,8 +87,8 @@ def test_names_of_nodes() -> None:
     assert own_id(REDIS, HERE) == "10.0.0.1"
     assert own_id(replace(REDIS, member="gpu-7"), HERE) == "gpu-7"
     assert own_id(replace(REDIS, advertise="gpu-7.cluster"), HERE) == "gpu-7.cluster"
-    assert own_id(REDIS, Address("127.0.0.1", 7000)) == "127.0.0.1:7000"
-    assert own_id(REDIS, Address("::1", 7000)) == "[::1]:7000"
+    assert own_id(REDIS, PeerAddress("127.0.0.1", 7000)) == "127.0.0.1:7000"
+    assert own_id(REDIS, PeerAddress("::1", 7000)) == "[::1]:7000"
     assert own_id(LIST, HERE) == "10.0.0.1:7000"
     assert own_id(RANKS, HERE) == "rank-1"
 
@@ -99,11 +99,11 @@ def test_names_that_do_not_work() -> None:
     with pytest.raises(UsageError, match="called by their rank"):
         own_id(replace(RANKS, member="gpu-7"), HERE)
     with pytest.raises(UsageError, match=r"10\.0\.0\.3:7000 is not in the list"):
-        own_id(LIST, Address("10.0.0.3", 7000))
+        own_id(LIST, PeerAddress("10.0.0.3", 7000))
     with pytest.raises(UsageError, match="gpu-7 is not in the list"):
         own_id(replace(LIST, member="gpu-7"), HERE)
     with pytest.raises(UsageError, match=r"can't connect to 0\.0\.0\.0"):
-        own_id(REDIS, Address("0.0.0.0", 7000))
+        own_id(REDIS, PeerAddress("0.0.0.0", 7000))
 
 
 def test_what_a_node_says_of_itself() -> None:
@@ -111,7 +111,9 @@ def test_what_a_node_says_of_itself() -> None:
     assert own_member(REDIS, HERE, 1000, "").weight == 1
     assert own_member(replace(REDIS, gives_memory=False), HERE, 5 << 30, "").weight == 0
     behind = replace(REDIS, advertise="gpu-7")
-    assert own_member(behind, Address("0.0.0.0", 7000), 1, "").address == Address("gpu-7", 7000)
+    assert own_member(behind, PeerAddress("0.0.0.0", 7000), 1, "").address == PeerAddress(
+        "gpu-7", 7000
+    )
     assert own_member(LIST, HERE, 5 << 30, "") == Member("10.0.0.1:7000", HERE, 1)
     with pytest.raises(UsageError, match="no share"):
         own_member(replace(LIST, gives_memory=False), HERE, 5 << 30, "")
@@ -131,8 +133,8 @@ def test_which_directory() -> None:
 
 
 def settings_of_ranks(count: int) -> list[PeerSettings]:
-    zero = Address("127.0.0.1", free_port())
-    listens = [zero, *(Address("127.0.0.1", free_port()) for _ in range(count - 1))]
+    zero = PeerAddress("127.0.0.1", free_port())
+    listens = [zero, *(PeerAddress("127.0.0.1", free_port()) for _ in range(count - 1))]
     return [
         replace(REDIS, registry=RankZero(zero, rank, count), listen=listen)
         for rank, listen in enumerate(listens)

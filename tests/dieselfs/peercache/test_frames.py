@@ -52,7 +52,7 @@ from dieselfs.peercache.messages import (
     ReadRanges,
     Request,
 )
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.dieselfs.peercache.golden_frames import (
     ANSWERS,
     BLOCK,
@@ -438,7 +438,7 @@ def test_bulk_belongs_to_data_alone() -> None:
 
 def test_the_longest_list_of_members_fits() -> None:
     longest = tuple(
-        Member(f"{n:064}", Address("h" * 255, 65535), 1 << 40, "ü" * 127 + "x")
+        Member(f"{n:064}", PeerAddress("h" * 255, 65535), 1 << 40, "ü" * 127 + "x")
         for n in range(MAX_MEMBERS)
     )
     frame = encode_answer(U64, Members(longest))
@@ -448,7 +448,7 @@ def test_the_longest_list_of_members_fits() -> None:
         encode_answer(1, Members((*longest, NODE)))
     thousand = [*(text[:-2] for text in MANY[:2]), MANY[2][:-1], b"\1\0" * 1024, bytes(8 * 1024)]
     _, found = decode_answer(*said(21, *thousand), memoryview(b""))
-    assert found == Members((Member("a", Address("h", 1), 0),) * MAX_MEMBERS)
+    assert found == Members((Member("a", PeerAddress("h", 1), 0),) * MAX_MEMBERS)
 
 
 def test_fields_longer_than_their_bound_are_not_looked_at() -> None:
@@ -470,7 +470,7 @@ def test_what_failed_is_cut_at_a_character() -> None:
     [  # each of them is this node's own mistake
         Join(dataclasses.replace(NODE, id="two words")),
         Join(dataclasses.replace(NODE, node="a\nb")),
-        Join(dataclasses.replace(NODE, address=Address("10.0.0.1", 0))),
+        Join(dataclasses.replace(NODE, address=PeerAddress("10.0.0.1", 0))),
         Leave(""),
         ReadBlock(CacheBlock(CHUNK), True),
     ],

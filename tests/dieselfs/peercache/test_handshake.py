@@ -23,7 +23,7 @@ from dieselfs.peercache.handshake import (
     bytes_that_follow,
 )
 from dieselfs.peercache.messages import Ping
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import PeerSettings, StaticPeers
 from tests.dieselfs.peercache.golden_frames import SECRET, TASK, client, server, session
@@ -395,7 +395,7 @@ class TestBounds:
 
 def test_neither_secret_nor_proof_is_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    settings = PeerSettings(TASK, SECRET, StaticPeers((Address("10.0.0.1", 7000),)))
+    settings = PeerSettings(TASK, SECRET, StaticPeers((PeerAddress("10.0.0.1", 7000),)))
     again = pickle.loads(pickle.dumps(settings))
     assert again.secret == SECRET
     asking, serving = client(), server()

@@ -17,13 +17,13 @@ from dieselfs.peercache.members import Member, MemberId, View
 from dieselfs.peercache.membership import TaskMembership
 from dieselfs.peercache.messages import Answer, Ping, Pong, Request
 from dieselfs.peercache.placement import reachable
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.simulation.network import Network
 from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scheduler import Host, Scheduler
 
 A, B, C = (
-    Member(id, Address(f"10.0.0.{n}", 7000), 100, f"host {id}") for n, id in enumerate("abc")
+    Member(id, PeerAddress(f"10.0.0.{n}", 7000), 100, f"host {id}") for n, id in enumerate("abc")
 )
 ANSWER_S = 0.002
 
@@ -52,7 +52,7 @@ class Peers:
 
     def __init__(self, runtime: SimulatedRuntime) -> None:
         self.runtime = runtime
-        self.up = dict[Address, PeerFailed | None]()
+        self.up = dict[PeerAddress, PeerFailed | None]()
         self.asked = list[tuple[MemberId, float]]()
 
     def ask(self, member: Member, request: Request) -> Answer:
@@ -330,7 +330,7 @@ def test_who_answers_stays_when_a_directory_is_back_that_was_out_for_longer_than
 
 
 def test_a_restarted_peer_is_asked_where_it_is_now(node: Node) -> None:
-    moved = replace(B, address=Address("10.0.0.9", 7777))
+    moved = replace(B, address=PeerAddress("10.0.0.9", 7777))
     node.meet(B)
 
     def case() -> None:
@@ -359,7 +359,7 @@ def test_a_weight_that_changes_is_seen_at_once(node: Node) -> None:
 def test_what_it_left_when_it_was_killed_is_no_namesake(
     node: Node, warnings: Callable[[], list[str]]
 ) -> None:
-    node.registry.others = [replace(A, address=Address("10.0.0.1", 6000))]
+    node.registry.others = [replace(A, address=PeerAddress("10.0.0.1", 6000))]
 
     def case() -> None:
         node.wait(lambda: node.sees(), within_s=0.1)
@@ -377,7 +377,7 @@ def test_a_namesake_is_warned_of_once_and_everything_goes_on(
 
     def case() -> None:
         node.wait(lambda: node.sees(B))
-        node.registry.others.append(replace(A, address=Address("10.9.9.9", 7000), node="twin"))
+        node.registry.others.append(replace(A, address=PeerAddress("10.9.9.9", 7000), node="twin"))
         node.runtime.sleep(5.0)
         assert node.sees(B)
         [warning] = warnings()

@@ -12,7 +12,7 @@ import pytest
 
 from dieselfs.peercache.name_lookup import addresses_of
 from dieselfs.peercache.os_runtime import OperatingSystem
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 SOON_S = 10.0
 
@@ -64,7 +64,7 @@ def test_who_connects_does_not_wait_for_a_resolver_that_hangs(hanging: list[str]
     for _ in range(3):
         began = time.monotonic()
         with pytest.raises(OSError, match="not found within"):
-            OperatingSystem().connect(Address("hangs.example", 1), 0.1)
+            OperatingSystem().connect(PeerAddress("hangs.example", 1), 0.1)
         assert time.monotonic() - began < SOON_S / 4
     assert len(hanging) == 1, "one thread, however many ask"
 

@@ -14,12 +14,12 @@ from dieselfs.peercache.known_chunks import KnownChunks
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.node_share import NodeShare
 from dieselfs.peercache.placement import Placement
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.shares import Shares
 from metadata.snapshot import Snapshot
 from tests.dieselfs.peercache.peer_nodes import make_snapshots
 
-MEMBERS = [Member(f"node-{number}", Address("host", 1 + number), 100) for number in range(3)]
+MEMBERS = [Member(f"node-{number}", PeerAddress("host", 1 + number), 100) for number in range(3)]
 LARGE_BYTES = 4 * CACHE_BLOCK_BYTES + 5
 
 

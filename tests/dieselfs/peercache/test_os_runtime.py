@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from dieselfs.peercache.os_runtime import OperatingSystem
-from dieselfs.peercache.runtime import Address, Runtime
+from dieselfs.peercache.runtime import PeerAddress, Runtime
 from tests.contracts.runtime_contract import ANYWHERE, SOON_S, RuntimeContract, pair, receive
 
 
@@ -49,7 +49,7 @@ class TestOperatingSystem(RuntimeContract):
     def test_what_is_no_name_of_a_host_is_an_error_of_the_system(self, runtime: Runtime) -> None:
         for host in ("a..b", "x" * 70):  # `getaddrinfo` raises UnicodeError
             with pytest.raises(OSError, match="no name of a host"):
-                runtime.connect(Address(host, 1), SOON_S)
+                runtime.connect(PeerAddress(host, 1), SOON_S)
 
     def test_a_forked_child_keeps_no_descriptor_and_ends_nothing(self, runtime: Runtime) -> None:
         before = sockets()

@@ -11,7 +11,7 @@ from dieselfs.peercache.peer_addresses import (
     parse_address,
     parse_addresses,
 )
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_list_names_each_peer_once(text: str) -> None:
 
 
 def test_a_list() -> None:
-    both = (Address("a", 1), Address("b", 2))
+    both = (PeerAddress("a", 1), PeerAddress("b", 2))
     assert parse_addresses("a:1,b:2", "") == parse_addresses("a:1+b:2", "") == both
 
 

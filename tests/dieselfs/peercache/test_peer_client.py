@@ -20,7 +20,7 @@ from dieselfs.peercache.messages import Data, Ping, Pong, ReadFile
 from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from tests.dieselfs.peercache.plain_chunks import PlainChunks, chunk, content
 from tests.dieselfs.peercache.scripted_peer import LOOPBACK, SECRET, SOON_S, TASK
@@ -31,7 +31,7 @@ READ = ReadFile(CHUNK, 5, 4096, False)
 EXPECTED = Data(memoryview(content(CHUNK))[5 : 5 + 4096])
 
 
-def serve(member: str = "peer", listen: Address = LOOPBACK) -> PeerServer:
+def serve(member: str = "peer", listen: PeerAddress = LOOPBACK) -> PeerServer:
     return PeerServer(RUNTIME, SECRET, TASK, member, listen, PlainChunks([CHUNK]))
 
 
@@ -145,7 +145,7 @@ def test_who_is_not_of_the_task_is_refused(
 def test_who_waits_for_an_attempt_to_connect_shares_its_failure(client: PeerClient) -> None:
     """A host that says nothing costs all threads together one time-out, not one each."""
     silent = socket.create_server(("127.0.0.1", 0))
-    peer = Member("peer", Address(*silent.getsockname()), 1)
+    peer = Member("peer", PeerAddress(*silent.getsockname()), 1)
     failed: list[str] = []
 
     def ask() -> None:
@@ -224,7 +224,7 @@ def test_a_stopped_process_costs_a_second_once(client: PeerClient) -> None:
     )
     try:
         assert process.stdout is not None
-        peer = Member("peer", Address("127.0.0.1", int(process.stdout.readline())), 1)
+        peer = Member("peer", PeerAddress("127.0.0.1", int(process.stdout.readline())), 1)
         assert isinstance(client.ask(peer, Ping()), Pong)
         os.kill(process.pid, signal.SIGSTOP)
         deadline = time.monotonic() + SOON_S

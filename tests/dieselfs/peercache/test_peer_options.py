@@ -13,7 +13,7 @@ from dieselfs.peercache.peer_options import (
     options_in,
     peer_settings,
 )
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.settings import (
     LOOPBACK,
     PeerSettings,
@@ -79,21 +79,21 @@ def test_without_peers_there_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("listen", "expected"),
     [
-        ("10.0.0.1", Address("10.0.0.1", 0)),
-        ("10.0.0.1:7400", Address("10.0.0.1", 7400)),
-        ("[fd00::1]:7400", Address("fd00::1", 7400)),
-        ("[fd00::1]", Address("fd00::1", 0)),
-        ("fd00::1", Address("fd00::1", 0)),
-        ("node1.cluster", Address("node1.cluster", 0)),
+        ("10.0.0.1", PeerAddress("10.0.0.1", 0)),
+        ("10.0.0.1:7400", PeerAddress("10.0.0.1", 7400)),
+        ("[fd00::1]:7400", PeerAddress("fd00::1", 7400)),
+        ("[fd00::1]", PeerAddress("fd00::1", 0)),
+        ("fd00::1", PeerAddress("fd00::1", 0)),
+        ("node1.cluster", PeerAddress("node1.cluster", 0)),
     ],
 )
-def test_where_it_listens(listen: str, expected: Address) -> None:
+def test_where_it_listens(listen: str, expected: PeerAddress) -> None:
     assert settings(PeerOptions("redis", listen=listen)).listen == expected
 
 
 def test_what_a_wildcard_advertises() -> None:
     found = settings(PeerOptions("redis", listen="0.0.0.0"))
-    assert (found.listen, found.advertise) == (Address("0.0.0.0", 0), "10.0.0.1")
+    assert (found.listen, found.advertise) == (PeerAddress("0.0.0.0", 0), "10.0.0.1")
     told = PeerOptions("redis", listen="[::]:7400", advertise="node1")
     assert settings(told).advertise == "node1"
     with pytest.raises(UsageError) as caught:
@@ -112,32 +112,32 @@ ON_ONE_MACHINE = "127.0.0.1:7401,127.0.0.1:7402"
 @pytest.mark.parametrize(
     ("options", "own", "listen"),
     [
-        (PeerOptions(THREE), "10.0.0.2", Address("10.0.0.2", 7400)),
-        (PeerOptions(THREE.replace(",", "+")), "10.0.0.2", Address("10.0.0.2", 7400)),
-        (PeerOptions(THREE, listen="0.0.0.0"), "10.0.0.2", Address("0.0.0.0", 7400)),
-        (PeerOptions(THREE, advertise="10.0.0.3"), "10.9.9.9", Address("10.0.0.3", 7400)),
+        (PeerOptions(THREE), "10.0.0.2", PeerAddress("10.0.0.2", 7400)),
+        (PeerOptions(THREE.replace(",", "+")), "10.0.0.2", PeerAddress("10.0.0.2", 7400)),
+        (PeerOptions(THREE, listen="0.0.0.0"), "10.0.0.2", PeerAddress("0.0.0.0", 7400)),
+        (PeerOptions(THREE, advertise="10.0.0.3"), "10.9.9.9", PeerAddress("10.0.0.3", 7400)),
         (
             PeerOptions(THREE, listen="10.1.1.1", advertise="10.0.0.3"),
             "10.1.1.1",
-            Address("10.1.1.1", 7400),
+            PeerAddress("10.1.1.1", 7400),
         ),
         (
             PeerOptions(ON_ONE_MACHINE, listen="127.0.0.1:7402"),
             "10.0.0.1",
-            Address("127.0.0.1", 7402),
+            PeerAddress("127.0.0.1", 7402),
         ),
         (
             PeerOptions(ON_ONE_MACHINE, listen="0.0.0.0:7401"),
             "10.0.0.1",
-            Address("0.0.0.0", 7401),
+            PeerAddress("0.0.0.0", 7401),
         ),
     ],
 )
-def test_the_own_entry_of_a_list(options: PeerOptions, own: str, listen: Address) -> None:
+def test_the_own_entry_of_a_list(options: PeerOptions, own: str, listen: PeerAddress) -> None:
     found = settings(options, own=own, index=None)
     assert isinstance(found.registry, StaticPeers)
     assert found.listen == listen
-    assert Address(str(found.advertise), listen.port) in found.registry.addresses
+    assert PeerAddress(str(found.advertise), listen.port) in found.registry.addresses
     assert found.nodes == len(found.registry.addresses)
 
 
@@ -158,14 +158,14 @@ def test_a_list_without_one_own_entry_is_refused(options: PeerOptions, own: str)
 
 def test_torch() -> None:
     others = settings(PeerOptions("torch", listen="0.0.0.0"), environment=TORCHRUN)
-    assert others.registry == RankZero(Address("node0", 29500), 1, 3)
-    assert (others.listen, others.nodes) == (Address("0.0.0.0", 0), 3)
+    assert others.registry == RankZero(PeerAddress("node0", 29500), 1, 3)
+    assert (others.listen, others.nodes) == (PeerAddress("0.0.0.0", 0), 3)
     assert others.advertise == "10.0.0.1"
     zero = settings(
         PeerOptions("torch:7400", listen="0.0.0.0"), environment={**TORCHRUN, "GROUP_RANK": "0"}
     )
-    assert zero.registry == RankZero(Address("node0", 7400), 0, 3)
-    assert zero.listen == Address("0.0.0.0", 7400)
+    assert zero.registry == RankZero(PeerAddress("node0", 7400), 0, 3)
+    assert zero.listen == PeerAddress("0.0.0.0", 7400)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_torch() -> None:
 def test_other_launchers(environment: dict[str, str], node: int, nodes: int) -> None:
     local = {"MASTER_ADDR": "127.0.0.1", **environment}
     found = settings(PeerOptions("torch"), environment=local).registry
-    assert found == RankZero(Address("127.0.0.1", 29600), node, nodes)
+    assert found == RankZero(PeerAddress("127.0.0.1", 29600), node, nodes)
 
 
 def test_the_last_ports_are_ports_too() -> None:
@@ -265,7 +265,7 @@ def test_training_code_needs_no_change() -> None:
     found = from_environment(VARIABLES)
     assert found is not None
     assert found.registry == RedisLeases("redis://10.9.9.9")
-    assert (found.task, found.listen) == ("run1", Address("10.0.0.1", 7400))
+    assert (found.task, found.listen) == ("run1", PeerAddress("10.0.0.1", 7400))
     assert (found.advertise, found.member, found.nodes) == ("node1", "first", 3)
     assert (found.cache_policy, found.gives_memory) == ("oneshot", False)
     other = from_environment(VARIABLES, task="validation")

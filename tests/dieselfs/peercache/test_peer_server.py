@@ -41,7 +41,7 @@ from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_client import PeerClient
 from dieselfs.peercache.peer_connection import shake_hands
 from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import Address, Listener, Stream
+from dieselfs.peercache.runtime import Listener, PeerAddress, Stream
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.served_connection import ServedConnection, Service
 from dieselfs.peercache.slow_answers import SlowAnswers
@@ -301,7 +301,7 @@ class List:
 
 
 def test_the_list_of_members(ask: Ask, cached: PlainChunks) -> None:
-    one, other = (Member(id, Address("10.0.0.1", 1000), 5, "host") for id in ("one", "other"))
+    one, other = (Member(id, PeerAddress("10.0.0.1", 1000), 5, "host") for id in ("one", "other"))
     assert isinstance(ask(Join(one)), Failed)  # it is not kept here
     keeper = PeerServer(RUNTIME, SECRET, TASK, "peer", LOOPBACK, cached, List())
     client, member = PeerClient(RUNTIME, SECRET, TASK, "test"), Member("peer", keeper.address, 1)
@@ -423,7 +423,7 @@ def test_connections_that_can_not_be_accepted(cached: PlainChunks) -> None:
     class Scarce(OperatingSystem):
         """Has no descriptor left, for a while."""
 
-        def listen(self, address: Address) -> Listener:
+        def listen(self, address: PeerAddress) -> Listener:
             listener = super().listen(address)
             accept, failures = listener.accept, [OSError(errno.EMFILE, "too many")] * 3
 

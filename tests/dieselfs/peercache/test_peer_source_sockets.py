@@ -30,14 +30,14 @@ from dieselfs.peercache.os_runtime import OperatingSystem
 from dieselfs.peercache.peer_server import PeerServer
 from dieselfs.peercache.peer_source import PeerSource
 from dieselfs.peercache.placement import Placement
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.view_file import ViewFile
 from tests.chunkstore.packed import DATASET, Packed, StoreWrapper
 
 DEADLINE_S = 60.0
 SECRET = TaskSecret(b"sixteen bytes or more")
-LOOPBACK = Address("127.0.0.1", 0)
+LOOPBACK = PeerAddress("127.0.0.1", 0)
 RUNTIME = OperatingSystem()
 
 
@@ -245,7 +245,7 @@ def test_a_peer_that_says_nothing_costs_a_second_once(
     monkeypatch.setattr(peer_connection, "HANDSHAKE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         reader = task.node("a")
-        mute = Member("b", Address(*listening.getsockname()[:2]), 100)
+        mute = Member("b", PeerAddress(*listening.getsockname()[:2]), 100)
         reader.show([task.node("a").member, mute, task.node("c").member])
         for seed in range(3):
             assert read_all_in(reader.source, task, seed)

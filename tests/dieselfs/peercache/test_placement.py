@@ -15,14 +15,14 @@ from chunkstore.chunk_id import ChunkId
 from dieselfs.peercache import placement
 from dieselfs.peercache.members import Member, View
 from dieselfs.peercache.placement import Placement, reachable
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "placement.json"
 CHUNKS = 20_000
 
 
 def member(id: str, weight: int = 100) -> Member:
-    return Member(id, Address("10.0.0.1", 7000), weight)
+    return Member(id, PeerAddress("10.0.0.1", 7000), weight)
 
 
 def members(count: int, weight: int = 100) -> list[Member]:

@@ -18,7 +18,7 @@ from dieselfs.peercache.messages import (
     Request,
 )
 from dieselfs.peercache.rank_zero import LeasedMembers, LocalRegistry, RankZeroRegistry
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.contracts.directory_contract import NODES, LeasedDirectoryContract, OpenDirectory
 
 
@@ -99,7 +99,7 @@ def test_node_0_is_where_everybody_looks_for_it(
     other: RankZeroRegistry, member_list: LeasedMembers
 ) -> None:
     """Whatever it calls itself: one connection for its list and its chunks."""
-    elsewhere = replace(NODES[0], address=Address("node-0.cluster", 7000))
+    elsewhere = replace(NODES[0], address=PeerAddress("node-0.cluster", 7000))
     member_list.join(elsewhere)
     assert set(other.announce(NODES[1])) == {NODES[0], NODES[1]}
 
@@ -131,7 +131,7 @@ def test_a_node_that_keeps_no_list(other: RankZeroRegistry, wire: Wire) -> None:
 def test_the_list_has_a_bound(
     clock: Clock, member_list: LeasedMembers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    many = [Member(f"m-{number}", Address("h", 1), 1) for number in range(MAX_MEMBERS + 1)]
+    many = [Member(f"m-{number}", PeerAddress("h", 1), 1) for number in range(MAX_MEMBERS + 1)]
     for member in many:
         found = member_list.join(member)
         assert len(found) <= MAX_MEMBERS

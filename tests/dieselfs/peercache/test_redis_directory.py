@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from dieselfs.errors import RegistryUnavailable
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.redis_directory import RedisRegistry
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from tests.contracts.directory_contract import NODES, LeasedDirectoryContract, OpenDirectory
 from tests.services.redis_processes import RedisCluster, RedisProcess, wait_until
 
@@ -114,7 +114,7 @@ def test_what_is_no_member_is_passed_over(
 
 
 def test_a_flood_of_entries_is_told_in_part(redis_url: str, task: str) -> None:
-    flood = [Member(f"m-{number}", Address("h", 1), 1) for number in range(1500)]
+    flood = [Member(f"m-{number}", PeerAddress("h", 1), 1) for number in range(1500)]
     with redis.Redis.from_url(redis_url) as client:
         client.zadd(key(task), {f'{one.id} ["{one.id}","h",1,1,""]': 1e15 for one in flood})
     found = RedisRegistry(redis_url, task).announce(NODES[0])

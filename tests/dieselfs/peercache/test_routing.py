@@ -9,9 +9,9 @@ import pytest
 
 from dieselfs.peercache.members import Member
 from dieselfs.peercache.routing import Role, Step, owner_of, steps
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 
-MEMBERS = [Member(name, Address(name, 1), 1) for name in "abcd"]
+MEMBERS = [Member(name, PeerAddress(name, 1), 1) for name in "abcd"]
 
 
 def cases() -> Iterator[tuple[tuple[Member, ...], str, frozenset[str]]]:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from dieselfs.peercache.members import Member
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.static_directory import StaticRegistry
 from tests.contracts.directory_contract import DirectoryContract, OpenDirectory
 
-ADDRESSES = (Address("a", 7000), Address("10.0.0.2", 7000), Address("localhost", 7001))
+ADDRESSES = (PeerAddress("a", 7000), PeerAddress("10.0.0.2", 7000), PeerAddress("localhost", 7001))
 
 
 class TestStaticDirectory(DirectoryContract):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dieselfs.errors import UsageError
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.settings import RankZero
 from dieselfs.peercache.torch_job import rank_zero
 
@@ -37,7 +37,7 @@ TORCHRUN = {
     ],
 )
 def test_which_node_of_how_many(environment: dict[str, str], node: int, nodes: int) -> None:
-    assert rank_zero(environment) == RankZero(Address("node0", 29600), node, nodes)
+    assert rank_zero(environment) == RankZero(PeerAddress("node0", 29600), node, nodes)
 
 
 @pytest.mark.parametrize(

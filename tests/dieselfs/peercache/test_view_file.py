@@ -12,12 +12,12 @@ import pytest
 from dieselfs.errors import LocalFileError
 from dieselfs.peercache import view_file
 from dieselfs.peercache.members import Member, View
-from dieselfs.peercache.runtime import Address
+from dieselfs.peercache.runtime import PeerAddress
 from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.view_file import ViewFile
 
-ME = Member("a", Address("10.0.0.1", 7000), 4096, "host a")
-OTHER = Member("b", Address("fe80::2", 65535), 0)
+ME = Member("a", PeerAddress("10.0.0.1", 7000), 4096, "host a")
+OTHER = Member("b", PeerAddress("fe80::2", 65535), 0)
 VIEW = View(ME, (ME, OTHER), {"b": 17.25}, frozenset({"b"}))
 SECRET = TaskSecret(b"0123456789abcdef")
 
@@ -202,7 +202,8 @@ def test_it_is_pickled_by_its_path_and_lives_on_in_a_child(tmp_path: Path) -> No
 
 def test_as_many_members_as_there_may_be(master: ViewFile) -> None:
     many = tuple(
-        Member(f"{number:064}", Address("h" * 255, 9), 1 << 40, "n" * 255) for number in range(1024)
+        Member(f"{number:064}", PeerAddress("h" * 255, 9), 1 << 40, "n" * 255)
+        for number in range(1024)
     )
     view = View(many[0], many, {one.id: 1.0 for one in many}, frozenset(one.id for one in many))
     master.publish(view)

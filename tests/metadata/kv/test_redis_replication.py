@@ -8,7 +8,7 @@ import pytest
 from redis import exceptions
 
 from metadata.errors import IndexForgot
-from metadata.kv.redis_pipeline import Command
+from metadata.kv.redis_pipeline import RedisCommand
 from metadata.kv.redis_replication import (
     LATE_WAIT_MS,
     PUT,
@@ -19,8 +19,8 @@ from metadata.kv.redis_replication import (
 )
 
 STAMP = bytes(7) + b"\x05" + bytes(8)
-WRITE = Command(b"{k}f", ("65536", b"marker", b"name", STAMP + b"body"), PUT, writes=True)
-READ = Command(b"{k}f", ("HGET", b"{k}f", b"name"))
+WRITE = RedisCommand(b"{k}f", ("65536", b"marker", b"name", STAMP + b"body"), PUT, writes=True)
+READ = RedisCommand(b"{k}f", ("HGET", b"{k}f", b"name"))
 
 
 def info(

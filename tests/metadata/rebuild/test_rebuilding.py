@@ -16,7 +16,7 @@ from metadata.errors import IndexUnavailable
 from metadata.kv.memory import MemoryStore
 from metadata.rebuild import rebuild, spill
 from metadata.rebuild.empty_index import EmptyIndex
-from metadata.rebuild.map_sink import MapPart
+from metadata.rebuild.map_sink import IndexMapPart
 from metadata.rebuild.memory_limits import MemoryLimits
 from tests.metadata.commit_histories import DATASET, delete, history, put
 from tests.metadata.rebuild.histories import followed, head_reader, maps_of, rebuild_into
@@ -35,9 +35,9 @@ class Recorded(EmptyIndex):
 
     def __init__(self, index: MemoryStore) -> None:
         super().__init__(index)
-        self.parts: list[MapPart] = []
+        self.parts: list[IndexMapPart] = []
 
-    def put(self, parts: Sequence[MapPart]) -> None:
+    def put(self, parts: Sequence[IndexMapPart]) -> None:
         self.parts += parts
         super().put(parts)
 
@@ -98,7 +98,7 @@ def test_a_head_that_cannot_be_read_ends_it_without_a_state(tmp_path: Path) -> N
 
 def test_an_index_that_fails_ends_it(tmp_path: Path) -> None:
     class Failing(EmptyIndex):
-        def put(self, parts: Sequence[MapPart]) -> None:
+        def put(self, parts: Sequence[IndexMapPart]) -> None:
             raise IndexUnavailable("the database is gone")
 
     threads = set(threading.enumerate())
