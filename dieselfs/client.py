@@ -26,6 +26,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
+from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs import snapshots
 from dieselfs.background_warmup import BackgroundWarmUp
@@ -290,6 +291,16 @@ class Client:
             return stat_in(self._snapshot, self._inode(encoded))
         entry = self.dataset.namespace.stat(encoded)
         return stat_of_row(entry.path, entry.row)
+
+    def committed_ns(self, generation: int) -> int | None:
+        """Return the time of a commit by its writer's clock: when its files were uploaded.
+
+        None if the commit is lost or damaged. Costs one get from the store.
+        """
+        try:
+            return self.dataset.log.read(generation).time_ns
+        except (NotFound, Corrupt):
+            return None
 
     def ls(self, path: DatasetPath = b"") -> list[FileStat]:
         """DL_ls: the children of a directory, directories first, each sorted by name; of a file, itself."""

@@ -30,14 +30,24 @@ def stat(context: CommandContext, addresses: tuple[str, ...], human: bool | None
     def show(text: str) -> None:
         address = parse_address(text)
         with context.client(address) as client:
-            _print(context.output, address, client.stat(address.path), human)
+            entry = client.stat(address.path)
+            committed_ns = client.committed_ns(entry.generation) if entry.generation else None
+            _print(context.output, address, entry, committed_ns, human)
 
     return for_each(addresses, show, as_json=context.output.json)
 
 
-def _print(output: Output, address: DatasetAddress, entry: FileStat, human: bool | None) -> None:
+def _print(
+    output: Output,
+    address: DatasetAddress,
+    entry: FileStat,
+    committed_ns: int | None,
+    human: bool | None,
+) -> None:
+    committed = None if committed_ns is None else iso_time(committed_ns)
     if output.json:
-        output.record({"dataset": address.dataset} | entry_record(entry))
+        record = {"dataset": address.dataset} | entry_record(entry)
+        output.record(record | {"committed": committed})
         return
     fields = {
         "address": output.name(str(address.at(entry.path))),
@@ -54,4 +64,6 @@ def _print(output: Output, address: DatasetAddress, entry: FileStat, human: bool
         }
     if entry.generation:
         fields["generation"] = str(entry.generation)
+    if committed is not None:
+        fields["committed"] = committed
     output.fields(fields)

@@ -29,7 +29,7 @@ _TIMEOUT_S: Final = 5.0
 _HEADINGS: Final = ("WHAT", "TOTAL", "PER SECOND")
 _COUNTERS: Final = {
     "node memory hits": ("hits", "node_memory"),
-    "store reads": ("hits", "store"),
+    "node memory misses": ("hits", "misses"),
     "waits over 1 ms": ("waits_over_1_ms",),
     "chunks fetched": ("cache", "node", "fetches"),
     "chunks fetched ahead": ("cache", "node", "prefetched"),

@@ -113,7 +113,11 @@ def statistics_document(
             "front": _shown_front(front),
             "requests": dict(sorted(requests.items())),
             "bytes_read": reader.bytes_read,
-            "hits": {"node_memory": cache.hits, "store": cache.misses},
+            "hits": {
+                "node_memory": cache.hits,
+                "misses": cache.misses,
+                "store": cache.misses,  # the former name of it, which counted lower tiers too
+            },
             "other_reads": {
                 "control": control_reads,
                 "past_end": reader.past_end,

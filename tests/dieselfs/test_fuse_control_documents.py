@@ -35,7 +35,7 @@ def document(**changed: Any) -> dict[str, Any]:
 def test_what_was_answered_is_counted() -> None:
     shown = document()
     assert shown["requests"] == {"lookup": 1, "read": 9}
-    assert (shown["bytes_read"], shown["hits"]) == (900, {"node_memory": 7, "store": 2})
+    assert (shown["bytes_read"], shown["hits"]) == (900, {"node_memory": 7, "misses": 2, "store": 2})
     assert shown["other_reads"] == {"control": 0, "past_end": 0, "refused": 0}
     assert (shown["waits_over_1_ms"], shown["waited_s"]) == (1, 0.25)
     assert (shown["uptime_s"], shown["reads_through_threads"]) == (1.235, 2)
@@ -66,7 +66,7 @@ def test_each_kind_of_read_is_counted_apart() -> None:
         reader=ReaderStatistics(thread_reads=4, past_end=5, refused=2),
         control_reads=3,
     )
-    assert shown["hits"] == {"node_memory": 7, "store": 2}
+    assert shown["hits"] == {"node_memory": 7, "misses": 2, "store": 2}
     assert shown["other_reads"] == {"control": 3, "past_end": 5, "refused": 2}
     accounted = sum(shown["hits"].values()) + sum(shown["other_reads"].values())
     assert accounted == shown["requests"]["read"] == 19

@@ -4,6 +4,7 @@ import uuid
 
 import pytest
 
+from dieselfs.cli.entries import iso_time
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import FILES, TIME_NS, Dlcmd
 
@@ -97,6 +98,8 @@ def test_stat(dlcmd: Dlcmd, pets: Client) -> None:
     assert fields["mode"].strip() == "-rw-r-----"
     [record] = dlcmd("info", "--json", "pets:cat/1.jpg").records
     assert record["xxh3"] == f"{pets.stat('cat/1.jpg').hash:016x}"
+    assert record["committed"] == iso_time(pets.dataset.log.read(record["generation"]).time_ns)
+    assert fields["committed"].strip() == record["committed"]
 
 
 def test_du_adds_up_below_each_directory(dlcmd: Dlcmd) -> None:
