@@ -101,7 +101,7 @@ def test_node_memory_and_the_plan_are_shown() -> None:
 )
 def test_an_odd_look_is_shown_as_zeros(document: dict[str, object]) -> None:
     look = Look(document)
-    assert ("store reads", "0", "0.0") in rows(look, look, human=False)
+    assert ("node memory misses", "0", "0.0") in rows(look, look, human=False)
     assert ("front", "unknown", "") in rows(look, look, human=False)
 
 
