@@ -1,1 +1,4 @@
-"""The memory of a task's nodes put together (DIESEL §4.2): docs/decisions/0011-peer-cache.md."""
+"""The task-grained peer cache (DIESEL §4.2), which joins the memories of a task's nodes.
+
+The decision record is docs/decisions/0011.
+"""

@@ -1,10 +1,13 @@
-"""Circuit breakers: whom not to ask for a while. State over a given clock; nothing here waits.
+"""Circuit breakers: the rule that stops a process from asking a failed peer for a while.
 
-A failure opens a peer's breaker for its *hold*: 1 s, doubled by each further failure up to 60 s. It closes when a ping that began after the hold was
-answered. Pings are the master's (`membership`), and readers see in the view when they began, so no reader is ever the probe. A minute
-without a failure, counted from the end of the hold, and the peer's failures are forgotten.
+A breaker is state over a given clock; nothing here waits. A failure opens a peer's breaker for its
+*hold*: 1 s, doubled by each further failure up to 60 s. A ping that began after the hold and was
+answered closes it. The master sends the pings (`membership`), and the view shows readers when they
+began, so no reader is ever the probe. The failures of a peer are forgotten after a minute without
+one, counted from the end of the hold.
 
-Failures while it is open are those of requests that were under way: all that waited on one connection fail together, and count as one.
+Failures while the breaker is open belong to requests that were already under way. All requests that
+waited on one connection fail together and count as one failure.
 """
 
 from __future__ import annotations
@@ -19,42 +22,48 @@ from dieselfs.peercache.members import MemberId
 FIRST_HOLD_S: Final = 1.0
 LONGEST_HOLD_S: Final = 60.0
 FORGOTTEN_AFTER_S: Final = 60.0
+"""The time without a failure, from the end of the hold, after which failures are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """Of a peer that has failed. Times are `Runtime.now`'s."""
+    """The state of a peer that has failed. Times are those of `Runtime.now`."""
 
     failures: int
-    """That have doubled the hold, the first among them."""
+    """Failures that have set or doubled the hold, the first among them."""
     opened: float
     until: float
-    """The end of the hold: a ping that began from then on closes it."""
+    """The end of the hold: a ping that began at this time or later closes the breaker."""
     is_open: bool
 
     @property
     def hold_s(self) -> float:
+        """The length of the hold."""
         return self.until - self.opened
 
 
 class Breakers:
-    """Of one process, towards all peers. Thread-safe."""
+    """The breakers of one process, one for each peer. Thread-safe."""
 
     def __init__(
         self, now: Callable[[], float], opened: Callable[[MemberId], None] | None = None
     ) -> None:
-        """`opened` is told of each breaker that opens, by who has failed, with no lock held: at most once a second and peer."""
+        """`opened` is called with the id of each peer whose breaker opens.
+
+        The call comes from the thread that reported the failure, with no lock held, and at most
+        once a second for each peer.
+        """
         self._now = now
         self._on_opened = opened
         self._lock = threading.Lock()
         self._states: dict[MemberId, BreakerState] = {}
 
     def tell(self, opened: Callable[[MemberId], None]) -> None:
-        """Whom to tell of breakers that open from now on."""
+        """Replace the callback for breakers that open from now on."""
         self._on_opened = opened
 
     def failed(self, peer: MemberId) -> None:
-        """It has not answered, or not soundly."""
+        """Note that a peer did not answer, or sent an invalid answer."""
         now = self._now()
         with self._lock:
             state = self._remembered(peer, now)
@@ -67,7 +76,10 @@ class Breakers:
             self._on_opened(peer)
 
     def allows(self, peer: MemberId, answered: float | None) -> bool:
-        """Whether it may be asked; `answered` says when the last ping that it has answered began. 0.1 µs for who has not failed."""
+        """Return whether the peer may be asked. Takes 0.1 µs for a peer that has not failed.
+
+        `answered` is the time at which the last ping that the peer answered began.
+        """
         if peer not in self._states:
             return True
         now = self._now()
@@ -81,14 +93,17 @@ class Breakers:
             return True
 
     def states(self) -> Mapping[MemberId, BreakerState]:
-        """Of all whose failures are remembered."""
+        """Return the state of each peer whose failures are remembered."""
         now = self._now()
         with self._lock:
             remembered = {peer: self._remembered(peer, now) for peer in list(self._states)}
             return {peer: state for peer, state in remembered.items() if state is not None}
 
     def _remembered(self, peer: MemberId, now: float) -> BreakerState | None:
-        """An open one is kept until it closes, however long that takes."""
+        """Return the state of a peer, and drop it when it is old enough to be forgotten.
+
+        An open breaker is kept until it closes, however long that takes.
+        """
         state = self._states.get(peer)
         if state is not None and not state.is_open and now >= state.until + FORGOTTEN_AFTER_S:
             del self._states[peer]

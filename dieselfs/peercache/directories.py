@@ -1,4 +1,4 @@
-"""Which directory a task's members find each other by, and what this node is called there."""
+"""The choice of a task's membership registry, and the id under which this node appears in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from metadata.errors import IndexUnavailable
 
 
 def members_to_keep(settings: PeerSettings, now: Callable[[], float]) -> LeasedMembers | None:
-    """The list that this node's server has to keep for the others; None if that is not its part."""
+    """Return the member list that this node's server keeps for the other nodes.
+
+    None if this node is not the one that keeps it.
+    """
     is_zero = isinstance(settings.registry, RankZero) and settings.registry.node_rank == 0
     return LeasedMembers(now) if is_zero else None
 
@@ -26,7 +29,10 @@ def members_to_keep(settings: PeerSettings, now: Callable[[], float]) -> LeasedM
 def open_registry(
     settings: PeerSettings, client: PeerClient, member_list: LeasedMembers | None = None
 ) -> MembershipRegistry:
-    """`member_list`: that of `members_to_keep`, which the server has too. Asks nobody yet. `ConfigError`."""
+    """Open the membership registry of the settings. Asks nobody yet. Raises `ConfigError`.
+
+    `member_list` is the result of `members_to_keep`, which the server also uses.
+    """
     match settings.registry:
         case RedisLeases(url=url):
             from dieselfs.peercache.redis_directory import RedisRegistry
@@ -46,7 +52,10 @@ def open_registry(
 
 
 def own_id(settings: PeerSettings, address: PeerAddress) -> MemberId:
-    """What this node is called, if it listens on `address`, with its port. The same after a restart on the same address. `UsageError`."""
+    """Return this node's member id if it listens on `address`, which includes its port.
+
+    The id is the same after a restart on the same address. Raises `UsageError`.
+    """
     advertised = _advertised(settings, address)
     match settings.registry:
         case RankZero(node_rank=node_rank):
@@ -59,7 +68,8 @@ def own_id(settings: PeerSettings, address: PeerAddress) -> MemberId:
         case StaticPeers(addresses=addresses):
             if advertised not in addresses or settings.member not in (None, str(advertised)):
                 raise UsageError(
-                    f"{settings.member or advertised} is not in the list of peers: {', '.join(map(str, addresses))}",
+                    f"{settings.member or advertised} is not in the list of peers: "
+                    f"{', '.join(map(str, addresses))}",
                     "write the same list on all nodes, and listen on this node's entry",
                 )
             return _checked(str(advertised))
@@ -71,7 +81,11 @@ def own_id(settings: PeerSettings, address: PeerAddress) -> MemberId:
 def own_member(
     settings: PeerSettings, address: PeerAddress, memory_bytes: int, node: str
 ) -> Member:
-    """As this node announces itself. `address`: the one that is listened on, with its port; `memory_bytes`: that it gives; `node`: the host's name."""
+    """Return the record by which this node announces itself. Raises `UsageError`.
+
+    `address` is the address on which this node listens, with its port; `memory_bytes` is the memory
+    that it gives to the task; `node` is the host's name.
+    """
     id = own_id(settings, address)
     weight = max(1, memory_bytes >> 20) if settings.gives_memory else 0
     if isinstance(settings.registry, StaticPeers):

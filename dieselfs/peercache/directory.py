@@ -1,4 +1,7 @@
-"""The port through which the masters of a task find each other: leases in Redis, a static list, or rank 0 of a job."""
+"""The port through which the masters of a task find each other.
+
+It is implemented by leases in Redis, by a static list, and by rank 0 of a PyTorch job.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,22 @@ from typing import Final, Protocol
 from dieselfs.peercache.members import Member
 
 LEASE_S: Final = 6.0
-"""Who has not announced itself for so long is no member any more."""
+"""The length of a lease: a node that does not announce itself for so long is no member any more."""
 HEARTBEAT_S: Final = 1.0
+"""The interval between two announcements of a node."""
 
 
 class MembershipRegistry(Protocol):
-    """One thread at a time."""
+    """The list of a task's members. One thread at a time uses it."""
 
     def announce(self, me: Member) -> Sequence[Member]:
-        """Renew my lease; all that have one now, myself among them, in any order.
+        """Renew the lease of `me`, and return all members that have one now.
 
-        Raises `RegistryUnavailable` within about 2 s if it can't be asked. Costs one round trip.
+        The members come in any order, and `me` is among them. Costs one round trip. Raises
+        `RegistryUnavailable` within about 2 s if the registry can't be asked.
         """
         ...
 
     def leave(self, me: Member) -> None:
-        """Give the lease back, if that can be done within a second. Never raises."""
+        """Give the lease back if that can be done within a second. Never raises."""
         ...

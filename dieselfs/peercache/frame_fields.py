@@ -1,6 +1,8 @@
-"""The fields of each message but the two most frequent: as scalars, and back, where each is checked before it is believed.
+"""The fields of all messages except the two most frequent ones, `ReadFile` and `Data`.
 
-Functions come in pairs; `read_…` raises `BadFrame` for what is out of bounds. Lists travel as columns: raw little-endian numbers, and texts joined by newlines.
+Functions come in pairs: one turns a message into scalars; the other, `read_…`, turns scalars into a
+message, checks each field before it uses it, and raises `BadFrame` for a value that is out of
+bounds. Lists travel as columns: raw little-endian numbers, and texts joined by newlines.
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ from dieselfs.peercache.messages import (
 Fields: TypeAlias = Sequence[Scalar]
 
 CHUNK: Final = struct.Struct(">16sII")
-"""Of a chunk of at most 16 MiB: its id, bytes of its head and of its payload."""
+"""The row of a chunk of at most 16 MiB: its id, the bytes of its head and those of its payload."""
 STATUS_FIELDS: Final = len(fields(NodeStatus))
 MAX_TEXT_BYTES: Final = 8 << 10
-"""Of what `Failed` says; longer texts are cut."""
+"""The limit of the text in `Failed`; longer texts are cut."""
 
 _CHUNK_ROW: Final = np.dtype([("id", "V16"), ("head_bytes", ">u4"), ("payload_bytes", ">u4")])
 _ANY_ROW: Final = np.dtype((np.void, CHUNK.size))
 _CHUNKS_KEPT: Final = 8192
 _MAX_LINE_BYTES: Final = 255
-"""Of a host, and of a node's name."""
+"""The limit of a host, and of a node's name."""
 _MAX_COUNT: Final = (1 << 63) - 1
 _MAX_U64: Final = (1 << 64) - 1
 
 
 @lru_cache(_CHUNKS_KEPT)  # 1 µs less for a chunk that was named before
 def read_row(row: bytes) -> ChunkRef:
-    """Of `CHUNK`; of the same chunk mostly the same object."""
+    """Return the chunk of a `CHUNK` row. The same chunk is mostly the same object."""
     if len(row) != CHUNK.size:
         raise BadFrame("not a chunk")
     chunk_id, head_bytes, payload_bytes = CHUNK.unpack(row)
@@ -66,7 +68,11 @@ def read_row(row: bytes) -> ChunkRef:
 
 
 def ranges(request: ReadRanges) -> Fields:
-    """`TypeError` for columns of a wider type than those of `ReadRanges`: they would wrap."""
+    """Return the fields of a `ReadRanges`.
+
+    Raises `TypeError` for columns of a wider type than those of `ReadRanges`, since their values
+    would wrap.
+    """
     columns = ((request.which, "<u2"), (request.start, "<u4"), (request.length, "<u4"))
     raw = [column.astype(dtype, casting="safe").tobytes() for column, dtype in columns]
     rows = [
@@ -77,6 +83,10 @@ def ranges(request: ReadRanges) -> Fields:
 
 
 def read_ranges(fields: Fields) -> ReadRanges:
+    """Return the `ReadRanges` that these fields describe.
+
+    Raises `BadFrame`, also for a range outside its chunk or for too many bytes.
+    """
     chunks, which, start, length = map(_bytes, fields[:4])
     count = len(which) // 2
     if not 0 < count <= MAX_RANGES or not 0 < len(chunks) <= MAX_RANGES * CHUNK.size:
@@ -108,16 +118,19 @@ def _check_ranges(request: ReadRanges, payload_bytes: npt.NDArray[np.uint64]) ->
 
 
 def chunk(request: ReadChunk) -> Fields:
+    """Return the fields of a `ReadChunk`."""
     chunk = request.chunk
     row = CHUNK.pack(chunk.id.value, chunk.head_bytes, chunk.payload_bytes)
     return row, request.may_fetch
 
 
 def read_chunk(fields: Fields) -> ReadChunk:
+    """Return the `ReadChunk` that these fields describe."""
     return ReadChunk(read_row(_bytes(fields[0])), _flag(fields[1]))
 
 
 def block(request: ReadBlock) -> Fields:
+    """Return the fields of a `ReadBlock`. Raises `BadFrame` for a block that is a whole chunk."""
     block = request.block
     chunk, file = block.chunk, block.file
     if file is None:
@@ -127,6 +140,10 @@ def block(request: ReadBlock) -> Fields:
 
 
 def read_block(fields: Fields) -> ReadBlock:
+    """Return the `ReadBlock` that these fields describe.
+
+    Raises `BadFrame`, also for a chunk of at most 16 MiB, which has no blocks.
+    """
     chunk_id = _bytes(fields[0])
     if len(chunk_id) != 16:
         raise BadFrame("not a chunk's id")
@@ -143,39 +160,51 @@ def read_block(fields: Fields) -> ReadBlock:
 
 
 def join(request: Join) -> Fields:
+    """Return the fields of a `Join`. Raises `BadFrame` for a member that is out of bounds."""
     return member_fields(_member(member_fields(request.member)))
 
 
 def read_join(fields: Fields) -> Join:
+    """Return the `Join` that these fields describe."""
     return Join(_member(fields))
 
 
 def leave(request: Leave) -> Fields:
+    """Return the fields of a `Leave`. Raises `BadFrame` for an id that is none."""
     return (check_member_id(request.member),)
 
 
 def read_leave(fields: Fields) -> Leave:
+    """Return the `Leave` that these fields describe."""
     return Leave(check_member_id(fields[0]))
 
 
 def failed(answer: Failed) -> Fields:
+    """Return the fields of a `Failed`, its text cut at `MAX_TEXT_BYTES`."""
     text = answer.what.encode("utf-8", "replace")[:MAX_TEXT_BYTES]
     return (text.decode("utf-8", "ignore"),)
 
 
 def read_failed(fields: Fields) -> Failed:
+    """Return the `Failed` that these fields describe."""
     return Failed(check_text(fields[0], MAX_TEXT_BYTES))
 
 
 def pong(answer: Pong) -> Fields:
+    """Return the fields of a `Pong`: those of its `NodeStatus`, in their order."""
     return astuple(answer.status)
 
 
 def read_pong(fields: Fields) -> Pong:
+    """Return the `Pong` that these fields describe."""
     return Pong(NodeStatus(*[_integer(value, _MAX_COUNT) for value in fields]))
 
 
 def members(answer: Members) -> Fields:
+    """Return the fields of a `Members`, one column for each field of a member.
+
+    Raises `BadFrame` for more than `MAX_MEMBERS` members, or for one that is out of bounds.
+    """
     if len(answer.members) > MAX_MEMBERS:
         raise BadFrame(f"more than {MAX_MEMBERS} members")
     rows = [member_fields(_member(member_fields(member))) for member in answer.members]
@@ -185,6 +214,7 @@ def members(answer: Members) -> Fields:
 
 
 def read_members(fields: Fields) -> Members:
+    """Return the `Members` that these fields describe."""
     ports, weights = map(_bytes, fields[3:])
     count = len(ports) // 2
     if count > MAX_MEMBERS or (len(ports), len(weights)) != (2 * count, 8 * count):
@@ -206,13 +236,14 @@ def _member(fields: Fields) -> Member:
 
 
 def check_member_id(value: Scalar) -> MemberId:
+    """Return the value if it is a member's id. Raises `BadFrame`."""
     if not isinstance(value, str) or not is_member_id(value):
         raise BadFrame("not a member's id")
     return value
 
 
 def check_text(value: Scalar, limit: int) -> str:
-    """At most `limit` bytes in UTF-8."""
+    """Return the value if it is a text of at most `limit` bytes in UTF-8. Raises `BadFrame`."""
     if not isinstance(value, str) or len(value.encode(errors="replace")) > limit:
         raise BadFrame("not a text within its bounds")
     return value

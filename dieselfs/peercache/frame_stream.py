@@ -1,7 +1,7 @@
-"""Frames on a connection: headers through a small buffer, bulk straight to where it shall lie.
+"""Frames on a connection: headers pass through a small buffer, bulk goes straight to its target.
 
-One call usually takes in a prefix, a header and a small bulk at once. A bulk that is known to be large is not read ahead, so that it is
-copied once: by the kernel.
+One call usually receives a prefix, a header and a small bulk together. A bulk that is known to be
+large is not read into the buffer, so it is copied only once: by the kernel.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ from dieselfs.peercache.pace import BYTES_PER_S
 from dieselfs.peercache.runtime import Runtime, Stream
 
 FRAME_S: Final = 1.0
-"""What has begun to come is there within it: a header, and bulk, at `BYTES_PER_S` on top."""
+"""The time in which a header, once begun, must be there.
+
+The same time applies to bulk, plus the time for its bytes at `BYTES_PER_S`.
+"""
 
 _BUFFER_BYTES: Final = 64 << 10
 LARGE_BYTES: Final = 24 << 10
-"""A bulk from here on is received in a call of its own: that costs 1 µs, to copy it 0.1 µs a KiB."""
+"""The size from which a bulk is received in a call of its own.
+
+A call costs 1 µs; copying costs 0.1 µs a KiB.
+"""
 _DATA_FRAME_BYTES: Final = len(encode_answer(0, Data(memoryview(b"")), LARGE_BYTES))
 
 
 class FrameReceiver:
-    """The receiving half of a connection. One thread at a time."""
+    """The receiving half of a connection. One thread at a time uses it."""
 
     def __init__(self, stream: Stream, *, of_requests: bool = False) -> None:
         self._stream = stream
@@ -36,10 +42,13 @@ class FrameReceiver:
         self._start = self._end = 0
 
     def header(self, timeout_s: float, bulk_bytes: int = 0) -> tuple[memoryview, int, int]:
-        """The next frame's header, its checksum, and how many bytes of bulk follow, to be fetched by `bulk`. The header is valid until the next one.
+        """Return the next frame's header, its checksum, and the number of bulk bytes that follow.
 
-        `bulk_bytes`: how many are expected. `TimeoutError` if nothing comes for that long: nothing is lost then. Another `OSError` if the
-        stream ends, or a header does not come whole within `FRAME_S`; `BadFrame`.
+        `bulk` receives those bytes. The header is valid until the next one. `bulk_bytes` is the
+        number of bulk bytes that are expected.
+
+        Raises `TimeoutError` if nothing comes for `timeout_s`; nothing is lost then. Raises another
+        `OSError` if the stream ends, or if a header is not complete within `FRAME_S`; `BadFrame`.
         """
         start, end = self._start, self._end
         if start == end:
@@ -58,9 +67,11 @@ class FrameReceiver:
         return self._buffer[start + PREFIX_BYTES : self._start], checksum, bulk_bytes
 
     def expected(self, frame: bytes, bulk_bytes: int, timeout_s: float) -> memoryview | None:
-        """The bulk behind `frame`, in memory of its own, if these are what comes next; else None: take whatever comes by `header`. Raises as that does.
+        """Return the bulk behind `frame`, in memory of its own, if exactly these bytes come next.
 
-        To compare a frame with the one that is hoped for is all the checking that it needs, and takes a tenth of the time.
+        Otherwise return None; `header` then receives whatever comes. Raises what `header` raises.
+
+        Comparing a frame with the expected one checks it completely, in a tenth of the time.
         """
         start, end = self._start, self._end
         if start == end:
@@ -77,7 +88,10 @@ class FrameReceiver:
         return memoryview(bytes(self._buffer[begin : self._start]))
 
     def _expected_large(self, frame: bytes, bulk_bytes: int, timeout_s: float) -> memoryview | None:
-        """All into one piece of memory, whose end is the caller's. If something else comes it is the buffer from now on."""
+        """Receive frame and bulk into one array, whose end becomes the caller's.
+
+        If something else comes, that array is the buffer from now on.
+        """
         target = np.empty(len(frame) + bulk_bytes, np.uint8).data
         ready = self._stream.receive_into(target, timeout_s)
         if not ready:
@@ -93,7 +107,10 @@ class FrameReceiver:
         return target[len(frame) :]
 
     def bulk(self, count: int) -> memoryview:
-        """The bulk that follows the last header, in memory of its own. `OSError` if it does not come at `BYTES_PER_S`."""
+        """Return the bulk that follows the last header, in memory of its own.
+
+        Raises `OSError` if it does not come at `BYTES_PER_S`.
+        """
         start, ready = self._start, self._end - self._start
         if ready >= count:
             self._start += count
@@ -108,7 +125,7 @@ class FrameReceiver:
         return target
 
     def _more(self, start: int, end: int, count: int) -> tuple[int, int]:
-        """Receive until there are `count` bytes from the start; where they lie now."""
+        """Receive until there are `count` bytes from `start`; return their present start and end."""
         ready = end - start
         if start + count > len(self._buffer):
             before, self._buffer = (
@@ -128,7 +145,10 @@ class FrameReceiver:
 
 
 def receive_greeting(runtime: Runtime, stream: Stream, deadline: float) -> bytes:
-    """A whole frame of a handshake, and no byte more. `OSError` if it is not there at `deadline`; `BadFrame`."""
+    """Receive one whole frame of a handshake, and no byte more.
+
+    Raises `OSError` if it is not there at `deadline`; `BadFrame`.
+    """
     prefix = _exactly(runtime, stream, PREFIX_BYTES, deadline)
     return prefix + _exactly(runtime, stream, bytes_that_follow(prefix), deadline)
 

@@ -1,15 +1,22 @@
-"""How two sides of a connection show each other that they know the task's secret, before anything else is said. No I/O here.
+"""The handshake, in which both sides of a connection prove that they know the task's secret.
 
-    client                         server
-      hello        ──────────▶                    versions, task, who I am, whom I want, nonce
-                   ◀──────────   challenge        version, who I am, nonce
-      proof        ──────────▶                    HMAC of "client" and all bytes of hello and challenge
-                   ◀──────────   welcome          HMAC of "server" and the same bytes;  in place of an answer: refused
+It comes before any other message. No I/O here.
 
-Both nonces are in what is proved, so a recorded proof is worth nothing in another connection; the role is in it, so one side's proof is not the other's; the
-member asked for is in it, so a proof can't be handed on to another. The server proves itself last: who knows nothing is told nothing but why.
+    client                    server
+      hello     ──────────▶               versions, task, client, member wanted, nonce
+                ◀──────────   challenge   version, member, nonce
+      proof     ──────────▶               HMAC of "client" and all bytes of hello and challenge
+                ◀──────────   welcome     HMAC of "server" and the same bytes
 
-What goes in and out are whole frames, prefix and all; who reads them asks `bytes_that_follow` how many bytes follow a prefix. Law: docs/peer-protocol.md.
+The server may send `refused` in place of an answer.
+
+A proof covers both nonces, so a recorded proof is worth nothing in another connection. It covers
+the role, so one side's proof is not the other's. It covers the member asked for, so a proof can't
+be passed on to another member. The server proves itself last: a client without the secret learns
+nothing but the reason of the refusal.
+
+Inputs and outputs are whole frames with their prefixes; `bytes_that_follow` says how many bytes
+follow a prefix. The specification is docs/peer-protocol.md.
 """
 
 from __future__ import annotations
@@ -38,11 +45,11 @@ from dieselfs.peercache.secret import TaskSecret
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
 MAX_HANDSHAKE_BYTES: Final = 1024
-"""Of one whole frame: all that is read of somebody who has proved nothing."""
+"""The limit of one whole frame. Nothing longer is read from a side that has proved nothing."""
 MAX_NAME_BYTES: Final = 255
-"""Of a task, and of a client."""
+"""The limit of a task's name, and of a client's."""
 OLDEST_VERSION: Final = 1
-"""That this release still speaks; the newest is `PROTOCOL_VERSION`."""
+"""The oldest version that this release speaks; the newest is `PROTOCOL_VERSION`."""
 
 _HELLO: Final = lead_of(32, 6)
 _CHALLENGE: Final = lead_of(33, 3)
@@ -54,7 +61,10 @@ _SECRET, _TASK, _VERSION, _MEMBER = "secret", "task", "version", "member"
 
 
 def bytes_that_follow(prefix: Received) -> int:
-    """How many bytes follow the 16 of a handshake's prefix. Raises `BadFrame` if it is not one."""
+    """Return how many bytes follow the 16 of a handshake's prefix.
+
+    Raises `BadFrame` if it is no prefix of a handshake.
+    """
     header_bytes, bulk_bytes, _ = decode_prefix(prefix)
     if bulk_bytes or PREFIX_BYTES + header_bytes > MAX_HANDSHAKE_BYTES:
         raise BadFrame("no frame of a handshake is so long")
@@ -62,14 +72,19 @@ def bytes_that_follow(prefix: Received) -> int:
 
 
 class ClientHandshake:
-    """One connection's, its methods called once each and in order. All that receive raise `PeerRefused`, or `BadFrame` for what is no frame."""
+    """The client's side of one connection's handshake.
+
+    Its methods are called once each and in order. Those that receive a frame raise `PeerRefused`,
+    or `BadFrame` for bytes that are no frame.
+    """
 
     def __init__(
         self, secret: TaskSecret, task: str, client: str, peer: MemberId, nonce: bytes
     ) -> None:
-        """`client`: my name, for the server's log. `peer`: whom I want. `nonce`: 32 fresh random bytes.
+        """`client` is this process's name for the server's log; `peer` is the member to reach.
 
-        Raises `BadFrame` for a name that is too long or not printable.
+        `nonce` is 32 fresh random bytes. Raises `BadFrame` for a name that is too long or not
+        printable.
         """
         self._secret = secret
         self._peer = peer
@@ -79,9 +94,11 @@ class ClientHandshake:
         self._transcript = b""
 
     def hello(self) -> bytes:
+        """Return the first frame."""
         return self._hello
 
     def prove(self, challenge: Received) -> bytes:
+        """Check the challenge, and return the frame that proves knowledge of the secret."""
         version, member, nonce = _fields(challenge, _CHALLENGE)
         if not OLDEST_VERSION <= _integer(version) <= PROTOCOL_VERSION:
             raise BadFrame("a version that was not offered")
@@ -92,7 +109,7 @@ class ClientHandshake:
         return frame(_PROOF, 0, (self._secret.proof(b"client", self._transcript),))
 
     def check_welcome(self, welcome: Received) -> None:
-        """Returns if the server knows the secret."""
+        """Return if the server knows the secret; raise `PeerRefused` if it does not."""
         [proof] = _fields(welcome, _WELCOME)
         if not self._transcript:
             raise BadFrame("a welcome before the challenge")
@@ -101,7 +118,11 @@ class ClientHandshake:
 
 
 class ServerHandshake:
-    """One connection's, its methods called once each and in order. Both raise `PeerRefused`, or `BadFrame` for what is no frame."""
+    """The server's side of one connection's handshake.
+
+    Its methods are called once each and in order. Both raise `PeerRefused`, or `BadFrame` for bytes
+    that are no frame.
+    """
 
     def __init__(
         self,
@@ -111,13 +132,21 @@ class ServerHandshake:
         nonce: bytes,
         serves: Callable[[str], bool] = lambda task: False,
     ) -> None:
-        """`nonce`: 32 fresh random bytes. `serves`: of what else than `task` a client may ask; it is asked by strangers, too."""
+        """`nonce` is 32 fresh random bytes.
+
+        `serves` says for which names besides `task` a client may ask. Clients that have proved
+        nothing cause calls of it, too.
+        """
         self.client: str = ""
-        """Who it says it is: printable, at most 255 bytes. True once `welcome` has returned."""
+        """The name that the client gives itself: printable, at most 255 bytes.
+
+        It is proved once `welcome` has returned.
+        """
         self.task: str = task
-        """What it asks for. True once `welcome` has returned."""
+        """The task that the client asks for. It is proved once `welcome` has returned."""
         self.refusal: bytes = b""
-        """A frame to send before closing, once `PeerRefused` was raised; empty if nothing is to be said."""
+        """A frame to send before closing, set when `PeerRefused` is raised; empty if there is none.
+        """
         self._secret = secret
         self._task, self._serves = _name(task), serves
         self._me = check_member_id(me)
@@ -125,8 +154,10 @@ class ServerHandshake:
         self._transcript = b""
 
     def challenge(self, hello: Received) -> bytes:
+        """Return the frame that answers a hello."""
         lead, fields = _decode(hello)
-        # A later version may add fields behind these six: a hello is sent before it is known what the other side speaks.
+        # A later version may add fields behind these six: a client sends its hello before it knows
+        # the other side's version.
         if lead[1] != _HELLO[1] or len(fields) < 6:
             raise BadFrame("not a hello")
         oldest, newest = map(_integer, fields[:2])
@@ -145,6 +176,7 @@ class ServerHandshake:
         return challenge
 
     def welcome(self, proof: Received) -> bytes:
+        """Check the client's proof, and return the frame that proves this side's knowledge."""
         [found] = _fields(proof, _PROOF)
         transcript, self._transcript = self._transcript, b""  # one attempt a connection
         if not transcript:
@@ -159,21 +191,28 @@ class ServerHandshake:
 
 
 def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
-    """Says why, and what to do, but nothing of what was proved. Versions are those of the other side."""
+    """Return the error with its reason and advice, but with nothing of what was proved.
+
+    The versions are those of the other side.
+    """
     match reason:
         case "secret":
             return PeerRefused(
                 "the two sides do not know the same secret",
-                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), and all who use a cache cluster its own (DIESELFS_CACHE_CLUSTER_SECRET, --cache-cluster-secret-file)",
+                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), "
+                "and all who use a cache cluster its own "
+                "(DIESELFS_CACHE_CLUSTER_SECRET, --cache-cluster-secret-file)",
             )
         case "task":
             return PeerRefused(
                 "the two sides are of different tasks, or of different cache clusters",
-                "give all nodes the same --task NAME, and all who use a cache cluster the cache cluster's name",
+                "give all nodes the same --task NAME, "
+                "and all who use a cache cluster the cache cluster's name",
             )
         case "version":
             return PeerRefused(
-                f"the other side speaks versions {oldest} to {newest} of the peer protocol, this one {OLDEST_VERSION} to {PROTOCOL_VERSION}",
+                f"the other side speaks versions {oldest} to {newest} of the peer protocol, "
+                f"this one {OLDEST_VERSION} to {PROTOCOL_VERSION}",
                 "run the same release on all nodes of a task",
             )
         case "member":
@@ -182,7 +221,10 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
 
 
 def _fields(received: Received, lead: bytes) -> Sequence[Scalar]:
-    """The fields of the frame that is expected next. Raises `PeerRefused` if it is a refusal, `BadFrame` for any other."""
+    """Return the fields of the frame that is expected next.
+
+    Raises `PeerRefused` if the frame is a refusal, `BadFrame` for any other.
+    """
     found, fields = _decode(received)
     if found[1] == _REFUSED[1] and lead != _PROOF and len(fields) >= 3:
         reason, oldest, newest = fields[:3]

@@ -1,4 +1,4 @@
-"""The port through which a node's server reaches what the node's memory holds."""
+"""The port through which a node's server reads the chunks cached in the node's memory."""
 
 from __future__ import annotations
 
@@ -12,63 +12,89 @@ from dieselfs.node_memory.piece import CacheBlock
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a master tells its peers of itself with each pong. Bytes and counts since it began, unless said otherwise."""
+    """The status of a master, sent to its peers with each pong.
+
+    Bytes and counts are those since the master began, unless said otherwise.
+    """
 
     budget_bytes: int = 0
     cached_bytes: int = 0
-    """As of now."""
+    """Bytes cached now."""
     blocks: int = 0
-    """As of now."""
+    """Cache blocks cached now."""
     share_bytes: int = 0
-    """Of the chunks that it owns in its view, in the snapshots that it knows; 0 if it knows none. As of now."""
+    """Bytes of the chunks that the master owns now, in its view and the snapshots that it knows.
+
+    0 if it knows no snapshot.
+    """
     share_cached_bytes: int = 0
-    """Of these, those that it holds. As of now."""
+    """Those bytes of the share that are cached now."""
     from_store_bytes: int = 0
-    """Brought into its memory from the store."""
+    """Bytes loaded into its memory from the store."""
     from_peers_bytes: int = 0
-    """Brought into its memory from peers."""
+    """Bytes loaded into its memory from peers."""
     served_bytes: int = 0
-    """Sent to peers."""
+    """Bytes sent to peers."""
     served_requests: int = 0
 
 
 class CachedChunks(Protocol):
-    """Thread-safe. Views stay valid while they are referenced."""
+    """The chunks in a cache. Thread-safe. Views stay valid while they are referenced."""
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
-        """A whole chunk's payload, if it is held. Never blocks; about 0.2 µs if it was asked for before."""
-        ...
+        """Return a whole chunk's payload if it is cached. Never blocks.
 
-    def head(self, chunk: ChunkId) -> memoryview | None:
-        """The head of a chunk whose payload is held; None if it is not held, or its head was not kept."""
-        ...
-
-    def block(self, block: CacheBlock) -> memoryview | None:
-        """As `payload`, for a piece of a large file too."""
-        ...
-
-    def is_loading(self, block: CacheBlock) -> bool:
-        """Whether it is being read from the store just now: who waits for `load` costs the store nothing, and waits for no other node."""
-        ...
-
-    def load(self, block: CacheBlock) -> object:
-        """Return when it is held, fetched once however many ask; it stays held for as long as what is returned is referenced, if that is not None. Blocks. Raises `CacheFull`, `MasterGone` or what `ChunkSource` does.
-
-        `CacheFull` too if a reader of this node is getting it from another one: that one may be waiting for us. What comes is fetched as an owner does: from the second if that one holds it, or else from the store.
+        Takes about 0.2 µs if the chunk was asked for before.
         """
         ...
 
-    def status(self) -> NodeStatus: ...
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        """Return the head of a chunk whose payload is cached.
+
+        None if the payload is not cached, or if the head was not kept.
+        """
+        ...
+
+    def block(self, block: CacheBlock) -> memoryview | None:
+        """Return a cache block if it is cached, as `payload` does, also a block of a large file."""
+        ...
+
+    def is_loading(self, block: CacheBlock) -> bool:
+        """Return whether the block is being read from the store just now.
+
+        A caller that waits for `load` then causes no read of the store, and waits for no other
+        node.
+        """
+        ...
+
+    def load(self, block: CacheBlock) -> object:
+        """Load a block, fetched once for all concurrent callers, and return when it is cached.
+
+        The block stays cached while the returned object is referenced, if that is not None. Blocks.
+        Raises `CacheFull`, `MasterGone` or what `ChunkSource` raises.
+
+        Also raises `CacheFull` if a reader of this node is fetching the block from another node,
+        since that node may be waiting for this one. The block is fetched in the way of an owner:
+        from the second-ranked member if that has it cached, else from the store.
+        """
+        ...
+
+    def status(self) -> NodeStatus:
+        """Return this node's status."""
+        ...
 
 
 @runtime_checkable
 class CachedRanges(CachedChunks, Protocol):
-    """One that also holds ranges of chunks of which it does not hold the rest."""
+    """A cache that also keeps ranges of chunks of which it has not cached the rest."""
 
     def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
-        """A range of a chunk's payload, if it is held by itself. Never blocks."""
+        """Return a range of a chunk's payload if it is cached by itself. Never blocks."""
         ...
 
     def unit(self, chunk: ChunkRef, start: int, length: int) -> CacheBlock:
-        """What is to be brought for a range: the whole chunk, or the range as if it were a file. Never blocks."""
+        """Return the block to load for a range. Never blocks.
+
+        The block is the whole chunk, or the range as if it were a file.
+        """
         ...

@@ -1,4 +1,7 @@
-"""What a node's server serves from: the files of the master's folder, mapped here once and let go of when they are evicted."""
+"""The cached chunks that a node's server serves: the files of the master's folder.
+
+Each file is mapped once in this process and released when it is evicted.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,20 @@ _Completed: TypeAlias = Callable[[NodeStatus], NodeStatus]
 
 
 class CachedFiles:
-    """Implements `CachedChunks` and `CacheObserver`. Thread-safe. In the master's process, until `close`.
+    """Implements `CachedChunks` and `CacheObserver`. Thread-safe.
 
-    A piece is mapped when it is first asked for, and stays so until the master evicts it. What is still being sent then keeps its bytes, and
-    the master's books count them until it is sent.
+    It lives in the master's process, until `close`. A block is mapped when it is first asked for,
+    and stays mapped until the master evicts it. Bytes that are being sent then stay valid, and the
+    master's accounting counts them until they are sent.
     """
 
     def __init__(
         self, folder: TaskFolder, master: Master, completed: _Completed = lambda status: status
     ) -> None:
-        """`completed` puts into a status what is not the master's: of the share, and where bytes came from. Called once a ping."""
+        """`completed` adds to a status what the master does not know. It is called once a ping.
+
+        It fills in the share, and the sources from which bytes came.
+        """
         self._chunks, self._heads = folder.chunks, folder.heads
         self._master = master
         self._completed = completed
@@ -37,11 +44,16 @@ class CachedFiles:
         master.listen(self)
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
+        """Return a chunk's payload if it is cached. See `CachedChunks`."""
         view = self._whole(chunk.value)
         return self._mapped(str(chunk)) if view is None else view
 
     def head(self, chunk: ChunkId) -> memoryview | None:
-        """Read anew each time, in 20 µs: it is sent with a whole chunk only, and a map each would be as many again of those that a process may have."""
+        """Read the head of a cached chunk, in 20 µs each time. See `CachedChunks`.
+
+        It is sent with whole chunks only. A map for each head would double the number of a
+        process's maps, which is limited.
+        """
         if self.payload(chunk) is None:
             return None
         try:
@@ -50,18 +62,26 @@ class CachedFiles:
             return None
 
     def block(self, block: CacheBlock) -> memoryview | None:
+        """Return a block if it is cached. See `CachedChunks`."""
         view = self._blocks.get(block)
         return self._mapped(block.name) if view is None else view
 
     def is_loading(self, block: CacheBlock) -> bool:
-        """Whether it is being read from the store: who waits for that waits for no other node."""
+        """Return whether the block is being read from the store.
+
+        A caller that waits for such a block waits for no other node.
+        """
         return self._master.is_loading(block)
 
     def load(self, block: CacheBlock) -> None:
-        """Raises `CacheFull` too where a reader of this node is getting it from another one."""
+        """Load a block. See `CachedChunks`.
+
+        Raises `CacheFull` also if a reader of this node is fetching the block from another node.
+        """
         self._master.fetch(block, as_owner=True)
 
     def status(self) -> NodeStatus:
+        """Return the master's status, completed by the callback of `__init__`."""
         self._tell()
         node = self._master.statistics()
         return self._completed(
@@ -71,27 +91,29 @@ class CachedFiles:
         )
 
     def close(self) -> None:
-        """Let go of everything. What is still being sent stays valid."""
+        """Release all maps. Bytes that are being sent stay valid."""
         self._closed = True
         self._master.ignore(self)
         self._blocks.clear()
         self._tell()
 
     def arrived(self, name: str) -> None:
-        """It is mapped when a peer asks for it."""
+        """Do nothing: a block is mapped when a peer asks for it."""
 
     def evicted(self, name: str) -> None:
+        """Release the map of a block."""
         self._blocks.drop(name)
         self._tell()
 
     def _mapped(self, name: str) -> memoryview | None:
-        """Map it, if it is there. 3 µs if not, 20 if it is."""
+        """Map a block if it exists. Takes 3 µs if it does not, 20 µs if it does."""
         if self._closed:
             return None
         view = self._blocks.map_chunk(self._chunks, name)
         if view is None:
             return None
-        # Whoever evicts it from now on says so after we have it. Who did it before may have said so before.
+        # The event of an eviction from now on comes after the map is registered. The event of an
+        # earlier one may have come before, so look whether the file is still there.
         if not os.path.lexists(self._chunks / name):
             self._blocks.drop(name)
         self._tell()

@@ -1,4 +1,4 @@
-"""What of a request is in memory: the bytes to send, as views of what is held, or the pieces that would have to be brought first."""
+"""The cached bytes that answer a request, or the blocks that must be loaded first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ Read: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock
 
 
 class OutOfRange(ValueError):
-    """What is held is shorter than the request believes."""
+    """The cached data is shorter than the request assumes."""
 
 
 def cached_ranges(cached: CachedChunks, read: Read) -> Sequence[memoryview] | None:
-    """The parts of its bulk, in order; None if any of it is not held. Raises `OutOfRange`."""
+    """Return the parts of the request's bulk, in order, as views of the cached bytes.
+
+    None if any of them is not cached. Raises `OutOfRange`.
+    """
     if isinstance(read, ReadRanges):
         payloads = []
         for chunk in read.chunks:
@@ -61,7 +64,10 @@ def cached_ranges(cached: CachedChunks, read: Read) -> Sequence[memoryview] | No
 
 
 def missing_blocks(cached: CachedChunks, read: Read) -> Sequence[CacheBlock]:
-    """What is to be brought, each once; empty if that is of no use: all is held but for a head that was not kept."""
+    """Return the blocks to load, each once.
+
+    The list is empty if loading would not help: all is cached but a head that was not kept.
+    """
     if isinstance(read, ReadBlock):
         blocks = {read.block: None}
     elif isinstance(read, ReadFile | ReadRanges) and isinstance(cached, CachedRanges):
@@ -81,7 +87,7 @@ def missing_blocks(cached: CachedChunks, read: Read) -> Sequence[CacheBlock]:
 def _separate_ranges(
     cached: CachedChunks, read: ReadFile | ReadRanges
 ) -> Sequence[memoryview] | None:
-    """Of chunks that are not all held."""
+    """Return the parts of a request for chunks that are not all cached whole."""
     if not isinstance(cached, CachedRanges):
         return None
     parts = []

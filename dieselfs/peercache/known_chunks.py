@@ -1,4 +1,7 @@
-"""The chunks that a node knows its task to read: those of the snapshots by which its source verifies."""
+"""The chunks that a node expects its task to read.
+
+They are those of the snapshots by which the node's source verifies.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from metadata.snapshot import Snapshot
 
 
 class KnownChunks:
-    """Each chunk once, in the order of their ids, which is that in which they were written. Immutable; made in 1 µs a chunk."""
+    """The chunks of some snapshots, each once, in the order of their ids.
+
+    That is the order in which they were written. Immutable. Takes 1 µs a chunk to build.
+    """
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
-        """They stay open."""
+        """The snapshots stay open."""
         self._snapshots = tuple(snapshots)
         found: dict[bytes, tuple[int, int]] = {}
         for at, snapshot in enumerate(self._snapshots):
@@ -25,13 +31,17 @@ class KnownChunks:
         ordered = sorted(found)
         self._places = [found[id_] for id_ in ordered]
         self.ids: npt.NDArray[np.uint8] = np.frombuffer(b"".join(ordered), np.uint8).reshape(-1, 16)
-        """(n, 16)."""
+        """The chunk ids, of shape (n, 16)."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def blocks(self, at: int) -> list[CacheBlock]:
-        """All of the chunk at a place in `ids`, in order; none of one without bytes. Raises `SnapshotRefused`."""
+        """Return all cache blocks of the chunk at a place in `ids`, in order. Raises
+        `SnapshotRefused`.
+
+        A chunk without bytes has none.
+        """
         snapshot, number = self._snapshots[self._places[at][0]], self._places[at][1]
         chunk = snapshot.chunk(number)
         if is_whole(chunk):

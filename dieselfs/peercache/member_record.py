@@ -1,4 +1,7 @@
-"""A member as plain values, for whatever keeps or carries it, and back again from what nobody vouches for."""
+"""A member as plain values, for anything that stores or sends it, and back with checks.
+
+Values that come back are not trusted.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from dieselfs.peercache.runtime import PeerAddress
 
 MAX_WEIGHT: Final = 1 << 40
 MAX_NODE_BYTES: Final = 255
-"""In UTF-8."""
+"""The limit of a host's name in UTF-8."""
 _ID: Final = re.compile(r"[!-~]{1,64}")
 _HOST: Final = re.compile(r"[!-~]{1,255}")
 
 
 def member_fields(member: Member) -> list[str | int]:
-    """For msgpack and JSON alike."""
+    """Return the fields of a member, fit for msgpack and JSON alike."""
     return [member.id, member.address.host, member.address.port, member.weight, member.node]
 
 
 def member_from(fields: object) -> Member:
-    """`ValueError` if these are not the fields of a member."""
+    """Return the member that these fields describe. Raises `ValueError` if they are no member's."""
     match fields:
         case [str(id), str(host), int(port), int(weight), str(node)] if (
             is_member_id(id)
@@ -38,4 +41,5 @@ def member_from(fields: object) -> Member:
 
 
 def is_member_id(text: str) -> bool:
+    """Return whether the text is 1 to 64 printable ASCII characters without blanks."""
     return _ID.fullmatch(text) is not None

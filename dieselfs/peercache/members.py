@@ -1,4 +1,4 @@
-"""Who is in a task: its members, and one node's view of them."""
+"""The members of a task, and one node's view of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Protocol, TypeAlias
 from dieselfs.peercache.runtime import PeerAddress
 
 MemberId: TypeAlias = str
-"""1 to 64 printable ASCII characters without blanks. Of a node, the same when its master has started again: placement depends on it."""
+"""An id of 1 to 64 printable ASCII characters without blanks.
+
+It belongs to the node and stays the same when the node's master restarts: placement depends on it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,33 +22,47 @@ class Member:
     id: MemberId
     address: PeerAddress
     weight: int
-    """Its share of the chunks, relative to the others': MiB of memory that it gives. 0: it has no share, and only reads."""
+    """Its share of the chunks relative to the other members': MiB of memory that it gives.
+
+    A member of weight 0 has no share, and only reads.
+    """
     node: str = ""
     """The host's name, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Whom one node believes to be in the task at a time. Immutable; a newer one replaces it."""
+    """The members that one node believes to be in the task at one time.
+
+    Immutable; a newer view replaces it.
+    """
 
     me: Member
     members: tuple[Member, ...] = ()
-    """All that have a lease, sorted by id, `me` among them."""
+    """All members that have a lease, sorted by id, `me` among them."""
     answered: Mapping[MemberId, float] = field(default_factory=dict)
-    """When the last ping that a peer has answered began (`Runtime.now`). A peer that is not in it never has."""
+    """The time at which the last ping that a peer answered began (`Runtime.now`).
+
+    A peer that never answered has no entry.
+    """
     silent: frozenset[MemberId] = frozenset()
-    """Peers that have not answered the last ping."""
+    """Peers that did not answer the last ping."""
 
 
 class ViewBoard(Protocol):
-    """Where a node's master shows its view to the node's processes. Thread-safe."""
+    """The place where a node's master shows its view to the node's processes. Thread-safe."""
 
-    def publish(self, view: View) -> None: ...
+    def publish(self, view: View) -> None:
+        """Replace the view that the node's processes see."""
+        ...
 
     def withdraw(self) -> None:
-        """There is no peer cache any more."""
+        """Remove the view: there is no peer cache any more."""
         ...
 
     def current(self) -> View | None:
-        """None: there is no peer cache (any more). About 0.1 µs most of the time."""
+        """Return the view, or None if there is no peer cache (any more).
+
+        Takes about 0.1 µs most of the time.
+        """
         ...

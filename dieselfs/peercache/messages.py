@@ -1,7 +1,10 @@
-"""What the masters and clients of a task say to each other. No I/O here; bytes are in `frames`, the law is docs/peer-protocol.md.
+"""The messages between the masters and clients of a task.
 
-Requests that read are answered by `Data`, `NotCached` or `Failed`, in any order: a frame carries the number of the request that it answers.
-While an answer takes long, `Working` says that it is worked at.
+No I/O here; their bytes are in `frames`, and the specification is docs/peer-protocol.md.
+
+`Data`, `NotCached` or `Failed` answers a request that reads. Answers come in any order: a frame
+carries the number of the request that it answers. While an answer takes long, `Working` says that
+the request is being worked at.
 """
 
 from __future__ import annotations
@@ -19,16 +22,18 @@ from dieselfs.peercache.members import Member
 
 PROTOCOL_VERSION: Final = 1
 MAX_RANGES: Final = 512
-"""In one request: what one gathered send takes (IOV_MAX is 1,024)."""
+"""Ranges in one request: as many as one gathered send takes (IOV_MAX is 1,024)."""
 MAX_RANGES_BYTES: Final = 8 << 20
-"""That one `ReadRanges` may ask for, unless it is a single range."""
+"""The bytes that one `ReadRanges` may ask for, unless it is a single range."""
 MAX_MEMBERS: Final = 1024
+"""The members that a task has at most."""
 
 
 class ReadFile(NamedTuple):
-    """One range of a chunk's payload; the chunk is at most 16 MiB. The most frequent request, and a small one.
+    """A request for one range of a chunk's payload; the chunk has at most 16 MiB.
 
-    A named tuple is made in 0.2 µs, a frozen dataclass in 0.5, once on either side.
+    It is the most frequent request and a small one. A named tuple is built in 0.2 µs, a frozen
+    dataclass in 0.5 µs, once on either side.
     """
 
     chunk: ChunkRef
@@ -39,12 +44,15 @@ class ReadFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadRanges:
-    """Ranges of several chunks' payloads, as columns of equal length. Answered by all their bytes, in order, or by none."""
+    """A request for ranges of several chunks' payloads, as columns of equal length.
+
+    The answer has all their bytes, in order, or none.
+    """
 
     chunks: tuple[ChunkRef, ...]
-    """Of at most 16 MiB each; 1 to `MAX_RANGES`."""
+    """1 to `MAX_RANGES` chunks of at most 16 MiB each."""
     which: npt.NDArray[np.uint16]
-    """Of `chunks`. 1 to `MAX_RANGES` rows."""
+    """Positions in `chunks`. 1 to `MAX_RANGES` rows."""
     start: npt.NDArray[np.uint32]
     length: npt.NDArray[np.uint32]
     may_fetch: bool
@@ -52,7 +60,7 @@ class ReadRanges:
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """A whole chunk of at most 16 MiB: answered by its head and its payload."""
+    """A request for a whole chunk of at most 16 MiB. The answer is its head and its payload."""
 
     chunk: ChunkRef
     may_fetch: bool
@@ -60,27 +68,29 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReadBlock:
-    """A piece of a file in a larger chunk."""
+    """A request for a cache block of a file in a larger chunk."""
 
     block: CacheBlock
-    """With a `file`: whole chunks are asked for by `ReadChunk`."""
+    """A block with a `file`; `ReadChunk` asks for whole chunks."""
     may_fetch: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    pass
+    """A request for a sign of life and the node's status. The answer is `Pong`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Asked of rank 0, which keeps the list: `MembershipRegistry.announce`."""
+    """A request to rank 0, which keeps the member list: `MembershipRegistry.announce`."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
+    """A request to rank 0 to end the member's lease: `MembershipRegistry.leave`."""
+
     member: str
 
 
@@ -89,31 +99,39 @@ Request: TypeAlias = ReadFile | ReadRanges | ReadChunk | ReadBlock | Ping | Join
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The bytes asked for follow the header; their number is known to who asked. Of `ReadChunk` the head, then the payload."""
+    """The answer whose bulk, the bytes asked for, follows the header.
+
+    The client knows their number. For `ReadChunk` the bulk is the head, then the payload.
+    """
 
     bulk: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class NotCached:
-    """It is not held, and may not be fetched or not be kept: ask another source."""
+    """The answer that the bytes are not cached, and may not be fetched or can't be kept.
+
+    The client must ask another source.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The owner could not get it either."""
+    """The answer that the owner could not get the bytes either."""
 
     what: str
-    """For a log; cut at 8 KiB."""
+    """The reason, for a log; cut at 8 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """The request is worked at; its answer follows."""
+    """The notice that the request is being worked at; its answer follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
+    """The answer to `Ping`."""
+
     status: NodeStatus
 
 

@@ -1,6 +1,8 @@
-"""The addresses of a host by its name, within a time: where DNS does not answer the system's resolver takes half a minute, and can't be interrupted.
+"""The addresses of a host by its name, within a time limit.
 
-So it works in a thread, one a name at a time however many ask; who does not wait any longer leaves it to its end.
+If DNS does not answer, the system's resolver takes half a minute and can't be interrupted. So a
+thread runs it: one for each name, shared by all concurrent callers. A caller that stops waiting
+leaves the thread to its end.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from concurrent.futures import Future
 
 
 def addresses_of(host: str, timeout_s: float) -> Sequence[str]:
-    """Those that TCP can connect to, in the resolver's order. `OSError` if there are none, or it takes too long. An address is its own, at once."""
+    """Return the addresses to which TCP can connect, in the resolver's order.
+
+    An address is returned as it is, at once. Raises `OSError` if there are none, or if the lookup
+    takes longer than `timeout_s`.
+    """
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -39,12 +45,12 @@ def addresses_of(host: str, timeout_s: float) -> Sequence[str]:
 
 
 def _look_up(host: str, found: Future[Sequence[str]]) -> None:
-    """A thread."""
+    """Run in a thread: look the name up and set the result."""
     under_way = _under_way
     try:
         entries = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
-    except UnicodeError:  # of IDNA: anybody may have put a name into a list of members
+    except UnicodeError:  # IDNA raises it; a member list may hold any name
         _end(under_way, host)
         found.set_exception(OSError(f"{host!r} is no name of a host"))
     except Exception as error:
@@ -65,7 +71,7 @@ _under_way: dict[str, Future[Sequence[str]]] = {}
 
 
 def _renew() -> None:
-    """In a forked child, which has none of these threads."""
+    """Start without lookups in a forked child, which has none of these threads."""
     global _lock, _under_way
     _lock, _under_way = threading.Lock(), {}
 
