@@ -1,7 +1,8 @@
-"""Applying one commit to the index: read what is there, plan the puts, put them in phases.
+"""Apply one commit to the index: read the present records, plan the puts, put them in phases.
 
-Costs three rounds of reads and one put whatever the number of files (two more rounds where a chunk with deletions is retired); about
-3 µs of Python an entry. The law is docs/metadata-layout.md, "What a commit makes of the index".
+The cost is three rounds of reads and one put, whatever the number of files, and about 3 µs of
+Python an entry. Two more rounds are needed if a chunk with tombstones is retired. The specification
+is docs/metadata-layout.md, "What a commit makes of the index".
 """
 
 from __future__ import annotations
@@ -40,28 +41,35 @@ def apply_commit(
     heads: Sequence[ChunkHead],
     retired_heads: Sequence[ChunkHead] = (),
 ) -> DatasetState:
-    """Bring an index that holds all commits before `commit` up to it. `heads` are those of `commit.added`, in any order;
-    `retired_heads` those of `commit.retired`: the deletions in them that the commit does not carry are forgotten.
+    """Apply `commit` to an index that holds all commits before it; return the new state.
 
-    Idempotent, also after a crash at any point of an earlier application; safe beside other processes doing the same. Raises
-    `RecordCorrupt` for a damaged record, and where the totals of the commits before are missing; `IndexBehind` for an index that is being rebuilt.
+    `heads` are those of `commit.added`, in any order. `retired_heads` are those of
+    `commit.retired`: the tombstones in them that the commit does not carry are dropped.
+
+    The call is idempotent, also after a crash at any point of an earlier application, and safe
+    beside other processes that apply the same commit. Raises `RecordCorrupt` for a damaged record
+    and if the totals of the earlier commits are missing, `IndexBehind` for an index that is being
+    rebuilt.
     """
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
     maps, holes = commit_records(index, dataset_id, commit, heads)
     change = _compare(index, maps, holes)
     chunk_fields, chunk_values = _chunk_records(index, chunks_key, commit, heads, holes)
-    # Read last: while totals are older, no entry of this commit was there to be taken for an older one.
+    # The totals are read last: while they are older, the index held no entry of this commit that
+    # could be mistaken for an older one.
     before = read_totals(index, dataset_id)
-    if before.generation > commit.generation:  # another process is past this commit already
+    if before.generation > commit.generation:  # another process has applied it
         applied = read_state(index, dataset_id, keys.APPLIED)
         if applied.generation < before.generation - 1:
             raise RecordsLost(
-                f"the index has lost what it had applied up to generation {before.generation - 1}: rebuild it with `dlcmd recover`"
+                "the index has lost what it had applied up to generation "
+                f"{before.generation - 1}: rebuild it with `dlcmd recover`"
             )
         return applied
     if before.generation < commit.generation - 1:
         raise RecordsLost(
-            f"the index has lost its totals of generation {commit.generation - 1}: rebuild it with `dlcmd recover`"
+            f"the index has lost its totals of generation {commit.generation - 1}: rebuild it "
+            "with `dlcmd recover`"
         )
     state = _next_state(before, commit, change)
     put_entries = [
@@ -99,10 +107,13 @@ def _take_back(
     heads: Sequence[ChunkHead],
     entries: Sequence[MapUpdate],
 ) -> None:
-    """A process so late that chunks it has just applied are retired by now: what it put for them alone goes again.
+    """Remove the entries just put that only retired chunks call for.
 
-    Who retires puts the chunk's record before looking for what to forget, and who applies puts entries before looking at the
-    record: one of the two sees the other. What still holds has been restated by then, under greater stamps."""
+    There are some if this process was so late that chunks of the commit have been retired
+    meanwhile. A process that retires a chunk puts the chunk's record before it looks for records to
+    drop. A process that applies a commit puts entries before it looks at the record. So one of the
+    two sees the other. Current entries have been rewritten by then, under greater stamps.
+    """
     if not heads:
         return
     key = keys.chunks_of(dataset_id)
@@ -131,9 +142,11 @@ def _take_back(
 
 
 def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead]) -> None:
-    """Remove the deletions whose records still lie in these retired chunks; what anybody puts meanwhile stays. Two rounds.
+    """Remove the tombstones whose records still lie in these retired chunks.
 
-    Live records are restated or replaced by later commits, and counted when they are."""
+    Records that other processes put meanwhile stay. Live records are rewritten or replaced by later
+    commits, and counted there. Two rounds.
+    """
     fields: defaultdict[bytes, set[bytes]] = defaultdict(set)
     for head in heads:
         entries = head.entries
@@ -160,7 +173,7 @@ def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead])
 
 @dataclass(slots=True)
 class _Change:
-    """Live content won and lost by a commit."""
+    """The live content that a commit adds and removes."""
 
     files: int = 0
     bytes: int = 0
@@ -174,7 +187,11 @@ class _Change:
 
 
 def _compare(index: KeyValueStore, maps: Sequence[MapPart], holes: Holes) -> _Change:
-    """Find out what the commit replaces, and what of it something newer has replaced already."""
+    """Compute what the commit changes in the counts of live content.
+
+    The old entries that it replaces are added to `holes`, and so are those of its entries that a
+    newer one has already replaced.
+    """
     change, uncounted = _Change(), _Change()
     present = index.get_many([MapFields(part.key, part.names) for part in maps])
     for part, values in zip(maps, present, strict=True):
@@ -203,7 +220,7 @@ def _compare(index: KeyValueStore, maps: Sequence[MapPart], holes: Holes) -> _Ch
 
 
 def _next_state(before: DatasetState, commit: Commit, change: _Change) -> DatasetState:
-    if before.generation == commit.generation:  # by another application, before any entry was put
+    if before.generation == commit.generation:  # another application put this before any entry
         return before
     return DatasetState(
         commit.generation,
@@ -218,7 +235,7 @@ def _next_state(before: DatasetState, commit: Commit, change: _Change) -> Datase
 def _chunk_records(
     index: KeyValueStore, key: bytes, commit: Commit, heads: Sequence[ChunkHead], holes: Holes
 ) -> tuple[list[bytes], list[bytes]]:
-    """Records of the new chunks, and of older ones that got holes."""
+    """Return the fields and values of the new chunks and of older chunks that got holes."""
     records = {head.chunk_id.value: chunk_record(commit, head) for head in heads}
     older = [chunk for chunk in holes.found if chunk not in records]
     for chunk, value in zip(
@@ -233,7 +250,7 @@ def _chunk_records(
 
 
 def chunk_record(commit: Commit, head: ChunkHead) -> ChunkRecord:
-    """The record of a chunk without holes that `commit` adds."""
+    """Return the record of a chunk without holes that `commit` adds."""
     count = len(head.entries)
     return ChunkRecord(
         commit.generation,
@@ -249,7 +266,10 @@ def chunk_record(commit: Commit, head: ChunkHead) -> ChunkRecord:
 
 
 def retired_record(commit: Commit) -> ChunkRecord:
-    """What stays of retired chunks: a removed field would come back with a slower process that applies an earlier commit."""
+    """Return the record that remains of a chunk that `commit` retires.
+
+    It must remain: a slower process that applies an earlier commit would put a removed field back.
+    """
     return ChunkRecord(commit.generation, commit.time_ns, 0, 0, 0, 0, 0, 0, b"", retired=True)
 
 
@@ -261,7 +281,7 @@ def _retired_records(key: bytes, commit: Commit) -> tuple[list[bytes], list[byte
 
 
 def with_holes(record: ChunkRecord, positions: Mapping[int, int]) -> ChunkRecord:
-    """The record with these holes, too: position -> length."""
+    """Return the record with these holes added: position -> length."""
     bitmap = bytearray(record.deleted)
     fresh = [position for position in positions if not bitmap[position >> 3] & 1 << (position & 7)]
     for position in fresh:

@@ -28,7 +28,7 @@ DEVICE_BLOCKS: Final = (1 << 32) - 1
 
 
 class BlobLayout:
-    """Where files lie in blobs, and which file lies at an offset.
+    """The positions of files in blobs, and the file at each offset.
 
     Immutable: any thread may use it.
     """
@@ -38,7 +38,7 @@ class BlobLayout:
     ) -> None:
         """Lay out files of `lengths` bytes, by inode; about 12 ns a file.
 
-        `KernelImageTooLarge` if they do not fit.
+        Raises `KernelImageTooLarge` if they do not fit.
         """
         lengths = lengths.astype(np.uint64, copy=False)
         partial = (lengths & np.uint64(BLOCK_BYTES - 1)) != 0
@@ -57,15 +57,17 @@ class BlobLayout:
 
     @classmethod
     def of(cls, snapshot: Snapshot, device_blocks: int = DEVICE_BLOCKS) -> Self:
-        """The layout of a snapshot's files.
+        """Return the layout of a snapshot's files.
 
-        `KernelImageTooLarge` if a file or the dataset exceeds the devices.
+        Raises `KernelImageTooLarge` if a file or the dataset exceeds the devices.
         """
         return cls(snapshot.columns.length, device_blocks)
 
     def _split(self) -> tuple[list[int], list[int]]:
-        """Move files that would straddle a device's end to the next one: (first file and F, end in
-        blocks) of the devices.
+        """Move files that would straddle a device's end to the next device.
+
+        Returns two lists: the first file of each device, then F; and the end of each device in
+        blocks.
         """
         first = self.first_block
         packed_ends = first[1:].copy() if first[-1] > self.device_blocks else first[1:]
@@ -81,7 +83,8 @@ class BlobLayout:
             starts.append(past)
             if len(starts) > MAX_DEVICES:
                 raise KernelImageTooLarge(
-                    f"the dataset needs more than {MAX_DEVICES} devices of {self.device_blocks} blocks"
+                    f"the dataset needs more than {MAX_DEVICES} devices of {self.device_blocks} "
+                    "blocks"
                 )
         ends.append(int(first[-1]) - packed_start)
         for device in range(1, len(starts)):
@@ -92,25 +95,28 @@ class BlobLayout:
 
     @property
     def device_count(self) -> int:
-        """At least 1: an image always has a blob."""
+        """The number of devices, at least 1: an image always has a blob."""
         return len(self._device_end)
 
     def device_bytes(self, device: int) -> int:
-        """Size of a blob: a multiple of the block, at least one block even without content."""
+        """Return the size of a blob: a multiple of the block, one block if it has no content."""
         return max(1, self._device_end[device]) * BLOCK_BYTES
 
     @property
     def device_of_files(self) -> npt.NDArray[np.int64]:
-        """The device of each file, by inode: 0 is the first. Computed at each call, 5 ns a file."""
+        """The device of each file, by inode; 0 is the first. Computed at each call, 5 ns a file."""
         devices = self.first_block[:-1] // self.device_blocks
         return np.minimum(devices, self.device_count - 1, out=devices)
 
     def device_of(self, inode: int) -> int:
-        """The device of one file."""
+        """Return the device of one file."""
         return min(self._place(inode) // self.device_blocks, len(self._device_end) - 1)
 
     def start_byte(self, inode: int) -> int:
-        """Where a file starts in its device's blob; `IndexError` for no file. 0.4 µs."""
+        """Return the byte of its device's blob at which a file starts; 0.4 µs.
+
+        Raises `IndexError` if the inode is not a file's.
+        """
         position = self._place(inode)
         device = min(position // self.device_blocks, len(self._device_end) - 1)
         return (position - device * self.device_blocks) * BLOCK_BYTES
@@ -121,12 +127,10 @@ class BlobLayout:
         return self._position[inode]
 
     def file_at(self, device: int, byte_offset: int) -> int:
-        """The inode of the file whose blocks contain the offset; `IndexError` outside of all files.
+        """Return the inode of the file whose blocks contain the offset; 1.5 µs.
 
-        1.5 µs.
-
-        The offset may lie past the file's length, in its last block: what the kernel reads there is
-        zeros.
+        The offset may lie past the file's length, in its last block: the kernel reads zeros there.
+        Raises `IndexError` outside of all files.
         """
         block = byte_offset >> BLOCK_BITS
         if not 0 <= device < len(self._device_end) or not 0 <= block < self._device_end[device]:
@@ -135,8 +139,9 @@ class BlobLayout:
         return bisect_right(self._position, device * self.device_blocks + block) - 1
 
     def range_of_files(self, first_inode: int, end_inode: int) -> list[tuple[int, int, int]]:
-        """(device, start, end) in bytes of the blobs that files [first, end) fill: one range a
-        device, none without content.
+        """Return the (device, start, end) in bytes of the blobs that files [first, end) fill.
+
+        There is one range for each device, and none for a device without content.
         """
         ranges = []
         bounds = self._device_first_file

@@ -1,6 +1,7 @@
-"""What one commit says of paths: one entry record a name, the winners of the commit and the directories above them.
+"""The records that one commit puts: its newest entry of each name, and the directories above.
 
-The law is docs/metadata-layout.md, rules 1 to 3 of "What a commit makes of the index". About 2 µs of Python an entry.
+The specification is docs/metadata-layout.md, rules 1 to 3 of "What a commit makes of the index".
+The cost is about 2 µs of Python an entry.
 """
 
 from __future__ import annotations
@@ -32,16 +33,22 @@ _IMPLICIT_MODE = stat.S_IFDIR | 0o755
 
 @dataclass(slots=True)
 class MapPart:
-    """What the commit says of one map: the fields of one directory's files or sub-directories."""
+    """The fields that a commit puts into one map, of one directory's files or sub-directories."""
 
     directory: bytes | None
-    """None for the root directory's own record, which stands in its own map and is not counted."""
+    """The directory; None for the root's own record, which is not counted.
+
+    That record lies in the root's own map.
+    """
     key: bytes
     names: list[bytes]
     rows: npt.NDArray[np.void]
 
     def added(self, generation: int) -> npt.NDArray[np.bool_]:
-        """Which rows are new in this commit: neither deletions nor carried along with an older version."""
+        """Return which rows are new in this commit: neither tombstones nor carried.
+
+        A carried entry has an older version.
+        """
         new: npt.NDArray[np.bool_] = self.rows["version"] == np.uint64(generation << 1)
         return new
 
@@ -53,6 +60,7 @@ class Holes:
     found: defaultdict[bytes, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, rows: npt.NDArray[np.void]) -> None:
+        """Add the entries that these rows refer to; rows without a chunk are skipped."""
         for chunk, position, length in zip(
             rows["chunk"].tolist(), rows["position"].tolist(), rows["length"].tolist(), strict=True
         ):
@@ -63,9 +71,11 @@ class Holes:
 def commit_records(
     index: KeyValueStore, dataset_id: bytes, commit: Commit, heads: Sequence[ChunkHead]
 ) -> tuple[list[MapPart], Holes]:
-    """The entry records that the commit puts, by map, directories above included; and what of the commit itself does not stand.
+    """Return the entry records that the commit puts, and its own entries that are not current.
 
-    One round of reads: of the directories that exist already the records are taken over."""
+    The records are grouped by map and include the directories above the entries. One round of
+    reads: directories that exist keep their attributes.
+    """
     rows, paths = _rows(commit, heads)
     holes = Holes()
     maps = _by_map(dataset_id, rows, paths, _winners(rows, paths, holes))
@@ -74,7 +84,7 @@ def commit_records(
 
 
 def _rows(commit: Commit, heads: Sequence[ChunkHead]) -> tuple[npt.NDArray[np.void], list[bytes]]:
-    """All entries of the commit as index rows, by ascending chunk id and position."""
+    """Return all entries of the commit as index rows, by ascending chunk id and position."""
     heads = sorted(heads, key=lambda head: head.chunk_id)
     rows = np.zeros(sum(len(head.entries) for head in heads), ENTRY)
     paths: list[bytes] = []
@@ -95,7 +105,10 @@ def _rows(commit: Commit, heads: Sequence[ChunkHead]) -> tuple[npt.NDArray[np.vo
 def _winners(
     rows: npt.NDArray[np.void], paths: Sequence[bytes], holes: Holes
 ) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """path -> row of the entry that stands, for files and for directories; what loses within the commit is a hole."""
+    """Return path -> row of the current entry, once for files and once for directories.
+
+    Entries that others of the same commit replace are added to `holes`.
+    """
     is_directory = (rows["mode"] & 0o170000) == stat.S_IFDIR
     winners: list[dict[bytes, int]] = []
     for chosen in (np.flatnonzero(~is_directory), np.flatnonzero(is_directory)):
@@ -145,7 +158,10 @@ def _by_map(
 def _add_implicit_directories(
     index: KeyValueStore, dataset_id: bytes, commit: Commit, maps: list[MapPart], holes: Holes
 ) -> None:
-    """Bring the directories above everything added to this generation, with the attributes they have (or 0755, now)."""
+    """Give this generation to the directories above everything added.
+
+    They keep the attributes that they have; a new one gets 0755 and the commit's time.
+    """
     by_key = {part.key: part for part in maps if part.directory is not None}
     wanted: defaultdict[bytes, list[bytes]] = defaultdict(list)
     put: dict[bytes, set[bytes]] = {}
@@ -173,11 +189,11 @@ def _add_implicit_directories(
         part.names = [part.names[number] for number in kept] + list(lookup.fields)
         part.rows = np.concatenate(
             [part.rows[kept], rows], dtype=ENTRY
-        )  # NumPy would make it native-endian
+        )  # without `dtype`, NumPy would make it native-endian
 
 
 def _names_added(part: MapPart | None, generation: int) -> set[bytes]:
-    """The names that a commit itself adds to a map."""
+    """Return the names that a commit itself adds to a map."""
     if part is None:
         return set()
     added = part.added(generation).tolist()

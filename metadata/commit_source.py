@@ -1,4 +1,4 @@
-"""What the store says of the commits that an index lacks: the commits, and the heads of their chunks, many at a time."""
+"""The commits that an index lacks, and the heads of their chunks, read from the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _READERS = 8
 
 
 def commits_after(log: CommitLog, generation: int, held: int | None) -> list[Commit]:
-    """All later commits, in order; those of a held index end where it does. `DatasetNotFound` if the dataset has been removed."""
+    """Return all commits after `generation`, in order; for a held index up to `held`.
+
+    Raises `DatasetNotFound` if the dataset has been removed.
+    """
     commits: list[Commit] = []
     if held is not None and generation >= held:
         return commits
@@ -31,20 +34,23 @@ def commits_after(log: CommitLog, generation: int, held: int | None) -> list[Com
 
 
 def removed(log: CommitLog) -> DatasetNotFound:
+    """Return the error that says that the dataset has been removed."""
     return DatasetNotFound(f"dataset {log.dataset.name!r} has been removed")
 
 
 class ChunkGone(Exception):
-    """A chunk that a later commit retires is not in the store any more, or nobody can read it."""
+    """A chunk that a later commit retires is no longer in the store, or cannot be read."""
 
 
 class ChunkHeads:
-    """One ranged read a chunk, eight at once. Leave the context to end the threads.
+    """A reader of chunk heads: one ranged read for each chunk, eight at once.
 
-    `NotFound` and `Corrupt` as they come from the store, but for chunks in `retired`: those may be gone, or damaged."""
+    Leaving the context ends the threads. `NotFound` and `Corrupt` from the store are passed on, but
+    a chunk in `retired` may be missing or damaged: that raises `ChunkGone`.
+    """
 
     def __init__(self, reader: ChunkReader, retired: Set[ChunkId]) -> None:
-        """`retired`: what the commits known retire."""
+        """`retired`: the chunks that the known commits retire."""
         self._reader = reader
         self._retired = retired
         self._threads = ThreadPoolExecutor(_READERS, "heads")
@@ -61,17 +67,17 @@ class ChunkHeads:
         self._threads.shutdown(cancel_futures=True)
 
     def added(self, commit: Commit) -> list[ChunkHead]:
-        """Of all chunks that the commit adds. Raises `ChunkGone`."""
+        """Return the heads of all chunks that the commit adds. Raises `ChunkGone`."""
         return self._read([(ref.id, ref.head_bytes) for ref in commit.added])
 
     def lasting(self, commit: Commit) -> list[ChunkHead]:
-        """Of those added chunks that no commit retires."""
+        """Return the heads of those added chunks that no commit retires."""
         return self._read(
             [(ref.id, ref.head_bytes) for ref in commit.added if ref.id not in self._retired]
         )
 
     def retired(self, commit: Commit) -> list[ChunkHead]:
-        """Of all chunks that the commit retires. Raises `ChunkGone`."""
+        """Return the heads of all chunks that the commit retires. Raises `ChunkGone`."""
         return self._read([(chunk_id, None) for chunk_id in commit.retired])
 
     def _read(self, chunks: Sequence[tuple[ChunkId, int | None]]) -> list[ChunkHead]:

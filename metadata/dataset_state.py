@@ -1,4 +1,4 @@
-"""Which datasets an index knows, and how far each has been applied."""
+"""The datasets that an index knows, and the generation to which each has been applied."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ _STAMP = struct.Struct(">QQ")
 
 
 def read_state(index: KeyValueStore, dataset_id: bytes, field: bytes) -> DatasetState:
-    """`keys.APPLIED` or `keys.TOTALS` of a dataset; generation 0 where nothing was applied. One get."""
+    """Return the state `keys.APPLIED` or `keys.TOTALS` of a dataset; one get.
+
+    If no commit was applied, its generation is 0.
+    """
     key = keys.state_of(dataset_id)
     value = index.get_many([MapFields(key, [field])])[0][0]
     return EMPTY_STATE if value is None else DatasetState.decode(key, field, value)
 
 
 def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
-    """As `read_state`, of an index that commits may be applied to; `IndexBehind` for one that is being rebuilt. One get."""
+    """Return the totals of an index to which commits may be applied; one get.
+
+    Raises `IndexBehind` for an index that is being rebuilt.
+    """
     key = keys.state_of(dataset_id)
     [[value, rebuilding]] = index.get_many([MapFields(key, [keys.TOTALS, keys.REBUILDING])])
     if rebuilding is not None:
@@ -36,17 +42,17 @@ def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How far an index is, and whether it may go on."""
+    """The generation that an index has reached, and whether it may go further."""
 
     applied: DatasetState
     held: int | None
-    """The generation that it stays at, None if it follows the store."""
+    """The generation at which the index is held; None if it follows the store."""
     is_rebuilding: bool
-    """Somebody is filling it, or was killed while he did: what is there is not all."""
+    """A process is filling the index, or was killed while it did: the index is not complete."""
 
 
 def read_progress(index: KeyValueStore, dataset_id: bytes) -> IndexProgress:
-    """One get."""
+    """Return the progress of an index; one get."""
     key = keys.state_of(dataset_id)
     fields = [keys.APPLIED, keys.HELD, keys.REBUILDING]
     applied, held, rebuilding = index.get_many([MapFields(key, fields)])[0]
@@ -58,7 +64,7 @@ def read_progress(index: KeyValueStore, dataset_id: bytes) -> IndexProgress:
 
 
 def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
-    """The generation at which the index is held, None for one that follows the store. One get."""
+    """Return the generation at which the index is held, None if it follows the store. One get."""
     key = keys.state_of(dataset_id)
     value = index.get_many([MapFields(key, [keys.HELD])])[0][0]
     return None if value is None else _generation_held(key, value)
@@ -72,7 +78,7 @@ def _generation_held(key: bytes, value: bytes) -> int:
 
 
 def hold(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
-    """Keep the index at this generation, for good; of two, the greater stays."""
+    """Keep the index at this generation for good; of two generations the greater one stays."""
     key = keys.state_of(dataset_id)
     body = _STAMP.pack(generation, 0)
     value = body + xxhash.xxh3_64_digest(key + keys.HELD + body)
@@ -80,22 +86,22 @@ def hold(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
 
 
 def register_dataset(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> None:
-    """Let the index know the dataset's name; of two lives of a name, the one born later stays."""
+    """Store the dataset's name; of two datasets of one name, the one created later stays."""
     name = dataset.name.encode()
-    # Stamps stay below 2^53: microseconds since 1970 do until the year 2255.
+    # Stamps must stay below 2^53. Microseconds since 1970 do so until the year 2255.
     body = _STAMP.pack(born_ns // 1000, 0) + dataset.id
     value = body + xxhash.xxh3_64_digest(keys.DATASETS + name + body)
     index.put([[MapUpdate(keys.DATASETS, [name], [value])]])
 
 
 def list_datasets(index: KeyValueStore) -> list[DatasetRef]:
-    """The datasets that the index knows, by name."""
+    """Return the datasets that the index knows, by name."""
     found = {name: value for batch in index.scan(keys.DATASETS) for name, value in batch}
     return [DatasetRef(name.decode(), _dataset_id(name, found[name])) for name in sorted(found)]
 
 
 def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
-    """The dataset of that name as the index knows it. One get."""
+    """Return the dataset of that name as the index knows it, or None. One get."""
     field = name.encode()
     value = index.get_many([MapFields(keys.DATASETS, [field])])[0][0]
     return None if value is None else DatasetRef(name, _dataset_id(field, value))

@@ -41,15 +41,15 @@ FLAT_INLINE: Final = 2
 """The last block's bytes lie behind the inode and cross no block."""
 CHUNK_BASED: Final = 4
 EXTENDED: Final = 1
-"""Bit of an inode's format: the 64-byte form.
+"""The bit of an inode's format for the 64-byte form.
 
 The layout of its data (above) starts at the next bit.
 """
 LAYOUT_SHIFT: Final = 1
 CHUNK_BITS_MASK: Final = 0x1F
-"""Of a chunk format: log2 of a chunk's blocks."""
+"""The bits of a chunk format that hold log2 of a chunk's blocks."""
 CHUNK_INDEXES: Final = 0x20
-"""Of a chunk format: 8-byte indexes with a device follow the inode."""
+"""The bit of a chunk format: 8-byte indexes with a device follow the inode."""
 MAX_CHUNK_BITS: Final = 31
 NULL_BLOCK: Final = (1 << 32) - 1
 """The block address of a hole."""
@@ -62,7 +62,7 @@ _INODE_FIELDS: Final = [
     ("mode", "<u2"),
     ("reserved", "<u2"),
     ("size", "<u8"),
-    ("start", "<u4"),  # first block of a flat inode; the chunk format of a chunk-based one
+    ("start", "<u4"),  # first block if flat, chunk format if chunk-based
     ("ino", "<u4"),
     ("uid", "<u4"),
     ("gid", "<u4"),

@@ -1,18 +1,20 @@
-"""Errors of the metadata layer, cut by what the caller does next.
+"""Errors of the metadata layer, divided by what the caller does next.
 
 MetadataError
-├── IndexUnavailable     the key-value database did not answer: retry later
-│   └── IndexForgot      it lost what it had acknowledged: put recent commits again
-├── RecordCorrupt        a record failed its checksum: rebuild the index from the store
-│   └── RecordsLost      it promises records that are gone: put all commits again, or the same
-├── DatasetNotFound      tell the user
-├── PathNotFound         tell the user
-├── PathConflict         a file where a directory is asked for, or the other way round: tell the user
-├── IndexBehind          the index lacks commits of the store and may not be written: check it, or use a new one
-├── SnapshotRefused      the file is not a sound snapshot, or of another dataset: tell the user why
-├── SnapshotStale        the dataset has moved on: refresh, or go on knowingly
-├── KernelImageRefused   the file is not a sound EROFS image: build it again
-├── KernelImageTooLarge  a file of the dataset, or all of them, do not fit an image: mount without one
+├── IndexUnavailable       the key-value database did not answer: retry later
+│   └── IndexForgot        it lost what it had acknowledged: put recent commits again
+├── RecordCorrupt          a record failed its checksum: rebuild the index from the store
+│   └── RecordsLost        records are missing: put all commits again, or rebuild
+├── DatasetNotFound        tell the user
+├── PathNotFound           tell the user
+├── PathConflict           a file where a directory is needed, or vice versa: tell the user
+├── IndexBehind            the index lacks commits of the store and may not be written: check it,
+│                          or use a new one
+├── SnapshotRefused        the file is not a sound snapshot, or of another dataset: tell the user
+├── SnapshotStale          the dataset is newer: refresh, or continue deliberately
+├── KernelImageRefused     the file is not a sound EROFS image: build it again
+├── KernelImageTooLarge    a file of the dataset, or all of them, do not fit an image: mount
+│                          without one
 └── KernelImageUnwritable  the folder takes no image: tell the user why
 """
 
@@ -20,15 +22,15 @@ from __future__ import annotations
 
 
 class MetadataError(Exception):
-    """Root of everything that `metadata` raises on purpose."""
+    """The root of all errors that `metadata` raises deliberately."""
 
 
 class IndexUnavailable(MetadataError):
-    """The key-value database did not answer. Retrying may help."""
+    """The key-value database did not answer. A retry may succeed."""
 
 
 class IndexForgot(IndexUnavailable):
-    """A server of the index came back, or was replaced, without records that it had acknowledged."""
+    """A server of the index came back or was replaced without records that it had acknowledged."""
 
 
 class RecordCorrupt(MetadataError):
@@ -36,23 +38,23 @@ class RecordCorrupt(MetadataError):
 
 
 class RecordsLost(RecordCorrupt):
-    """What the index says of its totals and of what it has applied does not go together: it has lost records."""
+    """The index has lost records: its totals and its applied state contradict each other."""
 
 
 class DatasetNotFound(MetadataError):
-    """No dataset of that name."""
+    """No dataset has that name."""
 
 
 class PathNotFound(MetadataError):
-    """No file or directory of that path."""
+    """No file or directory has that path."""
 
 
 class PathConflict(MetadataError):
-    """The path is a file where a directory is needed, or a directory where a file is."""
+    """The path is a file where a directory is needed, or a directory where a file is needed."""
 
 
 class IndexBehind(MetadataError):
-    """The store holds commits that the index does not."""
+    """The store holds commits that the index lacks."""
 
 
 class SnapshotRefused(MetadataError):

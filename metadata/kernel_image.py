@@ -1,10 +1,9 @@
-"""The kernel image: a snapshot's names, attributes and blob addresses as a file system that Linux
-reads by itself (EROFS).
+"""The kernel image: a snapshot's names, attributes and blob addresses as an EROFS file system.
 
-The image holds no content. Every file says at which block of which extra device it starts
-(blob_layout.py); whoever mounts the image provides those devices. So the kernel answers every
-question about names and attributes without a request to a daemon, and asks for content only. The
-format, byte by byte, is in docs/kernel-image.md.
+Linux reads it by itself. The image holds no content. Every file says at which block of which extra
+device it starts (blob_layout.py); the process that mounts the image provides those devices. So the
+kernel answers every question about names and attributes without a request to a daemon, and asks for
+content only. The format, byte by byte, is in docs/kernel-image.md.
 
 The bytes are a function of the snapshot, the owner and `WRITER_VERSION`: no clock, no random
 number.
@@ -46,11 +45,12 @@ from metadata.kernel_image_inodes import (
 from metadata.snapshot import Snapshot
 
 WRITER_VERSION: Final = 1
-"""Changes with the bytes that the writer makes of the same snapshot; golden bytes:
-tests/golden/kernel-image-v1.erofs.
+"""The version of the bytes that the writer makes of one snapshot.
+
+Golden bytes: tests/golden/kernel-image-v1.erofs.
 """
 CONTROL_NAME: Final = b".dieselfs"
-"""The control directory's name in the root: an empty directory to mount something on."""
+"""The name of the control directory in the root: an empty directory to mount something on."""
 _DEVICES_AT: Final = 1152
 """Byte offset of the device table: the first slot after the superblock."""
 _VOLUME_NAME: Final = b"dieselfs"
@@ -70,12 +70,11 @@ def write_kernel_image(
     layout: BlobLayout | None = None,
     control_name: bytes = CONTROL_NAME,
 ) -> int:
-    """Write the image of a verified snapshot from front to back; the number of bytes written.
+    """Write the image of a verified snapshot from front to back; return its number of bytes.
 
-    About 0.5 µs a file.
-
-    `layout`: `BlobLayout.of(snapshot)` if the caller has it already. Raises `KernelImageTooLarge`,
-    `OSError` from `out`, and `ValueError` for a control name that is no name.
+    The cost is about 0.5 µs a file. `layout` is `BlobLayout.of(snapshot)` if the caller has it
+    already. Raises `KernelImageTooLarge`, `OSError` from `out`, and `ValueError` for a control name
+    that is not a valid name.
     """
     _check_name(control_name)
     size = 0
@@ -129,7 +128,7 @@ def _check_name(name: bytes) -> None:
 
 
 def _links(children: Children) -> Ints:
-    """The link count of each directory: its name, its `.`, and the `..` of each sub-directory."""
+    """Return the link count of each directory: its name, its `.`, each sub-directory's `..`."""
     below = starts_of(children.is_directory)[children.first]
     return 2 + np.diff(below)
 
@@ -137,7 +136,7 @@ def _links(children: Children) -> Ints:
 def _first_blocks(
     snapshot: Snapshot, layout: BlobLayout, numbers: InodeNumbers, blocks: int, meta_block: int
 ) -> bytes:
-    """The superblock and the device table, with zeros up to `meta_block`."""
+    """Return the superblock and the device table, with zeros up to `meta_block`."""
     superblock = SUPERBLOCK.pack(
         erofs.MAGIC,
         0,  # the checksum, set below
@@ -175,8 +174,10 @@ def _first_blocks(
 
 
 def _crc32c(data: bytes | bytearray) -> int:
-    """The checksum of the superblock's block: Castagnoli's polynomial, begun with all ones and not
-    inverted at the end. 3 KiB: 1 ms.
+    """Return the checksum of the superblock's block.
+
+    It uses Castagnoli's polynomial, starts with all ones and is not inverted at the end. 3 KiB: 1
+    ms.
     """
     value = 0xFFFFFFFF
     for byte in data:

@@ -1,7 +1,6 @@
-"""The directories of a kernel image: every directory's entries in the order of their names' bytes,
-packed into blocks.
+"""The directories of a kernel image: their entries, sorted by the names' bytes, packed into blocks.
 
-A snapshot lists a directory's sub-directories and files apart, each sorted; EROFS wants one sorted
+A snapshot lists a directory's sub-directories and files apart, each sorted; EROFS needs one sorted
 list with `.` and `..` in it. All lists are merged at once with numpy, in columns of one row an
 entry, so that a million directories of one file cost as much as one directory of a million files.
 Only a directory that holds both files and directories takes a step in Python for each
@@ -26,41 +25,45 @@ from metadata.snapshot_format import Columns
 
 _DOT: Final = ord(".")
 _BLOCKS_AT_ONCE: Final = 512
-"""Blocks that are made in one step: 2 MiB, so that the index arrays of their bytes (20 MiB) stay
-small.
+"""The blocks that are made in one step: 2 MiB.
+
+So the index arrays of their bytes (20 MiB) stay small.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """The names of all directories without `.` and `..`: directory by directory, each ascending by
-    bytes.
+    """The names of all directories without `.` and `..`.
+
+    They are listed directory by directory, each in ascending order of bytes.
     """
 
     first: Ints
-    """Row of each directory's first child, then the number of rows."""
+    """The row of each directory's first child, then the number of rows."""
     number: Ints
     """A file's rank, or a directory's number."""
     is_directory: npt.NDArray[np.bool_]
     name_at: Ints
-    """Where the name lies in the `NameBytes`."""
+    """The position of the name in the `NameBytes`."""
     name_bytes: Ints
 
 
 class NameBytes:
-    """The bytes of all names by one index: the snapshot file, and after it the names that it lacks
-    (`..`, the control name).
+    """The bytes of all names by one index.
+
+    The index covers the snapshot file and, after it, the names that it lacks (`..`, the control
+    name).
     """
 
     def __init__(self, columns: Columns, control_name: bytes) -> None:
         self._file = columns.file
         self._more = np.frombuffer(b".." + control_name + b"\0", np.uint8)
         self.dots_at = len(self._file)
-        """Also where `.` lies, of length 1."""
+        """The position of `..`, and of `.` with length 1."""
         self.control_at = self.dots_at + 2
 
     def take(self, index: Ints) -> npt.NDArray[np.uint8]:
-        """The bytes at each place of `index`."""
+        """Return the bytes at each position of `index`."""
         taken = self._file.take(index, mode="clip")
         late = np.flatnonzero(index >= len(self._file))
         taken[late] = self._more[index[late] - len(self._file)]
@@ -69,8 +72,9 @@ class NameBytes:
 
 @dataclass(slots=True)
 class _Listing:
-    """Sub-directories and files of all directories, apart; the control directory has replaced its
-    namesake in the root.
+    """The sub-directories and files of all directories, apart.
+
+    The control directory has replaced its namesake in the root.
     """
 
     directories: Ints
@@ -80,8 +84,9 @@ class _Listing:
 
 
 def merge_children(columns: Columns, control_name: bytes) -> Children:
-    """List all directories of a snapshot, the control directory in the root included; about 30 ns a
-    file.
+    """List all directories of a snapshot, including the control directory in the root.
+
+    The cost is about 30 ns a file.
     """
     names = _DirectoryNames(columns, control_name)
     listing = _with_control(columns, names, control_name)
@@ -103,7 +108,7 @@ def merge_children(columns: Columns, control_name: bytes) -> Children:
 
 
 class _DirectoryNames:
-    """Where the directories' names lie, by number; the control directory is the last."""
+    """The positions of the directories' names, by number; the control directory is the last."""
 
     def __init__(self, columns: Columns, control_name: bytes) -> None:
         path_at = columns.directory_path_at.astype(np.int64)
@@ -148,10 +153,10 @@ def _with_control(columns: Columns, names: _DirectoryNames, control_name: bytes)
 
 
 def _file_names(columns: Columns, ranks: Ints, control_name: bytes) -> list[bytes]:
-    """The names of a directory's files at `ranks`: a range, or one that lacks the hidden namesake
-    of the control directory.
+    """Return the names of a directory's files at `ranks`.
 
-    They lie one after the other in the heap, each ended by NUL.
+    They lie one after the other in the heap, each ended by NUL. `ranks` is a range, or a range
+    without the hidden namesake of the control directory.
     """
     if not len(ranks):
         return []
@@ -166,7 +171,7 @@ def _file_names(columns: Columns, ranks: Ints, control_name: bytes) -> list[byte
 def _rows_of_directories(
     columns: Columns, names: _DirectoryNames, listing: _Listing, first: Ints, control_name: bytes
 ) -> Ints:
-    """The row of each sub-directory among the children of its directory, files included."""
+    """Return the row of each sub-directory among the children of its directory, files included."""
     starts = starts_of(listing.directory_count)
     parents = np.repeat(np.arange(len(starts) - 1), listing.directory_count)
     row = first[parents] + np.arange(len(parents)) - starts[parents]
@@ -184,25 +189,26 @@ def _rows_of_directories(
 
 @dataclass(frozen=True, slots=True)
 class DirentPacking:
-    """How the entries of all directories, `.` and `..` among them, fill blocks."""
+    """The distribution of all directories' entries, including `.` and `..`, to blocks."""
 
     first: Ints
-    """Row of each directory's first entry, then the number of entries."""
+    """The row of each directory's first entry, then the number of entries."""
     starts: Ints
-    """Bytes of entries and names before each entry, over all directories, without the slack of
-    blocks; one row more.
+    """The bytes of entries and names before each entry, with one row more than entries.
+
+    The sum runs over all directories, without the slack of blocks.
     """
     block_first: Ints
     """The first entry of each block, then the number of entries."""
     first_block: Ints
     """The first block of each directory, then the number of blocks."""
     sizes: Ints
-    """Bytes of each directory: its last block counts as far as it is used."""
+    """The bytes of each directory; only the used part of its last block counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirentColumns:
-    """All directory entries with `.` and `..`, one row each."""
+    """All directory entries, including `.` and `..`, one row each."""
 
     packing: DirentPacking
     nid: Ints
@@ -211,8 +217,9 @@ class DirentColumns:
 
 
 class Dots:
-    """The rows of `.` and `..` among the entries: names may sort before either, such as `-x`, `!`
-    and `.-`.
+    """The rows of `.` and `..` among the entries.
+
+    Names such as `-x`, `!` and `.-` may sort before either.
     """
 
     def __init__(self, names: NameBytes, children: Children) -> None:
@@ -225,19 +232,20 @@ class Dots:
         self.one = self.first[:-1] + np.diff(starts_of(before_dot)[children.first])
         self.two = self.first[:-1] + np.diff(starts_of(before_dots)[children.first]) + 1
         self.children = np.ones(int(self.first[-1]), bool)
-        """Whether a row is a child's: children keep their order."""
+        """The mask of the rows that are children's; children keep their order."""
         self.children[self.one] = self.children[self.two] = False
 
     def spread(self, children: Ints, one: Ints | int, two: Ints | int) -> Ints:
-        """A column of entries from those of the children, of `.` and of `..`."""
+        """Return a column of entries made of the columns of the children, of `.` and of `..`."""
         column = np.empty(len(self.children), np.int64)
         column[self.children], column[self.one], column[self.two] = children, one, two
         return column
 
 
 def pack_entries(children: Children, dots: Dots) -> DirentPacking:
-    """Fill blocks with as many entries as fit, all directories at once: a step for the k-th block
-    of each.
+    """Fill blocks with as many entries as fit, for all directories at once.
+
+    Step k fills the k-th block of each directory.
     """
     starts = starts_of(dots.spread(children.name_bytes, 1, 2) + DIRENT.itemsize)
     active = np.arange(len(dots.first) - 1)
@@ -265,7 +273,7 @@ def list_entries(
     dots: Dots,
     packing: DirentPacking,
 ) -> DirentColumns:
-    """The entries, once every directory has its nid."""
+    """Return the entries; every directory must have its nid."""
     nids, number = numbers.directory_nids, children.number
     nid = numbers.file_nid(number)
     kind = np.full(len(number), TYPE_REGULAR)
@@ -284,13 +292,13 @@ def list_entries(
 def blocks_in_turn(
     entries: DirentColumns, names: NameBytes, blocks: Ints
 ) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of the blocks with these numbers, in order, some at once."""
+    """Yield the bytes of the blocks with these numbers, in order, several blocks at a time."""
     for low in range(0, len(blocks), _BLOCKS_AT_ONCE):
         yield blocks_of(entries, names, blocks[low : low + _BLOCKS_AT_ONCE])
 
 
 def blocks_of(entries: DirentColumns, names: NameBytes, blocks: Ints) -> npt.NDArray[np.uint8]:
-    """The bytes of the blocks with these numbers: entries, their names behind them, zeros."""
+    """Return the bytes of the blocks with these numbers: entries, then their names, then zeros."""
     packing = entries.packing
     begin = packing.block_first[blocks]
     counts = packing.block_first[blocks + 1] - begin
@@ -299,7 +307,7 @@ def blocks_of(entries: DirentColumns, names: NameBytes, blocks: Ints) -> npt.NDA
     place = rows - begin[block]
     before = packing.starts[rows]
     name_bytes = packing.starts[rows + 1] - before - DIRENT.itemsize
-    # Before a name lie the entries and names ahead of it, and the entries from its own on.
+    # Before a name lie the entries and names of the earlier rows, its own entry and those after it.
     name_offset = before - packing.starts[begin][block] + DIRENT.itemsize * (counts[block] - place)
     dirents = np.zeros(len(rows), DIRENT)
     dirents["nid"], dirents["type"] = entries.nid[rows], entries.type[rows]

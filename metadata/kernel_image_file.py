@@ -1,10 +1,10 @@
-"""Kernel images beside their snapshots: built once, found again by name, checked by hash, removed
-after their snapshot.
+"""Kernel images beside their snapshots.
 
-A name says everything that an image depends on: the snapshot, the owner, the writer's version, and
+An image is built once, found again by name, checked by hash, and removed after its snapshot. The
+name holds everything that an image depends on: the snapshot, the owner, the writer's version, and
 the hash of the file itself. A file whose content does not have that hash is built again. So a
 crash, a full disk or a damaged block costs a build, never a wrong name in a mount. The hash finds
-accidents, not intent: the folder must be its owner's alone, as for snapshots.
+accidents, not intent: the folder must belong to its owner alone, as for snapshots.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def kernel_image(
     layout: BlobLayout | None = None,
     is_verified: bool = False,
 ) -> Path:
-    """The path of a snapshot's image in `folder`, built unless a sound one is there.
+    """Return the path of a snapshot's image in `folder`; build it unless a sound one is there.
 
-    Checking reads the file (0.03 s for 1.28 million files). Building takes 0.6 s, and before it
+    The check reads the file (0.03 s for 1.28 million files). A build takes 0.6 s, and before it
     `Snapshot.verify` 1.1 s, unless the caller has done that. Raises `SnapshotRefused`,
     `KernelImageTooLarge`, and `KernelImageUnwritable` if the folder takes no image.
     """
@@ -61,7 +61,8 @@ def kernel_image(
             _remove_orphans(folder, snapshot.dataset.name, snapshot.id)
     except OSError as error:
         raise KernelImageUnwritable(
-            f"cannot write the kernel image of {snapshot.dataset.name} to {folder}: {error.strerror or error}; "
+            f"cannot write the kernel image of {snapshot.dataset.name} to {folder}: "
+            f"{error.strerror or error}; "
             f"it needs about 130 bytes a file, {snapshot.file_count * 130 >> 20} MiB: "
             "make room there or use another folder"
         ) from error
@@ -71,7 +72,7 @@ def kernel_image(
 def remove_with_images(snapshot: Path) -> None:
     """Delete a local snapshot file and the images beside it that were built from it.
 
-    A mount goes on with what it has open.
+    A mount continues with the files that it has open.
     """
     snapshot.unlink(missing_ok=True)
     stem = snapshot.name.removesuffix(SUFFIX)
@@ -81,19 +82,22 @@ def remove_with_images(snapshot: Path) -> None:
 
 
 def image_name_parts(name: str) -> tuple[str, str] | None:
-    """(dataset, snapshot id) of an image's path or file name; None if it is not an image's."""
+    """Return (dataset, snapshot id) of an image's path or file name; None for other names."""
     match = _NAME.fullmatch(os.path.basename(name))
     return (match["dataset"], match["snapshot"]) if match else None
 
 
 def _stem(snapshot: Snapshot, owner: Owner) -> str:
-    """The name without the hash and the suffix."""
+    """Return the name without the hash and the suffix."""
     private = "-private" if owner.private else ""
-    return f"{snapshot.dataset.name}-{snapshot.id}-u{owner.uid}-g{owner.gid}{private}-w{WRITER_VERSION}"
+    return (
+        f"{snapshot.dataset.name}-{snapshot.id}-u{owner.uid}-g{owner.gid}{private}"
+        f"-w{WRITER_VERSION}"
+    )
 
 
 def _sound_image(folder: Path, stem: str) -> Path | None:
-    """An image of this name with the content that its name promises. Damaged ones are removed."""
+    """Return an image of this name whose content has the hash in its name; remove damaged ones."""
     if not folder.is_dir():
         return None
     length = len(stem) + 1 + 32 + len(IMAGE_SUFFIX)
@@ -110,7 +114,10 @@ def _sound_image(folder: Path, stem: str) -> Path | None:
 
 
 def _hash_of(path: Path) -> str:
-    """Of a regular file, read in pieces; '' for anything else, a link too."""
+    """Return the hash of a regular file, read block by block.
+
+    It is '' for anything else, also for a link.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -130,7 +137,7 @@ def _hash_of(path: Path) -> str:
 
 
 class _HashingFile:
-    """A file that hashes what is written to it."""
+    """A file that hashes the bytes written to it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -154,11 +161,10 @@ def _build(
 
 
 def _remove_orphans(folder: Path, dataset: str, current: str) -> None:
-    """Remove images of the dataset whose snapshots have gone; a mount goes on with an image that
-    has no name any more.
+    """Remove the images of the dataset whose snapshots no longer exist.
 
-    `current` is the id of a snapshot that may lie elsewhere. Failure is not an error: the next
-    build tries again.
+    A mount continues with an image that has lost its name. `current` is the id of a snapshot that
+    may lie in another folder. A failure is not an error: the next build tries again.
     """
     with suppress(OSError):
         for path in list(folder.iterdir()):

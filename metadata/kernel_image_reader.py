@@ -1,9 +1,9 @@
-"""A reader of kernel images that is independent of the writer: it walks the tree as the kernel does
-and checks each rule.
+"""A reader of kernel images that is independent of the writer.
 
-It is for tests and for checking a file that is doubted; a mount never uses it. Any byte string
-either yields entries or raises `KernelImageRefused`: every offset is bounds-checked, every inode is
-visited once, so damage neither crashes nor loops.
+It walks the tree as the kernel does and checks each rule. It serves tests and the check of a
+suspect file; a mount never uses it. Any byte string either yields entries or raises
+`KernelImageRefused`: every offset is bounds-checked and every inode is visited once, so damage
+causes neither a crash nor a loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ImageEntry:
     """A file or directory of an image."""
 
     path: bytes
-    """Relative to the root, which is b'' itself."""
+    """The path relative to the root, which is b'' itself."""
     mode: int
     size: int
     mtime_ns: int
@@ -40,14 +40,15 @@ class ImageEntry:
     gid: int
     nlink: int
     device: int
-    """Index of the blob that holds a file: 0 for device id 1. -1 without content and for a
-    directory.
+    """The index of the blob that holds a file: 0 for device id 1.
+
+    It is -1 for a file without content and for a directory.
     """
     blob_offset: int
-    """Byte of the blob at which the file starts; -1 where `device` is."""
+    """The byte of the blob at which the file starts; -1 if `device` is -1."""
     nid: int
     type: int
-    """What the directory entry says; the root's is a directory."""
+    """The type in the directory entry; the root's type is directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class _Inode:
     mtime_ns: int
     nlink: int
     end: int
-    """Byte after the record."""
+    """The byte after the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,19 @@ class _Dirent:
 class KernelImageReader:
     """An image in memory.
 
-    Opening checks the superblock and the device table, `entries` all else.
+    Opening checks the superblock and the device table; `entries` checks everything else.
     """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
-        """Raises `KernelImageRefused` with the reason."""
+        """Check the superblock and device table. Raises `KernelImageRefused` with the reason."""
         self._data = data
         if len(data) < _BLOCK:
             raise KernelImageRefused(f"not an image: only {len(data)} bytes long")
         block = data[erofs.SUPERBLOCK_AT : _BLOCK]
         (
-            magic, checksum, compatible, block_bits, _, self.root_nid, self.inode_count, _, _, self.blocks,
-            self._meta_block, _, self.uuid, _, incompatible, _, devices, table_slot, directory_bits, *_,
+            magic, checksum, compatible, block_bits, _, self.root_nid, self.inode_count, _, _,
+            self.blocks, self._meta_block, _, self.uuid, _, incompatible, _, devices, table_slot,
+            directory_bits, *_,
         ) = erofs.SUPERBLOCK.unpack_from(block)  # fmt: skip
         self._require(magic == erofs.MAGIC, "it has no EROFS superblock")
         self._require(block_bits == erofs.BLOCK_BITS, f"blocks of 2^{block_bits} bytes")
@@ -96,7 +98,7 @@ class KernelImageReader:
         self._require(_checksum(block) == checksum, "the superblock's checksum is wrong")
         self._require(self.blocks * _BLOCK == len(data), "it is cut off or too long")
         self.device_blocks = self._device_table(table_slot * erofs.DEVICE.size, devices)
-        """Blocks of each blob."""
+        """The blocks of each blob."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -107,10 +109,9 @@ class KernelImageReader:
             return cls(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
     def entries(self) -> Iterator[ImageEntry]:
-        """Everything from the root down, a directory before its children, names ascending; 20 µs
-        each.
+        """Yield everything from the root down, a directory before its children, names ascending.
 
-        Raises `KernelImageRefused` at the first rule that is broken.
+        The cost is 20 µs each. Raises `KernelImageRefused` at the first rule that is broken.
         """
         root = self._inode(self.root_nid)
         self._require(stat.S_ISDIR(root.mode), "the root is no directory")
@@ -178,8 +179,9 @@ class KernelImageReader:
         )  # fmt: skip
 
     def _place(self, inode: _Inode) -> tuple[int, int]:
-        """The device and byte at which a file starts; its chunks must follow each other within the
-        device.
+        """Return the device and byte at which a file starts.
+
+        Its chunks must follow each other within the device.
         """
         chunk_bytes = _BLOCK << (inode.start & erofs.CHUNK_BITS_MASK)
         self._require(
@@ -208,7 +210,7 @@ class KernelImageReader:
         return device - 1, first * _BLOCK
 
     def _children(self, directory: _Inode, parent_nid: int) -> list[_Dirent]:
-        """The entries of a directory but `.` and `..`, whose nids are checked."""
+        """Return the entries of a directory without `.` and `..`, whose nids are checked."""
         nid = directory.nid
         data = self._directory_bytes(directory)
         entries: list[_Dirent] = []
@@ -230,7 +232,7 @@ class KernelImageReader:
         return [entry for entry in entries if entry.name not in dots]
 
     def _directory_bytes(self, directory: _Inode) -> bytes:
-        """Its blocks; the last one behind the inode if it is inline."""
+        """Return the directory's blocks; the last one lies behind the inode if it is inline."""
         if directory.layout == erofs.FLAT_PLAIN:
             return self._bytes(directory.start * _BLOCK, directory.size)
         nid = directory.nid
@@ -244,8 +246,10 @@ class KernelImageReader:
         return self._bytes(directory.start * _BLOCK, whole) + self._bytes(directory.end, tail)
 
     def _block(self, nid: int, block: bytes) -> list[_Dirent]:
-        """The entries of one block: records, then names, each up to the next one's start, the last
-        up to a NUL.
+        """Return the entries of one block.
+
+        A block holds records, then names. Each name ends where the next one starts; the last one
+        ends at a NUL.
         """
         size = erofs.DIRENT.itemsize
         self._require(len(block) > size, f"directory {nid} has a block without entries")
@@ -270,8 +274,9 @@ class KernelImageReader:
         return found
 
     def _check_type(self, dirent: _Dirent, child: _Inode) -> None:
-        """The type of an entry is its inode's; a FIFO stands for the control directory, which is
-        empty.
+        """Check that the type of an entry is its inode's.
+
+        A FIFO stands for the control directory, which is empty.
         """
         if dirent.type == erofs.TYPE_FIFO:
             good = stat.S_ISDIR(child.mode) and child.nlink == 2
@@ -308,7 +313,7 @@ _CRC32C: Final = tuple(map(_crc32c_of, range(256)))
 
 
 def _checksum(block: bytes) -> int:
-    """crc32c of the superblock and what follows it in its block, with the checksum itself as zeros."""
+    """Return the crc32c of the superblock and the rest of its block, with zeros as the checksum."""
     at = erofs.CHECKSUM_AT
     value = (1 << 32) - 1
     for byte in block[:at] + bytes(4) + block[at + 4 :]:

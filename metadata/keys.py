@@ -1,8 +1,9 @@
-"""Where the index keeps what: every key of every map, in one place. The law is docs/metadata-layout.md.
+"""The keys of all maps of the index. The specification is docs/metadata-layout.md.
 
-A directory's files and sub-directories lie in two maps with one hash tag, so that in Redis Cluster a listing is one slot and a
-dataset spreads over all (the paper's `hash(dir)/f` and `hash(dir)/d`). The hash covers the dataset's id: a removed and
-recreated dataset shares no key with its former life.
+A directory's files and sub-directories lie in two maps with one hash tag. So in Redis Cluster a
+listing is in one slot and a dataset spreads over all slots (`hash(dir)/f` and `hash(dir)/d` in
+DIESEL §4.1.1). The hash covers the dataset's id: a dataset that is removed and created again shares
+no key with the removed one.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ import xxhash
 from chunkstore.chunk_id import print_id
 
 DATASETS = b"{dieselfs}n"
-"""dataset name -> its id."""
+"""The map dataset name -> its id."""
 
 APPLIED = b"applied"
 TOTALS = b"totals"
 HELD = b"held"
-"""Only in an index made for one point in time: the generation that it stays at."""
+"""The field with the generation of an index that was made for one point in time and stays there."""
 REBUILDING = b"rebuilding"
-"""Only while an index is rebuilt in place, or after that was interrupted: no commits may be applied to it."""
+"""The mark of an index that is being rebuilt in place, or whose rebuild was interrupted.
+
+No commits may be applied to such an index.
+"""
 ROOT_FIELD = b""
-"""The root directory has no name in a parent: its own record is this field of its own map of sub-directories."""
+"""The field of the root directory's own record, in the root's own map of sub-directories.
+
+The root has no name in a parent.
+"""
 
 
 def _tag(value: bytes) -> bytes:
@@ -29,24 +36,25 @@ def _tag(value: bytes) -> bytes:
 
 
 def directory_tag(dataset_id: bytes, directory: bytes) -> bytes:
+    """Return the hash tag of a directory, which both of its maps share."""
     return _tag(xxhash.xxh3_128_digest(dataset_id + directory))
 
 
 def files_of(dataset_id: bytes, directory: bytes) -> bytes:
-    """name -> entry record, for the files of `directory`."""
+    """Return the key of the map name -> entry record, for the files of `directory`."""
     return directory_tag(dataset_id, directory) + b"f"
 
 
 def directories_of(dataset_id: bytes, directory: bytes) -> bytes:
-    """name -> entry record, for the sub-directories of `directory`."""
+    """Return the key of the map name -> entry record, for the sub-directories of `directory`."""
     return directory_tag(dataset_id, directory) + b"d"
 
 
 def chunks_of(dataset_id: bytes) -> bytes:
-    """chunk id -> chunk record."""
+    """Return the key of the map chunk id -> chunk record."""
     return _tag(dataset_id) + b"c"
 
 
 def state_of(dataset_id: bytes) -> bytes:
-    """`APPLIED` and `TOTALS` -> state records."""
+    """Return the key of the map with the state records `APPLIED` and `TOTALS`."""
     return _tag(dataset_id) + b"s"

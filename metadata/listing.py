@@ -1,4 +1,4 @@
-"""A directory's live content as columns: what a scan of the index hands to the snapshot's builder, and `ls` to the user."""
+"""The live content of a directory as columns, for the snapshot builder and for `ls`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListing:
-    """The live children of one directory, each kind sorted by name. No name is in both: a directory hides a file of its name."""
+    """The live children of one directory, each kind sorted by name.
+
+    No name is in both kinds: a directory hides a file of its name.
+    """
 
     path: bytes
     file_names: Sequence[bytes]
@@ -21,5 +24,8 @@ class DirectoryListing:
     directories: npt.NDArray[np.void]
     """`metadata.records.ENTRY`, one for each directory name."""
     hidden_files: int = 0
-    """Files that stand in the index, and in the totals, under the name of a directory, so that nobody sees them."""
+    """The files that readers cannot see, because a directory has the same name.
+
+    They are current in the index and counted in its totals.
+    """
     hidden_bytes: int = 0

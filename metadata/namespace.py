@@ -87,7 +87,8 @@ class Namespace:
         progress = read_progress(self._index, self.dataset.id)
         if progress.is_rebuilding:
             raise IndexBehind(
-                f"the index of dataset {self.dataset.name!r} is being rebuilt, or a rebuild was cut off: wait for it, "
+                f"the index of dataset {self.dataset.name!r} is being rebuilt, or a rebuild was "
+                "cut off: wait for it, "
                 f"or run `dlcmd recover {self.dataset.name}`"
             )
         state = progress.applied
@@ -133,7 +134,8 @@ class Namespace:
                 if not is_tombstone(row):
                     return PathEntry(path, row)
         raise PathNotFound(
-            f"no such file or directory in dataset {self.dataset.name}: {path.decode(errors='replace')}"
+            f"no such file or directory in dataset {self.dataset.name}: "
+            f"{path.decode(errors='replace')}"
         )
 
     def stat_files(self, directory: bytes, names: Sequence[bytes]) -> list[np.void | None]:
@@ -188,7 +190,8 @@ class Namespace:
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
         if record is None or record.retired:
             raise RecordCorrupt(
-                f"the index has no record of chunk {print_id(chunk_id)}; rebuild it with `dlcmd recover`"
+                f"the index has no record of chunk {print_id(chunk_id)}; rebuild it with `dlcmd "
+                "recover`"
             )
         return record
 

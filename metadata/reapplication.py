@@ -93,7 +93,8 @@ def _reapply(
                 return state
             with_retired = False  # what a retired chunk says has been put once, and taken away
     raise IndexBehind(
-        f"dataset {dataset.name!r} is being written, or its index is ahead of the store: stop the writers and try again, "
+        f"dataset {dataset.name!r} is being written, or its index is ahead of the store: stop the "
+        "writers and try again, "
         "or name a new, empty index with --index"
     )
 

@@ -81,7 +81,8 @@ def build_snapshot(
     )
     if found != (state.files, state.bytes, state.directories):
         raise RecordCorrupt(
-            f"the index of {dataset.name} lists {found[0]} files, {found[1]} bytes and {found[2]} directories, but its totals"
+            f"the index of {dataset.name} lists {found[0]} files, {found[1]} bytes and {found[2]} "
+            "directories, but its totals"
             f" say {state.files}, {state.bytes} and {state.directories}"
         )
     sections = tree.directory_sections() | tree.file_sections()

@@ -194,7 +194,8 @@ def _text_blocks(
                 line = int(np.searchsorted(ends, clash[0]))
                 path = bytes(text[ends[line - 1] + 1 if line else 0 : ends[line]])
                 raise ValueError(
-                    f"the path {path!r} holds the separator {separator!r}: ask for paths separated by NUL"
+                    f"the path {path!r} holds the separator {separator!r}: ask for paths "
+                    "separated by NUL"
                 )
             text[ends] = ord(separator)
         yield text.tobytes()

@@ -237,7 +237,8 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
         )
     if declared != file_bytes:
         raise SnapshotRefused(
-            f"the snapshot should have {declared} bytes and has {file_bytes}: truncated or overwritten"
+            f"the snapshot should have {declared} bytes and has {file_bytes}: truncated or "
+            "overwritten"
         )
     table_end = _FIXED.size + section_count * _EXTENT.size
     extents = _EXTENT.iter_unpack(body[_FIXED.size : table_end])
