@@ -1,7 +1,9 @@
-"""Locks, threads and counters of one process: a forked child makes its own.
+"""Renewal of locks, threads and counters in forked processes.
 
-A child has one thread. A lock that another thread held at the fork stays locked in it for ever, and a thread that it counts on is not there.
-So whoever owns such things makes them in `renew`, and `renew` is called again in every child, before anything else runs in it.
+A forked child has one thread. A lock that another thread of the parent held at the fork stays
+locked in the child for ever, and no other thread of the parent exists there. So an object that owns
+such things creates them in `renew`, which is called again in every child before any other code of
+the child runs.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ from weakref import WeakSet
 
 
 class Renewable(Protocol):
+    """An object with locks, threads or counters that a forked child must create again."""
+
     def renew(self) -> None:
-        """Make locks, threads and counters as they are at first."""
+        """Set locks, threads and counters to their initial state."""
         ...
 
 
@@ -21,7 +25,7 @@ _owners: WeakSet[Renewable] = WeakSet()
 
 
 def renew_now_and_after_fork(owner: Renewable) -> None:
-    """Call `owner.renew()`, and again in each process forked from this one while `owner` lives."""
+    """Call `owner.renew()` now, and in each process forked from this one while `owner` lives."""
     owner.renew()
     _owners.add(owner)
 

@@ -1,4 +1,4 @@
-"""Which ranges of an object to read for many small extents: those that lie close together are read as one. Pure."""
+"""A pure rule that merges many small extents of an object into few ranges to read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_GAP_BYTES: Final = 1 << 20
-"""What is read in vain must take less time than another request: a disk passes 1 MiB in 7 ms (150 MB/s) and seeks in 8.3 ms; one connection to a
-cloud store passes it in 10 ms (100 MB/s) and answers after 15 ms and more."""
+"""The widest gap that is read along with its neighbours.
+
+Reading the gap must take less time than another request. A disk passes 1 MiB in 7 ms (150 MB/s) and
+seeks in 8.3 ms; one connection to a cloud store passes it in 10 ms (100 MB/s) and answers after 15
+ms or more.
+"""
 MAX_RANGE_BYTES: Final = 4 << 20
-"""A longer range is better read as two at the same time: at 4 MiB a disk's seek is a quarter of the time."""
+"""The longest merged range; two concurrent reads serve a longer one better.
+
+At 4 MiB a disk's seek is a quarter of the time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,7 @@ class MergedRange:
     start: int
     length: int
     members: tuple[int, ...]
-    """In the order of their starts."""
+    """Positions of the extents, sorted by their starts."""
 
 
 def merge_ranges(
@@ -29,10 +36,10 @@ def merge_ranges(
     max_gap_bytes: int = MAX_GAP_BYTES,
     max_range_bytes: int = MAX_RANGE_BYTES,
 ) -> list[MergedRange]:
-    """Ranges that hold all `extents` (start, length), each in one of them, by start.
+    """Return ranges, sorted by start, such that each of `extents` (start, length) lies in one.
 
-    A range holds no gap above `max_gap_bytes` and no more than `max_range_bytes`, unless one extent alone is longer. Extents may be equal or
-    overlap, and be empty. Costs a sort.
+    A range has no gap above `max_gap_bytes` and at most `max_range_bytes`, unless one extent alone
+    is longer. Extents may be equal, overlap or be empty. Costs a sort.
     """
     merged: list[MergedRange] = []
     members: list[int] = []

@@ -1,7 +1,8 @@
-"""Blocking calls in threads of their own, so that a caller may wait for one of several, or leave one that hangs.
+"""Blocking calls in threads of their own: a caller can await one of several or abandon a hung one.
 
-Threads are made when none is idle, end after some idle seconds, and are daemons: one that hangs in the kernel does not keep the process from
-ending. A call costs two hand-overs between threads: 50 µs measured, 20 µs on a quiet machine.
+A new thread starts when none is idle; a thread ends after some idle seconds. Threads are daemons,
+so one that hangs in the kernel does not keep the process alive. A call costs two hand-overs between
+threads: 50 µs measured, 20 µs on a quiet machine.
 """
 
 from __future__ import annotations
@@ -20,34 +21,38 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """How one call ended."""
+    """The outcome of one call."""
 
     call: int
-    """The number that the caller gave it."""
+    """The number that the caller gave to the call."""
     value: T | None
     error: BaseException | None
 
     def result(self) -> T:
-        """What the call returned; raises what it raised."""
+        """Return the call's value, or raise its error."""
         if self.error is None:
             return self.value  # type: ignore[return-value]
         try:
             raise self.error
         finally:
-            del self  # the traceback would keep this frame, and so the error itself
+            del self  # the traceback would keep this frame, and thereby the error itself
 
 
 Answers: TypeAlias = "SimpleQueue[Answer[T]]"
-"""Where the calls of one caller are answered, in the order in which they end."""
+"""A queue of the outcomes of one caller's calls, in the order in which they end."""
 _Work: TypeAlias = tuple[int, Callable[[], Any], "SimpleQueue[Answer[Any]]"]
 
 
 class NoThread(Unavailable):
-    """All threads wait for a store that hangs, or the process has too many."""
+    """No thread is free: all wait for a store that hangs, or the process has too many."""
 
 
 class CallThreads:
-    """At most `limit` calls at once: what hangs is given up by its caller, but its thread stays. Thread-safe; pickled without its threads."""
+    """A pool that runs at most `limit` calls at once.
+
+    The caller of a call that hangs can give up, but the thread stays. Thread-safe. Pickling keeps
+    the parameters and drops the threads.
+    """
 
     def __init__(self, name: str, limit: int = 256, idle_s: float = 10.0) -> None:
         self._name = name
@@ -56,6 +61,7 @@ class CallThreads:
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start without any threads; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[_Work]] = []
         self._count = 0
@@ -65,11 +71,14 @@ class CallThreads:
 
     @property
     def count(self) -> int:
-        """Threads there are now, idle ones too."""
+        """The number of threads, including idle ones."""
         return self._count
 
     def start(self, function: Callable[[], T], answers: Answers[T], call: int = 0) -> None:
-        """Run `function` in a thread; its end is put into `answers`. Raises `NoThread` if none is left."""
+        """Run `function` in a thread and put its outcome into `answers`.
+
+        Raises `NoThread` if no thread is free.
+        """
         work = (call, function, answers)
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
@@ -84,13 +93,16 @@ class CallThreads:
             return
         try:
             threading.Thread(target=self._serve, args=(work,), name=self._name, daemon=True).start()
-        except RuntimeError as error:  # the process has too many, or is ending
+        except RuntimeError as error:  # the process has too many threads, or is ending
             with self._lock:
                 self._count -= 1
             raise NoThread(f"no thread for a call to the store: {error}") from error
 
     def run(self, function: Callable[[], T], timeout_s: float) -> T:
-        """The result of `function`; `TimeoutError` if it takes longer, while it goes on by itself."""
+        """Return the result of `function`.
+
+        Raises `TimeoutError` if it takes longer; the call then continues on its own.
+        """
         answers: Answers[T] = SimpleQueue()
         self.start(function, answers)
         try:
@@ -100,9 +112,11 @@ class CallThreads:
         return answer.result()
 
     def run_all(self, functions: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-        """The results of all, in their order, `at_once` running at a time. Raises the first error to occur; what runs then goes on by itself.
+        """Return the results of all functions in their order, with `at_once` running at a time.
 
-        The last one, and what finds no thread, runs in the caller's own."""
+        Raises the first error that occurs; calls that are then running continue on their own. The
+        last function, and each one that finds no thread, runs in the caller's thread.
+        """
         answers: Answers[T] = SimpleQueue()
         results: dict[int, T] = {}
         running = 0
@@ -134,10 +148,10 @@ class CallThreads:
         while work is not None:
             call, function, answers = work
             answer = _answer(call, function)
-            with self._lock:  # before it is answered: the caller's next call finds this thread
+            with self._lock:  # before the answer, so that the caller's next call finds this thread
                 self._idle.append(inbox)
             answers.put(answer)
-            del work, function, answers, answer  # an idle thread holds nobody's bytes
+            del work, function, answers, answer  # an idle thread keeps no caller's bytes alive
             work = self._next(inbox)
 
     def _next(self, inbox: SimpleQueue[_Work]) -> _Work | None:
@@ -150,11 +164,11 @@ class CallThreads:
                 self._idle.remove(inbox)
                 self._count -= 1
                 return None
-        return inbox.get()  # was chosen in this moment
+        return inbox.get()  # a caller has just chosen this thread
 
 
 def _answer(call: int, function: Callable[[], T]) -> Answer[T]:
     try:
         return Answer(call, function(), None)
-    except BaseException as error:  # carried to the caller
+    except BaseException as error:  # raised in the caller
         return Answer(call, None, error)

@@ -1,7 +1,8 @@
-"""Chunk format v1: bytes to columns and back, pure. The law, byte by byte, is docs/chunk-format.md (DIESEL Fig. 5).
+"""Chunk format v1: a pure conversion between bytes and columns (DIESEL Fig. 5).
 
-A chunk is preamble · header · payload. The header comes first, so that one ranged read of an object's head recovers all metadata of
-its files. Entries are held as columns, never as an object per file.
+docs/chunk-format.md is the specification, byte by byte. A chunk is preamble · header · payload. The
+header comes first, so that one ranged read of an object's head recovers all metadata of its files.
+Entries are columns, never one object per file.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ from chunkstore.stores.object_store import Buffer
 MAGIC: Final = b"DIESELCK"
 FORMAT_VERSION: Final = 1
 BLOCK_BYTES: Final = 256 * 1024
-"""Files larger than this carry a hash for each block of this size, so that a range can be verified."""
+"""The size of a hash block.
+
+A larger file carries a hash for each block of this size, so that a range can be verified.
+"""
 MAX_HEADER_BYTES: Final = 64 << 20
-"""Bounds what a hostile preamble can make a reader allocate; block hashes of a 2 TB file still fit."""
+"""The longest header that a reader accepts.
+
+The limit bounds the memory that a hostile preamble can make a reader allocate; the block hashes of
+a 2 TB file still fit.
+"""
 MAX_PAYLOAD_BYTES: Final = 1 << 48
-"""No payload comes near; sums of offsets and lengths stay exact in 64 bits, signed ones too."""
+"""The longest payload that a reader accepts, far above any real one.
+
+With this limit, sums of offsets and lengths stay exact in 64 bits, signed ones too.
+"""
 MAX_ENTRIES: Final = 1 << 16
-"""Bounds a chunk of empty files."""
+"""The most entries of a chunk; the limit bounds a chunk of empty files."""
 
 KIND_FILE: Final = 1
 KIND_DIRECTORY: Final = 2
@@ -40,7 +51,7 @@ KIND_TOMBSTONE: Final = 3
 _PREAMBLE = struct.Struct(
     "<8sHHI16sQQ8x"
 )  # magic, version, reserved, header length, chunk id, payload length, header hash
-PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # and the preamble's own hash: 64
+PREAMBLE_BYTES: Final = _PREAMBLE.size + 8  # with the preamble's own hash: 64
 _FIXED = struct.Struct(
     "<16sIIIHHQ"
 )  # dataset id, entries, flags, block hashes, name length, reserved, path heap length
@@ -60,7 +71,7 @@ _MAX_TABLE_ROWS: Final = (1 << 16) - 1
 
 @dataclass(frozen=True, slots=True)
 class DatasetRef:
-    """A dataset's name and the random id of this life of the name: a removed and recreated name gets another id."""
+    """A dataset's name and its random id; a removed and recreated name gets another id."""
 
     name: str
     id: bytes
@@ -70,29 +81,30 @@ class DatasetRef:
 class Entries:
     """The entries of one chunk as columns of equal length n; entry i is at position i.
 
-    `versions` is None for entries that are new in this chunk, whose version is (the commit's generation, this chunk, position).
-    Otherwise it holds what purge carried along or what a deletion saw; generation 0 there means "new in this chunk".
+    `versions` is None if all entries are new in this chunk; the version of such an entry is (the
+    commit's generation, this chunk, position). Otherwise `versions` holds the versions that purge
+    carried along or that tombstones saw; generation 0 there means "new in this chunk".
     """
 
     paths: Sequence[bytes]
     kind: npt.NDArray[np.uint8]
     mode: npt.NDArray[np.uint16]
-    """st_mode with its type bits; of a deletion, the type bits of what it deletes."""
+    """st_mode with its type bits; of a tombstone, only the type bits of the deleted entry."""
     mtime_ns: npt.NDArray[np.int64]
     offset: npt.NDArray[np.uint64]
-    """From the start of the payload, in bytes."""
+    """Bytes from the start of the payload."""
     length: npt.NDArray[np.uint64]
     hash: npt.NDArray[np.uint64]
-    """xxh3_64 of the content; 0 for directories and deletions."""
+    """The xxh3_64 of the content; 0 for directories and tombstones."""
     block_hash: npt.NDArray[np.uint64]
-    """xxh3_64 of each 256 KiB block of the files above 256 KiB, in entry order."""
+    """The xxh3_64 of each 256 KiB block of the files above 256 KiB, in entry order."""
     versions: npt.NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def block_range(self, position: int) -> slice:
-        """Where `block_hash` holds the blocks of entry `position`."""
+        """Return the slice of `block_hash` that belongs to entry `position`."""
         counts = block_counts(self.length)
         start = int(counts[:position].sum())
         return slice(start, start + int(counts[position]))
@@ -100,31 +112,34 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHead:
-    """Everything a chunk says of itself: its preamble and header, decoded."""
+    """The decoded preamble and header of a chunk."""
 
     chunk_id: ChunkId
     dataset: DatasetRef
     payload_bytes: int
     entries: Entries
     head_bytes: int = 0
-    """Length of preamble and header: where the payload starts in the object. Filled by encode and decode."""
+    """The payload's start in the object, after preamble and header; set by encode and decode."""
 
 
 def block_counts(length: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """How many block hashes a file of each `length` carries: none up to 256 KiB."""
+    """Return the number of block hashes of a file of each `length`: none up to 256 KiB."""
     block = np.uint64(BLOCK_BYTES)
     return np.where(length > block, length // block + (length % block > 0), np.uint64(0))
 
 
 def make_versions(count: int) -> npt.NDArray[np.void]:
-    """An empty column of carried or seen versions."""
+    """Return an empty column of versions."""
     return np.zeros(count, _VERSION)
 
 
 def encode_head(
     chunk_id: ChunkId, dataset: DatasetRef, payload_bytes: int, entries: Entries
 ) -> bytes:
-    """Preamble and header of a chunk. The caller vouches for the columns; paths are checked where they enter."""
+    """Return preamble and header of a chunk.
+
+    The caller is responsible for valid columns; paths are checked where they enter.
+    """
     count = len(entries)
     name = dataset.name.encode()
     heap = b"".join(entries.paths)
@@ -168,7 +183,10 @@ def encode_head(
 def _encode_versions(
     versions: npt.NDArray[np.void] | None,
 ) -> tuple[int, bytes, bytes, bytes, bytes]:
-    """Flags, then the column in full, or a table, positions and rows: moved files come from few chunks, so a version takes 6 bytes, not 32."""
+    """Return flags, then either the column in full, or a table, positions and rows.
+
+    Moved files come from few chunks, so with a table a version takes 6 bytes instead of 32.
+    """
     if versions is None:
         return 0, b"", b"", b"", b""
     raw, new = versions.tobytes(), bytes(8)
@@ -191,7 +209,7 @@ def _encode_versions(
 def _by_table(
     table: npt.NDArray[np.void], positions: npt.NDArray[np.uint32], rows: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.void]:
-    """The column of versions in full; `ValueError` for a row that the table does not have."""
+    """Return the full column of versions; raise `ValueError` for a row beyond the table."""
     if len(rows) and int(rows.max()) > len(table):
         raise ValueError("an entry names a version that the table does not have")
     named = np.concatenate([np.zeros(1, _VERSION_ROW), table])[rows]
@@ -212,11 +230,15 @@ class Preamble:
 
     @property
     def head_bytes(self) -> int:
+        """Length of preamble and header: where the payload starts in the object."""
         return PREAMBLE_BYTES + self.header_bytes
 
 
 def decode_preamble(data: Buffer) -> Preamble:
-    """Raise `Corrupt` unless `data` starts with a sound preamble of a version we read."""
+    """Return the preamble at the start of `data`.
+
+    Raise `Corrupt` unless it is valid and of a version that this release reads.
+    """
     if len(data) < PREAMBLE_BYTES:
         raise Corrupt(f"a chunk has at least {PREAMBLE_BYTES} bytes, got {len(data)}")
     body = bytes(data[: _PREAMBLE.size])
@@ -241,7 +263,8 @@ def decode_preamble(data: Buffer) -> Preamble:
 def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     """Decode preamble and header from the first bytes of a chunk; the columns are views of `data`.
 
-    Everything is checked before it is believed: hashes, bounds, paths, and that the chunk is the `expected` one. Raises `Corrupt`.
+    Everything is verified before use: hashes, bounds, paths, and that the chunk is the `expected`
+    one. Raises `Corrupt`.
     """
     preamble = decode_preamble(data)
     if expected is not None and preamble.chunk_id != expected:
@@ -293,7 +316,7 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     heap = bytes(header[at:])
     if len(heap) != heap_bytes or (ends[-1] if ends else 0) != heap_bytes:
         raise ValueError("length of the paths is wrong")
-    if ends != sorted(ends):  # before the paths are cut out: they could overlap and fill the memory
+    if ends != sorted(ends):  # before paths are cut: they could overlap and fill the memory
         raise ValueError("ends of the paths are out of order")
     paths = [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
     entries = Entries(

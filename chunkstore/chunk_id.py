@@ -1,10 +1,11 @@
 """Chunk ids: 16 bytes, unique without a server, sortable by time (DIESEL Table 1).
 
-Bytes 0-3 hold seconds, 4-9 the machine, 10-12 the process, 13-15 a counter, all big-endian. Printed in an alphabet whose ASCII
-order is its value order (plain base64 is not), so sorting names sorts ids.
+Bytes 0-3 hold seconds, 4-9 the machine, 10-12 the process and 13-15 a counter, all big-endian. The
+printed form uses an alphabet whose ASCII order is its value order (plain base64 lacks this), so
+sorted names are sorted ids.
 
-Containers share MAC addresses and process numbers, so the machine field is a hash of machine, boot and container identity and the
-process field is drawn at random, anew after every fork.
+Containers share MAC addresses and process numbers. So the machine field is a hash of the identities
+of machine, boot and container, and the process field is drawn at random, again after every fork.
 """
 
 from __future__ import annotations
@@ -26,16 +27,23 @@ _TO_ORDERED = bytes.maketrans(_STANDARD, _ORDERED)
 _TO_STANDARD = bytes.maketrans(_ORDERED, _STANDARD)
 
 COUNTER_LIMIT = 1 << 24
+"""The number of ids that one second offers to a process."""
 PRINTED_LENGTH = 22
 
 
 def print_id(value: bytes) -> str:
-    """16 bytes as 22 printable characters, order preserved; safe in file names, object keys and Redis hash tags."""
+    """Return 16 bytes as 22 printable characters, order preserved.
+
+    The result is safe in file names, object keys and Redis hash tags.
+    """
     return base64.b64encode(value).translate(_TO_ORDERED)[:PRINTED_LENGTH].decode("ascii")
 
 
 def parse_id(text: str) -> bytes:
-    """The inverse of `print_id`; `ValueError` for anything it would not have printed."""
+    """Return the bytes of a printed id: the inverse of `print_id`.
+
+    Raise `ValueError` for any text that `print_id` does not return.
+    """
     value = base64.b64decode(text.encode("ascii").translate(_TO_STANDARD) + b"==", validate=True)
     if len(value) != 16 or print_id(value) != text:
         raise ValueError(f"not a printed 16-byte id: {text!r}")
@@ -44,7 +52,7 @@ def parse_id(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkId:
-    """The name of one chunk. Ordered by time of creation, then machine, process and counter."""
+    """The name of one chunk, ordered by time of creation, then machine, process and counter."""
 
     value: bytes
 
@@ -57,6 +65,7 @@ class ChunkId:
 
     @classmethod
     def parse(cls, text: str) -> ChunkId:
+        """Return the id of its printed form; raise `ValueError` as `parse_id` does."""
         return cls(parse_id(text))
 
     @property
@@ -73,7 +82,7 @@ def _read_identity(path: str) -> bytes:
 
 
 def machine_field() -> bytes:
-    """6 bytes that differ between machines, boots and containers."""
+    """Return 6 bytes that differ between machines, boots and containers."""
     facts = [
         _read_identity("/etc/machine-id"),
         _read_identity("/proc/sys/kernel/random/boot_id"),
@@ -85,9 +94,10 @@ def machine_field() -> bytes:
 
 
 class ChunkIdGenerator:
-    """Makes ids that are unique and increasing in this process, whatever its clock does. Thread-safe.
+    """A generator of ids that are unique and increasing in this process. Thread-safe.
 
-    A clock that steps back keeps the greatest second seen; a second that uses up its 2^24 counts borrows the next one.
+    If the clock steps back, the generator keeps the greatest second seen. If a second uses up its
+    2^24 counts, the generator borrows the next one.
     """
 
     def __init__(
@@ -99,12 +109,13 @@ class ChunkIdGenerator:
         os.register_at_fork(after_in_child=self._enter_process)
 
     def _enter_process(self) -> None:
-        self._lock = threading.Lock()  # a forked child may have inherited a held one
+        self._lock = threading.Lock()  # a forked child may inherit a locked one
         self._process = secrets.token_bytes(3)
         self._seconds = 0
         self._counter = 0
 
     def next(self) -> ChunkId:
+        """Return the next id."""
         with self._lock:
             now = int(self._clock())
             if now > self._seconds:

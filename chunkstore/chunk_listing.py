@@ -1,4 +1,4 @@
-"""Which chunk objects there are, committed or not."""
+"""A listing of all chunk objects of a dataset, committed or not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from chunkstore.stores.object_store import ObjectStore
 
 
 def chunk_sizes(store: ObjectStore, name: str) -> Mapping[ChunkId, int]:
-    """The chunk objects below a dataset's name and their sizes in bytes. What has another name than a printed id is no chunk. One listing."""
+    """Return the chunk objects below a dataset's name and their sizes in bytes.
+
+    An object whose name is no printed id is no chunk. Costs one listing.
+    """
     found = {}
     for info in store.list(chunk_prefix(name)):
-        with suppress(ValueError):  # a folder on a disk collects strange files
+        with suppress(ValueError):  # a folder on a disk may contain foreign files
             found[ChunkId.parse(info.key.rpartition("/")[2])] = info.size_bytes
     return found

@@ -1,7 +1,8 @@
-"""Reads chunks from an object store, and believes nothing that it has not verified.
+"""A reader of chunks in an object store that trusts only what it has verified.
 
-What is checked where bytes enter: the chunk is the one its key names and belongs to the dataset, lengths, the header's checksum, and the
-xxh3 of every file (or of every 256 KiB block touched, for ranges of large files).
+The reader checks bytes where they enter: that the chunk is the one its key names and belongs to the
+dataset, its lengths, the header's checksum, and the xxh3 of every file (or of every touched 256 KiB
+block, for ranges of large files).
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectReader
 
 T = TypeVar("T")
 HEAD_GUESS_BYTES = 128 << 10
-"""Read when the length of a head is not known: holds the head of 1,024 files with names of 70 bytes."""
+"""Bytes read when the length of a head is unknown.
+
+They hold the head of 1,024 files with names of 70 bytes.
+"""
 MAX_WHOLE_BYTES = 16 << 20
-"""Chunks above this are read by ranges only."""
+"""The largest payload that is read as a whole; larger chunks are read by ranges only."""
 _KEPT_BLOCK_HASHES = 1 << 20
-"""8 MiB: of 256 GiB in large files."""
+"""Hash blocks whose hashes are kept: 8 MiB of hashes, for 256 GiB of large files."""
 _KEPT_HEADS = 4096
 _RANGES_AT_ONCE = 16
 
@@ -54,24 +58,27 @@ class FileColumns:
 
 
 class Expected(Protocol):
-    """What the metadata of a dataset says of its chunks."""
+    """The files that a dataset's metadata expects in its chunks."""
 
     def of(self, chunk: ChunkId) -> FileColumns | None:
-        """The files that a chunk must hold; None if nothing is known."""
+        """Return the files that a chunk must hold, or None if nothing is known."""
         ...
 
 
 _LargeFiles = dict[tuple[int, int, int], npt.NDArray[np.uint64]]
-"""Of one chunk: offset, length and hash of each file of more than a block, and the hashes of its blocks."""
+"""The large files of one chunk: (offset, length, hash) -> the hashes of the file's hash blocks.
+
+A file is large if it has more than one block.
+"""
 
 
 class ChunkReader:
-    """The chunks of one dataset in an object store; implements `ChunkSource`. Thread-safe."""
+    """The chunks of one dataset in an object store. Implements `ChunkSource`; thread-safe."""
 
     def __init__(
         self, store: ObjectReader, dataset: DatasetRef, expected: Expected | None = None
     ) -> None:
-        """Whole chunks must hold what is `expected` of them; of single files their readers say it."""
+        """Verify whole chunks against `expected`; reads of single files carry their own hash."""
         self.dataset = dataset
         self._store = store
         self.expected = expected
@@ -79,7 +86,10 @@ class ChunkReader:
         self._threads = CallThreads("chunk-read")
 
     def head(self, chunk_id: ChunkId, head_bytes: int | None = None) -> ChunkHead:
-        """Preamble and header by one ranged read (two if the length is not given and the guess was short)."""
+        """Return preamble and header, by one ranged read.
+
+        A second read follows if the length is not given and the guess was short.
+        """
         return self._sound(chunk_id, lambda: self._head(chunk_id, head_bytes))
 
     def _head(self, chunk_id: ChunkId, head_bytes: int | None) -> ChunkHead:
@@ -92,11 +102,11 @@ class ChunkReader:
         return self._checked(decode_head(data, chunk_id))
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        """The whole payload by one get, every file in it verified against the header that came along."""
+        """Return the whole payload by one get, each file verified against the chunk's header."""
         return self.whole(chunk)[1]
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """(head, payload) by one get, verified as `payload` is."""
+        """Return (head, payload), by one get, verified as in `payload`."""
         return self._sound(chunk.id, lambda: self._whole(chunk))
 
     def _whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
@@ -104,7 +114,11 @@ class ChunkReader:
         return data[: chunk.head_bytes], self.verified(data, chunk)
 
     def _sound(self, chunk: ChunkId, read: Callable[[], T]) -> T:
-        """What is read; if it is damaged, once more: of the store itself if it may have been a copy, and else as what came may have been damaged on its way."""
+        """Return the result of `read`, and try again once if it finds damage.
+
+        If the store may have answered from a copy, the copy is dropped first, so that the second
+        try reads the store itself. Without copies, the bytes may have been damaged on the way.
+        """
         try:
             return read()
         except Corrupt:
@@ -113,8 +127,11 @@ class ChunkReader:
             return read()
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
-        """The payload of a chunk's object that came from anywhere. `Corrupt` unless it is that chunk, of this dataset and these lengths, its
-        header and every file in it have their checksums, and it holds what is expected of it. About 0.25 µs a file and 0.1 ms a MiB.
+        """Return the payload of a chunk's object that came from any source.
+
+        Raise `Corrupt` unless the object is that chunk, belongs to this dataset and has the lengths
+        of `chunk`; the header and every file match their checksums; and the chunk holds the files
+        that are expected of it. Takes about 0.25 µs a file and 0.1 ms a MiB.
         """
         head = self._checked(decode_head(data, chunk.id))
         if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
@@ -122,7 +139,8 @@ class ChunkReader:
         payload = data[head.head_bytes :]
         if len(payload) != head.payload_bytes:
             raise Corrupt(
-                f"chunk {chunk.id} has {len(payload)} bytes of payload instead of {head.payload_bytes}"
+                f"chunk {chunk.id} has {len(payload)} bytes of payload "
+                f"instead of {head.payload_bytes}"
             )
         verify_files(payload, head.entries, chunk.id)
         expected = None if self.expected is None else self.expected.of(chunk.id)
@@ -131,7 +149,11 @@ class ChunkReader:
         return payload
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """A part of one file: the file by one ranged get, or the 256 KiB blocks that the range touches."""
+        """Return a part of one file.
+
+        A file of up to 256 KiB is read whole by one ranged get. A larger file is read by the 256
+        KiB blocks that the range touches.
+        """
         return self._sound(file.chunk.id, lambda: self._read(file, start, length))
 
     def _read(self, file: FileExtent, start: int, length: int) -> memoryview:
@@ -141,9 +163,10 @@ class ChunkReader:
         return verified_file(data, file)[start : start + length]
 
     def read_many(self, files: Sequence[FileExtent]) -> list[memoryview]:
-        """Whole files of one chunk or of several, as ordered. Files that lie close together are read as one range, and up to 16 ranges at once.
+        """Return whole files of one chunk or of several, in the given order.
 
-        A view keeps the range alive that it is a part of, up to 4 MiB: copy what is kept for long.
+        Files that lie close together are read as one range. Up to 16 ranges are read at once. A
+        returned view keeps its whole range in memory, up to 4 MiB: copy what you keep for long.
         """
         small: dict[ChunkRef, list[int]] = {}
         large = []
@@ -200,7 +223,10 @@ class ChunkReader:
         return data[start - begin : start - begin + length]
 
     def _range(self, chunk: ChunkRef, start: int, length: int) -> Buffer:
-        """Bytes of the payload. No request is for more than 16 MiB, so that its deadline does not depend on what was asked for."""
+        """Return bytes of the payload.
+
+        Each request covers at most 16 MiB, so that its deadline does not depend on `length`.
+        """
         get_range = partial(self._store.get_range, chunk_key(self.dataset.name, chunk.id))
         begin, end = chunk.head_bytes + start, chunk.head_bytes + start + length
         if length <= MAX_WHOLE_BYTES:
@@ -214,9 +240,10 @@ class ChunkReader:
         return data
 
     def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
-        """Of each 256 KiB of a large file: its chunk's head is read from the store, once for the files of a chunk as long as it is kept.
+        """Return the hash of each 256 KiB of a large file.
 
-        Raises what `head` does, and `Corrupt` if the chunk does not hold the file.
+        The chunk's head is read from the store once for all files of the chunk, as long as it stays
+        cached. Raises what `head` raises, and `Corrupt` if the chunk does not hold the file.
         """
         large, key = self._large.get(file.chunk.id), (file.offset, file.length, file.hash)
         if large is None:
@@ -231,7 +258,10 @@ class ChunkReader:
         return large[key]
 
     def _keeps_too_much(self) -> bool:
-        """About 0.2 ms if much is kept, which is asked once a head that is read."""
+        """Return whether the cached heads exceed a limit.
+
+        Takes about 0.2 ms if many are cached, once for each head that is read.
+        """
         hashes = sum(
             len(blocks) for large in list(self._large.values()) for blocks in large.values()
         )
@@ -244,7 +274,7 @@ class ChunkReader:
 
 
 def verified_file(data: memoryview, file: FileExtent) -> memoryview:
-    """A whole file's bytes from anywhere; `Corrupt` unless they are that."""
+    """Return `data` if it is the whole content of `file`; raise `Corrupt` if not."""
     if xxhash.xxh3_64_intdigest(data) != file.hash:
         raise Corrupt(
             f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
@@ -255,7 +285,10 @@ def verified_file(data: memoryview, file: FileExtent) -> memoryview:
 def verify_blocks(
     data: memoryview, file: FileExtent, start: int, hashes: npt.NDArray[np.uint64]
 ) -> None:
-    """Raise `Corrupt` unless `data` is the file's content from byte `start` on; both ends lie between two of its blocks, or at its end."""
+    """Raise `Corrupt` unless `data` is the file's content from byte `start` on.
+
+    `start` and the end of `data` lie between two blocks of the file, or at its end.
+    """
     first = start // BLOCK_BYTES
     for number in range(-(-len(data) // BLOCK_BYTES)):
         at = number * BLOCK_BYTES
@@ -275,7 +308,10 @@ def _large_files(entries: Entries) -> _LargeFiles:
 
 
 def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> None:
-    """Raise `Corrupt` unless every file's content has its hash. About 0.25 µs a file and 0.1 ms a MiB."""
+    """Raise `Corrupt` unless every file's content has its hash.
+
+    Takes about 0.25 µs a file and 0.1 ms a MiB.
+    """
     digest = xxhash.xxh3_64_intdigest
     columns = zip(
         entries.offset.tolist(),
@@ -290,8 +326,11 @@ def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> No
 
 
 def verify_expected(expected: FileColumns, entries: Entries, chunk_id: ChunkId) -> None:
-    """Raise `Corrupt` unless each file is among the entries, with its hash. About 50 µs for 1,000 files."""
-    filled = np.flatnonzero(entries.length)  # they lie apart, so that an offset is one file's
+    """Raise `Corrupt` unless each expected file is among the entries, with its hash.
+
+    Takes about 50 µs for 1,000 files.
+    """
+    filled = np.flatnonzero(entries.length)  # files do not overlap, so an offset identifies one
     filled = filled[np.argsort(entries.offset[filled])]
     wanted = expected.length > 0
     offset, length = expected.offset[wanted].astype(np.uint64), expected.length[wanted]
@@ -305,5 +344,6 @@ def verify_expected(expected: FileColumns, entries: Entries, chunk_id: ChunkId) 
     )
     if not found.all():
         raise Corrupt(
-            f"chunk {chunk_id} holds {np.count_nonzero(~found)} files that are not those of its dataset's metadata"
+            f"chunk {chunk_id} holds {np.count_nonzero(~found)} files "
+            "that are not those of its dataset's metadata"
         )

@@ -1,4 +1,7 @@
-"""The port through which every tier serves bytes of chunks: node memory, peers, SSD, object store."""
+"""The interface through which every tier serves bytes of chunks.
+
+Node memory, peers, the SSD tier and the object store implement it.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from chunkstore.chunk_id import ChunkId
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
-    """A chunk and what is needed to read it. Unique over all datasets, as chunk ids are."""
+    """A chunk and what is needed to read it, unique over all datasets like its chunk id."""
 
     id: ChunkId
     head_bytes: int
-    """Where the payload starts in the object."""
+    """The payload's start in the object."""
     payload_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class FileExtent:
-    """Where one file's bytes lie, and what they must hash to (xxh3_64)."""
+    """The place of one file's bytes, and the hash (xxh3_64) that they must have."""
 
     chunk: ChunkRef
     offset: int
@@ -30,7 +33,10 @@ class FileExtent:
 
 
 class FileExtents(Sequence[FileExtent]):
-    """Several files, as columns of equal length: made, and passed on, in a fifth of the time that as many `FileExtent`s take. Not to be changed."""
+    """Several files, as columns of equal length; immutable.
+
+    Making and passing one on takes a fifth of the time that as many `FileExtent`s take.
+    """
 
     __slots__ = ("chunks", "hash", "length", "offset", "which")
 
@@ -42,12 +48,13 @@ class FileExtents(Sequence[FileExtent]):
         length: Sequence[int],
         hash: Sequence[int],
     ) -> None:
-        """`which` of `chunks`, each of which occurs once there."""
+        """`which` has positions in `chunks`; each chunk occurs there once."""
         self.chunks, self.which = chunks, which
         self.offset, self.length, self.hash = offset, length, hash
 
     @classmethod
     def of(cls, files: Iterable[FileExtent]) -> Self:
+        """Return `files` as columns; columns are returned as they are."""
         if isinstance(files, cls):
             return files
         numbers: dict[ChunkId, int] = {}
@@ -76,24 +83,25 @@ class FileExtents(Sequence[FileExtent]):
 
 
 class ChunkSource(Protocol):
-    """Thread-safe; every call blocks. All bytes returned are verified and stay valid while they are referenced.
+    """A tier that serves bytes of chunks. Thread-safe; every call blocks.
 
-    Raises `Corrupt` (try another source), `NotFound` or `Unavailable`.
+    All returned bytes are verified and stay valid while they are referenced. Calls raise `Corrupt`
+    (try another source), `NotFound` or `Unavailable`.
     """
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        """The whole payload of `chunk`, for chunks of ordinary size (at most 16 MiB)."""
+        """Return the whole payload of `chunk`, for chunks of ordinary size (at most 16 MiB)."""
         ...
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """Bytes [start, start + length) of `file`, all of them; the range lies inside the file."""
+        """Return all bytes [start, start + length) of `file`; the range lies inside the file."""
         ...
 
 
 @runtime_checkable
 class ManyFilesSource(ChunkSource, Protocol):
-    """One that reads many files in less time than one after another."""
+    """A chunk source that reads many files faster together than one after another."""
 
     def read_many(self, files: Sequence[FileExtent]) -> Sequence[bytes | memoryview]:
-        """Whole files of one chunk or of several, in order."""
+        """Return whole files of one chunk or of several, in order."""
         ...

@@ -1,11 +1,13 @@
-"""Packs files into chunks of about 4 MiB. No I/O and no threads: files go in, sealed chunks come out.
+"""A packer of files into chunks of about 4 MiB: files in, sealed chunks out; no I/O, no threads.
 
-The order inside decides how good a chunk-wise shuffle can be. `scatter` drops each file into one of K open chunks chosen by a seeded generator, so
-that a chunk samples a wide span of the source; what is left open at a flush is moved together into as few chunks as its bytes
-need, so a small dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk). A file of the target
-size or more lies alone in its chunk.
+The order inside the chunks limits how good a chunk-wise shuffle can be. `scatter` puts each file
+into one of K open chunks, chosen by a seeded generator, so that a chunk samples a wide span of the
+source. A flush merges the open chunks into as few chunks as their bytes need, so that a small
+dataset does not end in many small chunks. `sequential` keeps the order of arrival (one open chunk).
+A file of the target size or more has a chunk of its own.
 
-Memory: at most K chunks of the target size, held as the very buffers that were given (payloads are written out by gathering).
+Memory: at most K chunks of the target size. The writer keeps the very buffers that it was given
+(payloads are written by gathering).
 """
 
 from __future__ import annotations
@@ -36,15 +38,22 @@ from chunkstore.paths import check_paths
 from chunkstore.stores.object_store import Buffer
 
 DEFAULT_TARGET_BYTES = 4 << 20
+"""The default target size of a chunk's payload."""
 DEFAULT_OPEN_CHUNKS = 64
-"""A power of two; 64 chunks of 4 MiB are 256 MiB at the most, half of it on average."""
+"""The default number of open chunks, a power of two.
+
+64 chunks of 4 MiB are 256 MiB at most, and half of that on average.
+"""
 _MAX_HEAP_BYTES = 4 << 20
-"""Of paths in one chunk: keeps a header of the longest paths and most entries well below its limit."""
+"""The most bytes of paths in one chunk.
+
+The bound keeps a header with the longest paths and the most entries well below its limit.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which version of a path an entry carries along, or a deletion saw."""
+    """The version of a path that an entry carries along, or that a tombstone saw."""
 
     generation: int
     chunk: bytes
@@ -53,7 +62,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class SealedChunk:
-    """A chunk ready to be stored: `head` then `payload`, and what its head says."""
+    """A chunk ready to be stored: `head`, then `payload`, and what the head describes."""
 
     ref: ChunkRef
     head: bytes
@@ -63,7 +72,7 @@ class SealedChunk:
 
 @dataclass(slots=True)
 class _OpenChunk:
-    """Columns in the making, one list each."""
+    """The columns of an unfinished chunk, one list each."""
 
     paths: list[bytes] = field(default_factory=list)
     payload: list[Buffer] = field(default_factory=list)
@@ -76,10 +85,10 @@ class _OpenChunk:
     versions: dict[int, Version] = field(default_factory=dict)
     payload_bytes: int = 0
     heap_bytes: int = 0
-    """Length of all paths together."""
+    """The total length of all paths."""
 
     def take_from(self, other: _OpenChunk, target_bytes: int) -> None:
-        """Move the first entries of `other` to the end of this chunk, as many as there is room for."""
+        """Move the first entries of `other` to the end of this chunk, as many as fit."""
         count = self._room_for(other, target_bytes)
         shift = len(self.paths)
         for position, version in other.versions.items():
@@ -102,7 +111,7 @@ class _OpenChunk:
             del column[:end]
 
     def _room_for(self, other: _OpenChunk, target_bytes: int) -> int:
-        """How many of the first entries of `other` would fit in here."""
+        """Return how many of the first entries of `other` fit into this chunk."""
         payload, heap = target_bytes - self.payload_bytes, _MAX_HEAP_BYTES - self.heap_bytes
         count = 0
         for path, size in zip(
@@ -115,6 +124,7 @@ class _OpenChunk:
         return count
 
     def entries(self) -> Entries:
+        """Return the columns as arrays."""
         length = np.array(self.length, np.uint64)
         offset = np.zeros(len(length), np.uint64)
         np.cumsum(length[:-1], out=offset[1:])
@@ -142,11 +152,12 @@ class _OpenChunk:
 
 
 class ChunkWriter:
-    """Hands each chunk to `emit` as soon as it is full; `flush` emits the rest. For one thread.
+    """A writer that passes each full chunk to `emit`; `flush` emits the rest. For one thread.
 
-    Times fit in an int64. Paths are those of `chunkstore.paths` (a chunk with another one, which no reader would take, is refused with
-    `InvalidPath` and stays here). A path put twice takes the later content: chunk ids, and positions in a chunk, grow in the order of
-    the puts.
+    Times fit in an int64. Paths follow the rules of `chunkstore.paths`: a chunk with any other
+    path, which no reader would accept, is refused with `InvalidPath` and stays in the writer. The
+    later content of a path that is put twice wins, because chunk ids, and positions in a chunk,
+    grow in the order of the puts.
     """
 
     def __init__(
@@ -173,7 +184,10 @@ class ChunkWriter:
         self._where: dict[bytes, _OpenChunk] = {}
 
     def add_file(self, path: bytes, data: Buffer, mode: int, mtime_ns: int) -> None:
-        """Take one file whose content is in memory. `mode` is its permission bits; its type is set here."""
+        """Add one file whose content is in memory.
+
+        `mode` holds the permission bits; the method sets the file type.
+        """
         size = len(data)
         if size >= self.target_bytes:
             self.add_stream(path, size, hash_blocks(data), [data], mode, mtime_ns)
@@ -196,7 +210,10 @@ class ChunkWriter:
         mtime_ns: int,
         version: Version,
     ) -> None:
-        """Take a file that is moved from another chunk: `data` was verified against `hashes`, and `version` is the one that it keeps."""
+        """Add a file that is moved from another chunk.
+
+        `data` was verified against `hashes`; `version` is the version that the file keeps.
+        """
         if len(data) >= self.target_bytes:
             self.add_stream(path, len(data), hashes, [data], mode, mtime_ns, version)
             return
@@ -215,9 +232,11 @@ class ChunkWriter:
         mtime_ns: int,
         version: Version | None = None,
     ) -> None:
-        """Take one large file, hashed before, whose content is read only when its chunk is stored. It is sealed at once.
+        """Add one large file, hashed before, and seal its chunk at once.
 
-        A file that is moved from another chunk carries its `version`."""
+        The content is read only when the chunk is stored. A file that is moved from another chunk
+        carries its `version`.
+        """
         if (other := self._where.get(path)) is not None:
             self._seal(other)
         chunk = _OpenChunk(
@@ -238,17 +257,22 @@ class ChunkWriter:
     def add_directory(
         self, path: bytes, mode: int, mtime_ns: int, carried: Version | None = None
     ) -> None:
-        """Take a directory's attributes; the empty path is the root. One that is restated carries its version."""
+        """Add a directory's attributes; the empty path is the root.
+
+        A directory entry that a purge writes again carries its version.
+        """
         self._add_bare(path, KIND_DIRECTORY, stat.S_IFDIR | (mode & 0o7777), mtime_ns, carried)
 
     def add_tombstone(self, path: bytes, file_type: int, mtime_ns: int, seen: Version) -> None:
-        """Delete the version that was `seen` and all before it. `file_type`: S_IFREG or S_IFDIR, as of what is deleted.
+        """Add a tombstone that deletes the version that was `seen` and all before it.
 
-        A deletion that is moved from another chunk is put again as it was."""
+        `file_type` is S_IFREG or S_IFDIR, as that of the deleted entry. A tombstone that is moved
+        from another chunk is added again unchanged.
+        """
         self._add_bare(path, KIND_TOMBSTONE, file_type, mtime_ns, seen)
 
     def flush(self) -> None:
-        """Emit all that is open, merged into as few chunks as the bytes need."""
+        """Emit all open chunks, merged into as few chunks as the bytes need."""
         left = sorted(
             (chunk for chunk in self._open if chunk.paths), key=lambda chunk: -chunk.payload_bytes
         )
@@ -267,10 +291,11 @@ class ChunkWriter:
 
     @property
     def pending_bytes(self) -> int:
+        """Payload bytes in the open chunks."""
         return sum(chunk.payload_bytes for chunk in self._open)
 
     def is_pending(self, path: bytes) -> bool:
-        """Whether `path` was put and lies in an open chunk."""
+        """Return whether `path` was put and is still in an open chunk."""
         return path in self._where
 
     def _put_file(
@@ -309,9 +334,10 @@ class ChunkWriter:
         self._where[path] = chunk
 
     def _choose(self, path: bytes, size: int) -> _OpenChunk:
-        """The chunk for the next entry, with room for it.
+        """Return the chunk for the next entry, with room for it.
 
-        The one that holds an earlier put of the path (so that the later position wins), else any.
+        This is the chunk that holds an earlier put of the path (so that the later position wins),
+        or else any chunk.
         """
         chunk = self._where.get(path)
         if chunk is None:
@@ -325,7 +351,10 @@ class ChunkWriter:
         return chunk
 
     def _seal(self, chunk: _OpenChunk) -> _OpenChunk:
-        """Emit an open chunk and open another in its place; a chunk that can't be encoded stays, so that no flush passes it over."""
+        """Emit an open chunk and open another in its place.
+
+        A chunk that cannot be encoded stays open, so that no flush skips it.
+        """
         sealed = self._encode(chunk, chunk.payload)
         fresh = _OpenChunk()
         self._open[
@@ -345,7 +374,7 @@ class ChunkWriter:
 
 
 def _check_paths(chunk: _OpenChunk) -> None:
-    """The empty path is the root, a directory."""
+    """Check the chunk's paths; only a directory may have the empty path, the root."""
     paths = chunk.paths
     if b"" in paths:
         named = zip(paths, chunk.kind, strict=True)
@@ -355,18 +384,22 @@ def _check_paths(chunk: _OpenChunk) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BlockHashes:
-    """xxh3_64 of a whole file and of each of its 256 KiB blocks (none for files up to one block)."""
+    """The xxh3_64 of a whole file and of each of its 256 KiB blocks.
+
+    A file of up to one block has no block hashes.
+    """
 
     whole: int
     blocks: list[int]
 
 
 def hash_blocks(data: Buffer) -> BlockHashes:
+    """Hash a file whose content is in memory."""
     return hash_stream([data], len(data))
 
 
 def hash_stream(pieces: Iterable[Buffer], size: int) -> BlockHashes:
-    """Hash a file given in pieces; all but the last are multiples of 256 KiB."""
+    """Hash a file given in parts; the lengths of all but the last are multiples of 256 KiB."""
     whole = xxhash.xxh3_64()
     blocks: list[int] = []
     for piece in pieces:

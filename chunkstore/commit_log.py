@@ -1,7 +1,9 @@
-"""The commit log: what became true of a dataset, in order, in objects that are only ever created (design §4).
+"""The commit log: the ordered commits of a dataset, as objects that are only ever created.
 
-Generation 1 is the dataset's birth and holds its random id alone. Each later generation names the chunks added and retired. Whoever creates
-`commits/<generation>` owns that generation; a loser takes the next number. So writers need no lock and the log has no gaps.
+Generation 1 is the dataset's birth and holds only its random id. Each later generation names the
+chunks that it adds and retires. The writer that creates `commits/<generation>` owns that
+generation; a writer that loses the race takes the next number. So writers need no lock and the log
+has no gaps. docs/chunk-format.md defines the bytes.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ MAGIC: Final = b"DIESELCM"
 FORMAT_VERSION: Final = 1
 BIRTH_GENERATION: Final = 1
 LATE_S: Final = 24 * 3600
-"""A chunk that is older when it is committed is looked for before: gc deletes what is not committed after a week."""
+"""The age in seconds above which a chunk is checked for existence before its commit.
+
+`dlcmd gc` deletes chunks that are still uncommitted after a week.
+"""
 _REMOVED: Final = 1
-_GENERATION = re.compile(r"[0-9]{16}")  # a folder on a disk collects strange files
+_GENERATION = re.compile(r"[0-9]{16}")  # a folder on a disk may contain foreign files
 _FIXED = struct.Struct(
     "<8sHHIIIQq16s"
 )  # magic, version, flags, added, retired, reserved, generation, time, dataset id
@@ -46,13 +51,14 @@ class Commit:
     generation: int
     dataset_id: bytes
     time_ns: int
-    """By the writer's clock; tells the user when, decides nothing."""
+    """The time of the commit by the writer's clock: for display only, nothing depends on it."""
     added: tuple[ChunkRef, ...] = ()
     retired: tuple[ChunkId, ...] = ()
     removed: bool = False
-    """The dataset ends here; what is left of it in the store is waste."""
+    """True if the dataset ends with this commit; all its remaining objects are garbage."""
 
     def encode(self) -> bytes:
+        """Return the bytes of the commit object."""
         added = np.zeros(len(self.added), _ADDED)
         if self.added:
             added["id"] = np.frombuffer(b"".join(ref.id.value for ref in self.added), "V16")
@@ -74,7 +80,10 @@ class Commit:
 
     @classmethod
     def decode(cls, data: Buffer, generation: int) -> Commit:
-        """Raises `Corrupt` unless `data` is a sound commit object of `generation`."""
+        """Return the commit in `data`.
+
+        Raise `Corrupt` unless `data` is a valid commit object of `generation`.
+        """
         data = bytes(data)
         body, check = data[:-8], data[-8:]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
@@ -84,7 +93,8 @@ class Commit:
         _, version, flags, added, retired, _, found, time_ns, dataset_id = _FIXED.unpack_from(body)
         if version != FORMAT_VERSION or flags & ~_REMOVED:
             raise Corrupt(
-                f"commit {generation} has format {version} and flags {flags:#x}; this release reads {FORMAT_VERSION}"
+                f"commit {generation} has format {version} and flags {flags:#x}; "
+                f"this release reads {FORMAT_VERSION}"
             )
         if found != generation:
             raise Corrupt(f"commit {generation} was asked for, but the object holds commit {found}")
@@ -109,7 +119,7 @@ class Commit:
 
 
 class CommitLog:
-    """The commits of one life of a dataset. Thread-safe as far as the store is."""
+    """The commits of one dataset. It is as thread-safe as its store."""
 
     def __init__(self, store: ObjectStore, dataset: DatasetRef) -> None:
         self.dataset = dataset
@@ -124,12 +134,15 @@ class CommitLog:
     ) -> Commit:
         """Make one commit durable and return it; `after` is any generation known to exist.
 
-        May be repeated with the same arguments after an error: if the earlier try landed after all, its commit is returned and
-        nothing is committed twice. Raises `NotFound` when the dataset has been removed; nothing follows that commit. `AlreadyExists` if
-        somebody else has committed one of these chunks since `after` (`recover --adopt` beside a put): a second time would give its files
-        a new version, but its holes stay, and purge takes no file out of a hole.
+        The call may be repeated with the same arguments after an error: if the earlier try
+        succeeded after all, its commit is returned and nothing is committed twice. Raises
+        `NotFound` if the dataset has been removed, because no commit follows a removal. Raises
+        `AlreadyExists` if another process has committed one of these chunks since `after` (`recover
+        --adopt` beside a put): a second commit would give the chunk's files a new version, but its
+        holes would stay, and purge takes no file out of a hole.
 
-        Cost: one create, and one more (with a get) for each generation that others appended since `after`.
+        Cost: one create, and one more (with a get) for each generation that others appended since
+        `after`.
         """
         draft = Commit(
             after + 1, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
@@ -142,14 +155,16 @@ class CommitLog:
                 return draft
             except AlreadyExists:
                 found = self.read(draft.generation)
-            # Ours, if an earlier try was answered with a lost connection: no chunk is added or retired twice.
+            # An equal commit is an earlier try of this call whose answer was lost. Returning it
+            # adds and retires no chunk twice.
             if replace(found, time_ns=draft.time_ns) == draft:
                 return found
             if found.removed:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
             if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
                 raise AlreadyExists(
-                    f"chunk {min(twice)} was committed by somebody else, as generation {found.generation}: run the same command again"
+                    f"chunk {min(twice)} was committed by somebody else, "
+                    f"as generation {found.generation}: run the same command again"
                 )
             draft = replace(draft, generation=draft.generation + 1)
 
@@ -160,10 +175,12 @@ class CommitLog:
         retired: Sequence[ChunkId] = (),
         removed: bool = False,
     ) -> Commit:
-        """Make one commit durable as `generation` and no other: for what holds only if nobody else has committed since.
+        """Make one commit durable as `generation` and no other, and return it.
 
-        Raises `AlreadyExists` if another commit has that generation. May be repeated with the same arguments after an error: if the
-        earlier try landed after all, its commit is returned.
+        The method is for commits that are valid only if nobody else has committed since. Raises
+        `AlreadyExists` if another commit has that generation. The call may be repeated with the
+        same arguments after an error: if the earlier try succeeded after all, its commit is
+        returned.
         """
         draft = Commit(
             generation, self.dataset.id, time.time_ns(), tuple(added), tuple(retired), removed
@@ -178,7 +195,10 @@ class CommitLog:
         return draft
 
     def check_late(self, chunks: Iterable[ChunkRef]) -> None:
-        """Before a commit: raise `NotFound` unless the store still holds those of `chunks` that are older than `LATE_S`. One stat each."""
+        """Raise `NotFound` if the store has lost one of `chunks` that is older than `LATE_S`.
+
+        Call it before a commit. Cost: one stat for each such chunk.
+        """
         late_s = time.time() - LATE_S
         for ref in chunks:
             if ref.id.seconds >= late_s:
@@ -187,22 +207,31 @@ class CommitLog:
                 self._store.stat(chunk_key(self.dataset.name, ref.id))
             except NotFound as error:
                 raise NotFound(
-                    f"chunk {ref.id} was deleted before it was committed, which took too long: run the same command again"
+                    f"chunk {ref.id} was deleted before it was committed, which took too long: "
+                    "run the same command again"
                 ) from error
 
     def read(self, generation: int) -> Commit:
-        """One commit; `NotFound` beyond the newest, `Corrupt` if it belongs to another life of the name."""
+        """Return one commit.
+
+        Raise `NotFound` beyond the newest generation, and `Corrupt` if the commit belongs to
+        another dataset that had the same name.
+        """
         commit = Commit.decode(
             self._store.get(commit_key(self.dataset.name, generation)), generation
         )
         if commit.dataset_id != self.dataset.id:
             raise Corrupt(
-                f"commit {generation} of dataset {self.dataset.name} belongs to a removed dataset of that name"
+                f"commit {generation} of dataset {self.dataset.name} "
+                "belongs to a removed dataset of that name"
             )
         return commit
 
     def since(self, generation: int) -> Iterator[Commit]:
-        """The commits after `generation`, in order, up to the newest. One get each and one for the end."""
+        """Yield the commits after `generation`, in order, up to the newest.
+
+        Cost: one get for each commit, and one to find the end.
+        """
         while True:
             generation += 1
             try:
@@ -213,13 +242,16 @@ class CommitLog:
 
 
 def newest_generation(store: ObjectStore, name: str) -> int:
-    """The greatest generation in the store, 0 if the dataset does not exist. Costs one listing."""
+    """Return the greatest generation in the store, or 0 without a dataset. One listing."""
     names = (info.key.rpartition("/")[2] for info in store.list(commit_prefix(name)))
     return max((int(text) for text in names if _GENERATION.fullmatch(text)), default=0)
 
 
 def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
-    """The dataset of that name, or None if it was never created or is wholly removed. One get."""
+    """Return the dataset of that name, or None if there is none. One get.
+
+    There is none if it was never created or is wholly removed.
+    """
     check_dataset_name(name)
     try:
         birth = Commit.decode(store.get(commit_key(name, BIRTH_GENERATION)), BIRTH_GENERATION)
@@ -229,7 +261,10 @@ def find_dataset(store: ObjectStore, name: str) -> DatasetRef | None:
 
 
 def create_dataset(store: ObjectStore, name: str) -> tuple[DatasetRef, bool]:
-    """The dataset of that name, and whether it was born now: of many concurrent creators, all get the same one."""
+    """Return the dataset of that name, and whether this call created it.
+
+    All concurrent creators get the same dataset.
+    """
     check_dataset_name(name)
     birth = Commit(BIRTH_GENERATION, secrets.token_bytes(16), time.time_ns())
     try:

@@ -1,25 +1,25 @@
-"""Errors of the chunk store, cut by what the caller does next.
+"""Errors of the chunk store, one class for each reaction of the caller.
 
 ChunkStoreError
 ├── Unavailable      the store did not answer: retry later, or use another tier
 ├── Corrupt          bytes arrived that are not what was stored: ask another copy
-├── NotFound         no such object: tell the user
+├── NotFound         no such object: report it to the user
 ├── AlreadyExists    a create-only put lost: take the next name
-├── StoreFull        no space left: tell the user, nothing was stored
-├── Denied           the store refused the credentials or the file mode: tell the user
-├── BadSource        a file that is being packed vanished, changed or cannot be read: tell the user
-└── InvalidPath      a path that no dataset may hold: tell the user (also a ValueError)
+├── StoreFull        no space left, nothing was stored: report it to the user
+├── Denied           the store refused the credentials or the file mode: report it to the user
+├── BadSource        a file to pack vanished, changed or is unreadable: report it to the user
+└── InvalidPath      a path that no dataset may hold: report it to the user (also a ValueError)
 """
 
 from __future__ import annotations
 
 
 class ChunkStoreError(Exception):
-    """Root of everything that `chunkstore` raises on purpose."""
+    """Root of all errors that `chunkstore` defines."""
 
 
 class Unavailable(ChunkStoreError):
-    """The store did not answer, or answered that it can't now. Retrying may help."""
+    """The store did not answer, or answered that it cannot serve now. A retry may help."""
 
 
 class Corrupt(ChunkStoreError):
@@ -27,7 +27,7 @@ class Corrupt(ChunkStoreError):
 
 
 class NotFound(ChunkStoreError):
-    """There is no object of that key."""
+    """The store has no object with that key."""
 
 
 class AlreadyExists(ChunkStoreError):
@@ -43,8 +43,8 @@ class Denied(ChunkStoreError):
 
 
 class InvalidPath(ChunkStoreError, ValueError):
-    """A path outside the law of `chunkstore.paths`."""
+    """A path that breaks the rules of `chunkstore.paths`."""
 
 
 class BadSource(ChunkStoreError):
-    """A file that is being packed vanished, changed meanwhile, or cannot be read."""
+    """A file to pack vanished, changed while it was read, or cannot be read."""

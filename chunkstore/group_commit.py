@@ -1,7 +1,8 @@
-"""Group commit: many durable chunks share one commit object, closed by bytes or by time (design §4).
+"""Group commit: many durable chunks share one commit object, closed by bytes or by time.
 
-A thread of its own collects durable chunks, appends the commit, then lets `publish` bring the index up to it. A file counts as acknowledged
-when its commit object is durable; the index hears of it only then.
+A thread collects durable chunks, appends the commit, and then lets `publish` bring the index up to
+it. A file counts as acknowledged when its commit object is durable; the index learns of the file
+only then. docs/chunk-format.md defines the commit object.
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import Commit, CommitLog
 
 DEFAULT_GROUP_BYTES = 64 << 20
+"""Payload bytes that close a group."""
 DEFAULT_GROUP_DELAY_S = 1.0
+"""Seconds after which a group is closed, counted from its first chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableChunk:
-    """A chunk that the store holds, not yet committed."""
+    """A chunk that is in the store but not committed yet."""
 
     ref: ChunkRef
     head: bytes
 
 
 class GroupCommit:
-    """Turns durable chunks into commits. `add` is for any thread; the first failure is raised by the next call.
+    """A queue that turns durable chunks into commits.
 
-    `publish(commit, heads)` runs after each commit, in order, on the committing thread; `after` is a generation known to exist.
-    While `hold` is set nothing is committed (used to validate all input first); what is added meanwhile is kept without bound, but it is
-    only the heads, and is committed in groups of the usual size afterwards.
+    Any thread may call `add`. The next call raises the first failure. `publish(commit, heads)` runs
+    after each commit, in order, on the committing thread. `after` is a generation known to exist.
+
+    While `hold` is set, nothing is committed (put uses this to validate all input first). The
+    chunks added meanwhile are kept without a bound, but only their heads take memory. After
+    `release` they are committed in groups of the usual size.
     """
 
     def __init__(
@@ -55,7 +61,8 @@ class GroupCommit:
         self._waiting: deque[DurableChunk] = deque()
         self._waiting_bytes = 0
         self._oldest = 0.0
-        # Chunks are counted in the order of `add`, so that a flush waits for those before it and no others.
+        # Chunks are counted in the order of `add`, so that a flush waits for the chunks before it
+        # and for no others.
         self._added = 0
         self._published = 0
         self._flush_up_to = 0
@@ -67,11 +74,14 @@ class GroupCommit:
 
     @property
     def generation(self) -> int:
-        """The last generation that this object committed, or was given at the start."""
+        """The last generation that this object committed, or `after` if it committed none."""
         return self._generation
 
     def add(self, chunk: DurableChunk) -> None:
-        """Take a chunk that is durable in the store. Blocks while four groups are waiting (unless held)."""
+        """Add a chunk that is durable in the store.
+
+        The call blocks while four groups are waiting, unless the group commit is on hold.
+        """
         with self._change:
             self._change.wait_for(
                 lambda: self._held or self._ended or self._waiting_bytes < 4 * self._group_bytes
@@ -85,15 +95,15 @@ class GroupCommit:
             self._change.notify_all()
 
     def release(self) -> None:
-        """End the `hold` given at the start."""
+        """End the `hold` that was set at the start."""
         with self._change:
             self._held = False
             self._change.notify_all()
 
     def flush(self) -> int:
-        """Return when all that was added before is committed and published; the generation reached.
+        """Wait until all chunks added before are committed and published; return the generation.
 
-        Of a group that is held, `release` comes first (here or in another thread).
+        While the group commit is on hold, the call returns only after `release` (from any thread).
         """
         with self._change:
             wanted = self._added
@@ -106,7 +116,10 @@ class GroupCommit:
             return self._generation
 
     def close(self) -> None:
-        """Stop the thread. What was not flushed stays uncommitted, so invisible. May be repeated."""
+        """Stop the thread. May be repeated.
+
+        Chunks that were not flushed stay uncommitted and therefore invisible.
+        """
         with self._change:
             self._closed = True
             self._change.notify_all()
@@ -130,7 +143,7 @@ class GroupCommit:
                 commit = self._log.append(self._generation, [chunk.ref for chunk in group])
                 self._generation = commit.generation
                 self._publish(commit, [chunk.head for chunk in group])
-            except BaseException as error:  # carried to the thread that adds or flushes
+            except BaseException as error:  # raised in the thread that adds or flushes
                 with self._change:
                     self._failure = error
                     self._change.notify_all()
@@ -140,7 +153,10 @@ class GroupCommit:
                 self._change.notify_all()
 
     def _next_group(self) -> list[DurableChunk]:
-        """The next chunks to commit together, `group_bytes` and what the last of them has more; empty when closed."""
+        """Return the next chunks to commit together, or an empty list when closed.
+
+        The group ends with the chunk that makes it reach `group_bytes`.
+        """
         with self._change:
             while not (self._closed or self._due()):
                 self._change.wait(self._patience())

@@ -1,8 +1,9 @@
-"""Leases: what a running mount serves, said in the store, so that nobody deletes it meanwhile.
+"""Leases: objects in the store that protect what a running mount serves from deletion.
 
-A lease is what its greatest number says (`numbered_objects`): generations, holder, when it was written and for how long it holds. The
-holder renews it by the next number, and deletes it at its end; one that is killed leaves a lease that ends by time. Bytes:
-docs/chunk-format.md.
+The object with the greatest number defines a lease (`numbered_objects`): its generations, its
+holder, the time of writing and the validity. The holder renews the lease by creating the next
+number and deletes it when the mount ends. The lease of a killed holder expires.
+docs/chunk-format.md defines the bytes.
 """
 
 from __future__ import annotations
@@ -24,41 +25,46 @@ from chunkstore.stores.object_store import ObjectStore
 MAGIC: Final = b"DIESELLS"
 FORMAT_VERSION: Final = 1
 TTL_S: Final = 3600
+"""Seconds for which a lease is valid after it was written."""
 BEAT_S: Final = 1200
-"""A lease is renewed so often: two renewals may fail."""
+"""Seconds between two renewals: two renewals in a row may fail."""
 CLOCKS_DIFFER_S: Final = 3600
-"""A lease counts so much longer than it says: holder and reader have clocks of their own."""
+"""Seconds added to a lease's validity, because holder and reader have clocks of their own."""
 MAX_GENERATIONS: Final = 4096
+"""The most generations that one lease may name."""
 MAX_HOST_BYTES: Final = 255
 _FIXED = struct.Struct("<8sHHIQqII16s16s")
 MAX_BYTES: Final = _FIXED.size + 8 * MAX_GENERATIONS + MAX_HOST_BYTES + 8
+"""The longest possible lease object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One number of a lease."""
+    """One numbered object of a lease."""
 
     lease_id: str
-    """32 hexadecimal digits, random, one for each holder."""
+    """32 random hexadecimal digits, one id for each holder."""
     number: int
     dataset_id: bytes
     generations: tuple[int, ...]
-    """Of the snapshots that are served, ascending; at most `MAX_GENERATIONS`."""
+    """The generations of the served snapshots, ascending; at most `MAX_GENERATIONS`."""
     host: str
     pid: int
     written_ns: int
-    """By the holder's clock."""
+    """The time of writing, by the holder's clock."""
     ttl_s: int = TTL_S
 
     @property
     def ends_ns(self) -> int:
-        """From when on it protects nothing, by the reader's clock."""
+        """The time, by the reader's clock, at which the lease stops protecting anything."""
         return self.written_ns + (self.ttl_s + CLOCKS_DIFFER_S) * 1_000_000_000
 
     def is_over(self, now_ns: int) -> bool:
+        """Return whether the lease has expired at `now_ns`."""
         return now_ns >= self.ends_ns
 
     def encode(self) -> bytes:
+        """Return the bytes of the lease object."""
         host = self.host.encode(errors="replace")[:MAX_HOST_BYTES]
         fixed = _FIXED.pack(
             MAGIC,
@@ -77,7 +83,10 @@ class Lease:
 
     @classmethod
     def decode(cls, data: bytes, lease_id: str, number: int) -> Lease:
-        """Raises `Corrupt` unless `data` is a sound object of that lease and number."""
+        """Return the lease in `data`.
+
+        Raise `Corrupt` unless `data` is a valid object of that lease and number.
+        """
         what = f"number {number} of lease {lease_id}"
         body = data[:-8]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
@@ -99,28 +108,34 @@ class Lease:
 
 
 def new_lease_id() -> str:
+    """Return a new random lease id."""
     return secrets.token_hex(16)
 
 
 def write_lease(store: ObjectStore, name: str, lease: Lease) -> None:
-    """Make a lease durable. One create; the holder deletes the number before."""
+    """Make a lease durable by one create; the caller deletes the previous number."""
     try:
         store.create(lease_key(name, lease.lease_id, lease.number), [lease.encode()])
     except AlreadyExists:
-        pass  # an earlier try that was not answered: the id is the holder's alone
+        pass  # an earlier try created it and lost the answer: only the holder uses this id
 
 
 def delete_lease(store: ObjectStore, name: str, lease_id: str, number: int) -> None:
+    """Delete one number of a lease."""
     store.delete(lease_key(name, lease_id, number))
 
 
 def read_leases(store: ObjectStore, dataset: DatasetRef) -> NumberedListing[Lease]:
-    """Every lease below the dataset's name: readable or not, over, or of a former life. One listing and one get each."""
+    """Return every lease below the dataset's name.
+
+    The listing includes unreadable and expired leases and those of removed datasets of that name.
+    One listing and one get for each lease.
+    """
     return list_present(store, leases_prefix(dataset.name), MAX_BYTES, Lease.decode)
 
 
 def holding(found: NumberedListing[Lease], dataset: DatasetRef, now_ns: int) -> list[Lease]:
-    """The dataset's own leases of a survey that are not over."""
+    """Return the dataset's own leases in `found` that have not expired."""
     return [
         lease
         for lease in found.values.values()

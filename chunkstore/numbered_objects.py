@@ -1,7 +1,8 @@
-"""A value that changes, in a store where objects do not: `<prefix><name>/<number>`, of which the greatest number counts.
+"""Mutable values in a store of immutable objects: `<prefix><name>/<number>`, greatest number valid.
 
-Whoever changes it creates the next number and deletes the smaller ones afterwards. A crash in between leaves smaller ones, which mean
-nothing. A greatest number that can't be read is never replaced by a smaller one: that would be an older value, given as the present one.
+A writer creates the next number and then deletes the smaller ones. A crash in between leaves
+smaller numbers, which are ignored. An unreadable greatest number is never replaced by a smaller
+one: that would present an older value as the current one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.object_store import ObjectStore
 
 Value = TypeVar("Value")
-# A folder on a disk collects strange files.
+# A folder on a disk may contain foreign files.
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NUMBER: Final = re.compile(r"[0-9]{16}")
 _TRIES: Final = 20
@@ -36,17 +37,20 @@ Numbers = Mapping[str, tuple[NumberedObject, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NumberedListing(Generic[Value]):
-    """All that lies below a prefix."""
+    """All numbered objects below a prefix."""
 
     values: Mapping[str, Value]
-    """Name -> what its greatest number says, by name."""
+    """Name -> the value in its greatest number, sorted by name."""
     damaged: Mapping[str, str]
-    """Name -> why its greatest number can't be read."""
+    """Name -> the reason why its greatest number cannot be read."""
     objects: Numbers
 
 
 def list_numbers(store: ObjectStore, prefix: str, name: str | None = None) -> Numbers:
-    """The objects of all names, or of one. One listing; other keys below `prefix` are ignored."""
+    """Return the objects of all names, or of one name.
+
+    Costs one listing; other keys below `prefix` are ignored.
+    """
     found: dict[str, list[NumberedObject]] = {}
     for info in store.list(prefix if name is None else f"{prefix}{name}/"):
         known, _, number = info.key.removeprefix(prefix).rpartition("/")
@@ -66,9 +70,9 @@ def list_present(
     decode: Callable[[bytes, str, int], Value],
     name: str | None = None,
 ) -> NumberedListing[Value]:
-    """What each name, or one, means now. One listing and one get a name.
+    """Return the current value of each name, or of one name. One listing and one get for each name.
 
-    `decode(data, name, number)` raises `Corrupt`; no more than `limit_bytes` of an object are read.
+    `decode(data, name, number)` raises `Corrupt`. At most `limit_bytes` of an object are read.
     """
     objects = list_numbers(store, prefix, name)
     values: dict[str, Value] = {}
@@ -92,20 +96,23 @@ def _newest(
     limit_bytes: int,
     decode: Callable[[bytes, str, int], Value],
 ) -> Value | None:
-    """What the greatest number says; None if all have been deleted since they were listed."""
+    """Return the value of the greatest number, or None if all were deleted since the listing."""
     for _ in range(_TRIES):
         if not entries:
             return None
         newest = entries[-1]
         try:
             return decode(read_bounded(store, newest.key, limit_bytes), name, newest.number)
-        except NotFound:  # somebody has created the next one and deleted this
+        except NotFound:  # another writer has created the next one and deleted this
             entries = list_numbers(store, prefix, name).get(name, ())
     raise Unavailable(f"{prefix}{name} changes too quickly to be read; try again")
 
 
 def read_bounded(store: ObjectStore, key: str, limit_bytes: int) -> bytes:
-    """The whole object if it has at most `limit_bytes`; `Corrupt` if it is longer, `NotFound`."""
+    """Return the whole object if it has at most `limit_bytes`.
+
+    Raise `Corrupt` if it is longer, and `NotFound` if there is none.
+    """
     data = store.get_range(key, 0, limit_bytes + 1)
     if len(data) > limit_bytes:
         raise Corrupt(f"{key} is longer than the {limit_bytes} bytes that it may have")

@@ -1,4 +1,7 @@
-"""Where the object store keeps what. Everything of a dataset lies under one prefix and is only ever created, never changed."""
+"""The keys of a dataset's objects.
+
+All objects of a dataset lie under one prefix. Objects are only created and deleted, never changed.
+"""
 
 from __future__ import annotations
 
@@ -11,65 +14,87 @@ _GENERATION_DIGITS = 16
 
 
 def check_dataset_name(name: str) -> None:
-    """Names become parts of object keys, of file names and of addresses: letters, digits, `.`, `_`, `-`, at most 128."""
+    """Raise `ValueError` unless `name` is a legal dataset name.
+
+    Names become parts of object keys, file names and addresses: letters, digits, `.`, `_` and `-`,
+    at most 128 characters, the first a letter or digit.
+    """
     if not _DATASET_NAME.fullmatch(name):
         raise ValueError(
-            f"illegal dataset name {name!r}: use letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"illegal dataset name {name!r}: use letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
         )
 
 
 def dataset_prefix(name: str) -> str:
+    """Return the prefix of all objects of a dataset."""
     return f"datasets/{name}/"
 
 
 def chunk_key(name: str, chunk_id: ChunkId) -> str:
+    """Return the key of a chunk's object."""
     return f"datasets/{name}/chunks/{chunk_id}"
 
 
 def commit_prefix(name: str) -> str:
+    """Return the prefix of a dataset's commits."""
     return f"datasets/{name}/commits/"
 
 
 def commit_key(name: str, generation: int) -> str:
+    """Return the key of a commit; keys sort as generations do."""
     return f"datasets/{name}/commits/{generation:0{_GENERATION_DIGITS}d}"
 
 
 def damaged_commit_key(name: str, generation: int, number: int = 1) -> str:
-    """Where a damaged commit is moved out of the way; the `number`th of that generation. It is no commit to anybody."""
+    """Return the key to which the `number`th damaged commit of a generation is moved.
+
+    Readers ignore the object: its name is not that of a commit.
+    """
     return f"{commit_key(name, generation)}.damaged{f'.{number}' if number > 1 else ''}"
 
 
 def log_plan_key(name: str) -> str:
-    """The commits that are being made in place of lost ones; there until all of them are."""
+    """Return the key of the plan of the commits that replace lost ones.
+
+    The object exists until all of them are created.
+    """
     return f"{commit_prefix(name)}plan"
 
 
 def snapshot_prefix(name: str) -> str:
+    """Return the prefix of a dataset's snapshots."""
     return f"datasets/{name}/snapshots/"
 
 
 def snapshot_key(name: str, snapshot_id: str) -> str:
-    """`snapshot_id` is `<generation>-<hash of the whole file>`."""
+    """Return the key of a snapshot; `snapshot_id` is `<generation>-<hash of the whole file>`."""
     return f"datasets/{name}/snapshots/{snapshot_id}"
 
 
 def tags_prefix(name: str) -> str:
+    """Return the prefix of a dataset's tags."""
     return f"datasets/{name}/tags/"
 
 
 def tag_key(name: str, tag: str, number: int) -> str:
-    """`number` grows with each change of the tag; the greatest one says what it means."""
+    """Return the key of one number of a tag.
+
+    `number` grows with each change of the tag; the greatest one is valid.
+    """
     return f"datasets/{name}/tags/{tag}/{number:0{_GENERATION_DIGITS}d}"
 
 
 def leases_prefix(name: str) -> str:
+    """Return the prefix of a dataset's leases."""
     return f"datasets/{name}/leases/"
 
 
 def lease_key(name: str, lease_id: str, number: int) -> str:
-    """`number` grows with each renewal."""
+    """Return the key of one number of a lease; `number` grows with each renewal."""
     return f"datasets/{name}/leases/{lease_id}/{number:0{_GENERATION_DIGITS}d}"
 
 
 def chunk_prefix(name: str) -> str:
+    """Return the prefix of a dataset's chunks."""
     return f"datasets/{name}/chunks/"

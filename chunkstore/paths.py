@@ -1,9 +1,10 @@
-"""The law of paths in a dataset.
+"""The rules for paths in a dataset.
 
-A path is bytes, relative to the dataset's root, its components joined by one `/`. A component is 1-255 bytes, any but
-`/` and NUL, and neither `.` nor `..`: exactly what Linux can show in a directory. One illegal name in a listing makes the
-kernel fail the whole listing with EIO, so the law is enforced at every door: put, chunk decoding, snapshot load.
-The empty path is the root directory itself and is legal for directories alone.
+A path is bytes, relative to the dataset's root. One `/` joins its components. A component has 1-255
+bytes, contains neither `/` nor NUL, and is neither `.` nor `..`: exactly what Linux can show in a
+directory. One illegal name makes the kernel fail a whole directory listing with EIO, so every
+entrance enforces the rules: put, chunk decoding and snapshot load. The empty path is the root
+directory itself; only a directory may have it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from collections.abc import Iterable, Sequence
 from chunkstore.errors import InvalidPath
 
 MAX_COMPONENT_BYTES = 255
+"""The longest name of one component, as in Linux."""
 MAX_PATH_BYTES = 4095
 """Linux's PATH_MAX less the terminating NUL."""
 
-# Paths are joined by NUL and searched once: a bad component is empty, `.` or `..`, or too long.
-# (`$` would also match before a newline at the end, and ".\n" is a legal name. A long component is
-# looked for at its start only: tried at every byte, 3,000 paths of 4,095 bytes took seconds.)
+# Paths are joined by NUL and searched once. A bad component is empty, `.`, `..` or too long. (`$`
+# would also match before a newline at the end, and ".\n" is a legal name. The search for a long
+# component starts at component starts only: a search from every byte took seconds for 3,000 paths
+# of 4,095 bytes.)
 _BAD_COMPONENT = re.compile(rb"(?:^|[/\0])(?:\.{0,2}(?:[/\0]|\Z)|[^/\0]{256})")
 
 
@@ -31,12 +34,16 @@ def check_path(path: bytes) -> None:
         raise InvalidPath(f"path is longer than {MAX_PATH_BYTES} bytes: {path[:80]!r}…")
     if b"\0" in path or _BAD_COMPONENT.search(path):
         raise InvalidPath(
-            f"illegal path {path[:200]!r}: components are 1-{MAX_COMPONENT_BYTES} bytes, not '.' or '..', without NUL"
+            f"illegal path {path[:200]!r}: components are 1-{MAX_COMPONENT_BYTES} bytes, "
+            "not '.' or '..', without NUL"
         )
 
 
 def check_paths(paths: Sequence[bytes]) -> None:
-    """`check_path` for many: a few searches over all of them together (about 70 ns a path)."""
+    """Raise `InvalidPath` unless each of `paths` may name a file.
+
+    The function searches all paths together a few times (about 70 ns a path).
+    """
     joined = b"\0".join(paths)
     components = b"/" + joined.replace(b"\0", b"/") + b"/"
     if not paths or (
@@ -59,7 +66,7 @@ def check_names(names: Sequence[bytes]) -> None:
 
 
 def ancestors(path: bytes) -> Iterable[bytes]:
-    """The directories above `path`, nearest first, without the root."""
+    """Return the directories above `path`, nearest first, without the root."""
     end = path.rfind(b"/")
     while end > 0:
         yield path[:end]
@@ -67,6 +74,6 @@ def ancestors(path: bytes) -> Iterable[bytes]:
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
-    """(directory, name) of `path`; the root's directory is b''."""
+    """Return (directory, name) of `path`; the root's directory is b''."""
     directory, _, name = path.rpartition(b"/")
     return directory, name

@@ -1,8 +1,9 @@
-"""Removing a dataset from the store, so that a crash in the middle is finished by whoever uses the name next.
+"""The removal of a dataset from the store; if it crashes, the next user of the name finishes it.
 
-The last commit says that the dataset ends. Then all else is deleted, the birth next to last and that commit last: as long as there is a
-birth, the end stands beside it, so that nobody takes a removed dataset for an empty one and writes into it. An end without its birth ends
-nothing (it carries its dataset's id): it is swept by the next who takes the name.
+The last commit, the end, marks the dataset as removed. All other objects are then deleted, the
+birth last but one and the end last. So the end exists as long as the birth does, and nobody
+mistakes a removed dataset for an empty one and writes into it. An end without its birth ends
+nothing (it carries its dataset's id). The next process that takes the name deletes it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from chunkstore.stores.object_store import ObjectStore
 
 
 def mark_removed(store: ObjectStore, log: CommitLog) -> None:
-    """End the dataset: from now on nobody opens it. `finish_removal` deletes what is left. `NotFound` if that has happened.
+    """Commit the end of the dataset, after which nobody can open it.
 
-    The newest commit itself is looked at: if somebody has ended the dataset just now, nothing may follow.
+    `finish_removal` deletes the remaining objects. Raises `NotFound` if the dataset has already
+    been removed. The function also reads the newest commit itself: if another process has just
+    committed the end, no commit may follow.
     """
     sweep_old_end(store, log.dataset)
     newest = newest_generation(store, log.dataset.name)
@@ -33,21 +36,22 @@ def mark_removed(store: ObjectStore, log: CommitLog) -> None:
 
 
 def finish_removal(store: ObjectStore, name: str) -> bool:
-    """Delete the objects of a dataset that has ended, and tell whether there was one. A live one is left alone.
+    """Delete the objects of an ended dataset; return whether there was one.
 
-    One listing; one delete for each object."""
-    # Listed before the birth is looked at: none of it is of a later life.
+    A dataset that has not ended is left alone. Cost: one listing, and one delete for each object.
+    """
+    # The listing precedes the look at the birth, so it holds no object of a later dataset.
     found = list(store.list(dataset_prefix(name)))
     ended = _end(store, name)
     if ended is None:
         return False
     end, birth = commit_key(name, ended.generation), commit_key(name, BIRTH_GENERATION)
-    # Without the birth only the end is left: the rest, if any, is of a life that began just now.
+    # Without the birth only the end is left. Other objects belong to a dataset created just now.
     if _is_born(store, name, ended.dataset_id):
         for info in found:
             if info.key not in (end, birth):
                 store.delete(info.key)
-        # Somebody else may have finished meanwhile, and a new life of the name have begun.
+        # Another process may have finished meanwhile, and a new dataset of the name may exist.
         if _is_born(store, name, ended.dataset_id):
             store.delete(birth)
     if _commit_at(store, name, ended.generation) == ended:
@@ -56,12 +60,18 @@ def finish_removal(store: ObjectStore, name: str) -> bool:
 
 
 def is_removed(store: ObjectStore, name: str) -> bool:
-    """Whether the dataset has ended, though objects of it may be left. One listing and at most two gets."""
+    """Return whether the dataset has ended, even if some of its objects are left.
+
+    Cost: one listing and at most two gets.
+    """
     return _end(store, name) is not None
 
 
 def sweep_old_end(store: ObjectStore, dataset: DatasetRef) -> None:
-    """Delete the end that a former life of the name left behind, if it did. One listing and a get."""
+    """Delete the end that a removed dataset of the same name left behind, if there is one.
+
+    Cost: one listing and a get.
+    """
     newest = newest_generation(store, dataset.name)
     last = _commit_at(store, dataset.name, newest)
     if (
@@ -74,7 +84,10 @@ def sweep_old_end(store: ObjectStore, dataset: DatasetRef) -> None:
 
 
 def _end(store: ObjectStore, name: str) -> Commit | None:
-    """The commit that ended the dataset. One that a former life of the name left behind is none."""
+    """Return the commit that ended the dataset, or None.
+
+    An end left behind by an earlier dataset of the name does not count.
+    """
     commit = _commit_at(store, name, newest_generation(store, name))
     if commit is None or not commit.removed:
         return None
@@ -85,7 +98,7 @@ def _end(store: ObjectStore, name: str) -> Commit | None:
 def _commit_at(store: ObjectStore, name: str, generation: int) -> Commit | None:
     try:
         return Commit.decode(store.get(commit_key(name, generation)), generation)
-    except NotFound:  # there is none, or somebody else finishes the removal just now
+    except NotFound:  # there is none, or another process is finishing the removal
         return None
 
 

@@ -1,8 +1,9 @@
-"""Tags: names that people give to snapshots. What is tagged is neither pruned nor removed, and its chunks stay.
+"""Tags: names that users give to snapshots, which protect the snapshots and their chunks.
 
-A tag is what its greatest number says (`numbered_objects`); one that names no snapshot says that the tag is gone. So of racing taggers
-the later number stands, without a lock. One that is damaged is never replaced by an older number: it is reported, until somebody tags or
-untags again. Bytes: docs/chunk-format.md.
+A tagged snapshot is neither pruned nor removed. The object with the greatest number defines a tag
+(`numbered_objects`); an object without a snapshot marks the tag as removed. So among concurrent
+taggers the later number wins, without a lock. A damaged tag is never replaced by an older number:
+it is reported until somebody tags or untags again. docs/chunk-format.md defines the bytes.
 """
 
 from __future__ import annotations
@@ -25,37 +26,39 @@ from chunkstore.stores.object_store import ObjectStore
 MAGIC: Final = b"DIESELTG"
 FORMAT_VERSION: Final = 1
 MAX_BYTES: Final = 512
-"""Of the object: 48 + 128 + 49 + 8 are the most that a sound one has."""
+"""The longest tag object that is read; a valid one has at most 48 + 128 + 49 + 8 bytes."""
 _FIXED = struct.Struct(
     "<8sHHHHQq16s"
 )  # magic, version, reserved, lengths of tag and id, number, time, dataset id
 _LOOKS_LIKE_AN_ID: Final = re.compile(r"[0-9]+(-[0-9a-f]*)?|[0-9a-f]{6,32}")
-"""A generation, the beginning of an id, or that of its hash."""
+"""A pattern for a generation, the beginning of a snapshot id, or that of its hash."""
 _SNAPSHOT_ID: Final = re.compile(r"[0-9]{1,16}-[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One number of a tag."""
+    """One numbered object of a tag."""
 
     name: str
     number: int
     dataset_id: bytes
     time_ns: int
-    """When it was set, by the tagger's clock."""
+    """The time when the tag was set, by the tagger's clock."""
     snapshot_id: str
-    """`<generation>-<hash>`; empty: the tag is gone."""
+    """`<generation>-<hash>`, or empty if the tag was removed."""
 
     @property
     def gone(self) -> bool:
+        """True if the tag was removed."""
         return not self.snapshot_id
 
     @property
     def generation(self) -> int:
-        """Of the snapshot; 0 of a tag that is gone."""
+        """The generation of the snapshot, or 0 if the tag was removed."""
         return int(self.snapshot_id.partition("-")[0] or 0)
 
     def encode(self) -> bytes:
+        """Return the bytes of the tag object."""
         name, snapshot_id = self.name.encode(), self.snapshot_id.encode()
         fixed = _FIXED.pack(
             MAGIC,
@@ -72,7 +75,10 @@ class Tag:
 
     @classmethod
     def decode(cls, data: bytes, name: str, number: int) -> Tag:
-        """Raises `Corrupt` unless `data` is a sound object of that tag and number."""
+        """Return the tag in `data`.
+
+        Raise `Corrupt` unless `data` is a valid object of that tag and number.
+        """
         what = f"number {number} of tag {name}"
         body = data[:-8]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
@@ -94,7 +100,11 @@ class Tag:
 
 
 def check_tag_name(tag: str) -> None:
-    """`ValueError` unless `tag` is as legal as a dataset's name, and can't be taken for (the beginning of) a snapshot id."""
+    """Raise `ValueError` unless `tag` is a legal name of a tag.
+
+    A tag follows the rules for dataset names and cannot be mistaken for (the beginning of) a
+    snapshot id.
+    """
     try:
         check_dataset_name(tag)
     except ValueError as error:
@@ -106,15 +116,20 @@ def check_tag_name(tag: str) -> None:
 
 
 def is_like_an_id(text: str) -> bool:
-    """Whether `text` may mean a generation, or the beginning of a snapshot id or of its hash: then it is no tag."""
+    """Return whether `text` may mean a snapshot, and therefore cannot be a tag.
+
+    It may be a generation, or the beginning of a snapshot id or of its hash.
+    """
     return _LOOKS_LIKE_AN_ID.fullmatch(text) is not None
 
 
 def tag(store: ObjectStore, name: str, tag: str, snapshot_id: str) -> Tag:
-    """Let `tag` mean a snapshot of the dataset, whatever it meant before. Durable when it returns; older numbers are deleted.
+    """Let `tag` name a snapshot of the dataset, and return the new tag.
 
-    `ValueError` for an illegal tag or id, `NotFound` without a dataset of that name. One get, one listing, one create, one delete
-    for each older number. Whether the snapshot exists is the caller's to know.
+    The tag is durable when the call returns; its older numbers are deleted. Raises `ValueError` for
+    an illegal tag or id, and `NotFound` without a dataset of that name. The caller must know that
+    the snapshot exists. Cost: one get, one listing, one create, and one delete for each older
+    number.
     """
     check_tag_name(tag)
     if not _SNAPSHOT_ID.fullmatch(snapshot_id):
@@ -123,7 +138,10 @@ def tag(store: ObjectStore, name: str, tag: str, snapshot_id: str) -> Tag:
 
 
 def untag(store: ObjectStore, name: str, tag: str) -> None:
-    """Remove a tag, also one that can't be read. `NotFound` if there is none. A get and a listing more than `tag`."""
+    """Remove a tag, even if it is unreadable. `NotFound` if there is none.
+
+    Cost: a get and a listing more than `tag`.
+    """
     check_tag_name(tag)
     dataset = _dataset(store, name)
     found = read_tags(store, dataset, tag)
@@ -133,7 +151,7 @@ def untag(store: ObjectStore, name: str, tag: str) -> None:
 
 
 def list_tags(store: ObjectStore, name: str) -> list[Tag]:
-    """The dataset's tags by name, without those that are gone. `Corrupt` if one can't be read. One get each."""
+    """Return the dataset's current tags by name. `Corrupt` if one cannot be read. One get each."""
     dataset = _dataset(store, name)
     found = read_tags(store, dataset)
     _raise_damaged(found)
@@ -141,7 +159,10 @@ def list_tags(store: ObjectStore, name: str) -> list[Tag]:
 
 
 def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
-    """What `tag` means now. `NotFound` if there is none, `Corrupt` if it can't be read. Two gets and one listing."""
+    """Return the current value of `tag`.
+
+    Raise `NotFound` if there is none, and `Corrupt` if it cannot be read. Two gets and one listing.
+    """
     check_tag_name(tag)
     dataset = _dataset(store, name)
     found = read_tags(store, dataset, tag)
@@ -152,12 +173,16 @@ def resolve(store: ObjectStore, name: str, tag: str) -> Tag:
 def read_tags(
     store: ObjectStore, dataset: DatasetRef, tag: str | None = None
 ) -> NumberedListing[Tag]:
-    """Every tag below the dataset's name, or one: readable or not, gone, or of a former life. One listing and one get each."""
+    """Return every tag below the dataset's name, or one of them.
+
+    The listing includes unreadable and removed tags and those of removed datasets of that name. One
+    listing and one get for each tag.
+    """
     return list_present(store, tags_prefix(dataset.name), MAX_BYTES, Tag.decode, tag)
 
 
 def current(found: NumberedListing[Tag], dataset: DatasetRef) -> list[Tag]:
-    """The dataset's own tags of a survey, without those that are gone."""
+    """Return the dataset's own tags in `found`, without removed ones."""
     return [tag for tag in found.values.values() if tag.dataset_id == dataset.id and not tag.gone]
 
 
@@ -168,7 +193,7 @@ def _set(store: ObjectStore, dataset: DatasetRef, tag: str, snapshot_id: str) ->
         draft = Tag(tag, number, dataset.id, time.time_ns(), snapshot_id)
         try:
             store.create(tag_key(dataset.name, tag, number), [draft.encode()])
-        except AlreadyExists:  # another tagger was faster; the later number stands
+        except AlreadyExists:  # another tagger was faster; the later number wins
             number += 1
         else:
             break
@@ -195,5 +220,6 @@ def _present(found: NumberedListing[Tag], dataset: DatasetRef, tag: str) -> Tag:
 def _raise_damaged(found: NumberedListing[Tag]) -> None:
     for tag, reason in found.damaged.items():
         raise Corrupt(
-            f"{reason}; set it anew with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag` ({tag})"
+            f"{reason}; set it anew with `dlcmd snapshot tag`, "
+            f"or remove it with `dlcmd snapshot untag` ({tag})"
         )

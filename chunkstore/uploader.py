@@ -1,7 +1,8 @@
-"""Stores sealed chunks from several threads at once, so that one chunk's fsync does not wait for another's.
+"""An uploader of sealed chunks: several threads, so that the fsyncs of chunks overlap.
 
-Bounded: `submit` blocks while more than `max_in_flight_bytes` are under way. `deliver` hears of each chunk once it is durable, in the order
-of submission (so that a path put twice keeps its order), from one thread.
+Memory is bounded: `submit` blocks while more than `max_in_flight_bytes` are in flight. One thread
+calls `deliver` for each durable chunk, in the order of submission (so that a path put twice keeps
+its order).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 
 
 class Uploader:
-    """A pipeline from `submit` to `deliver`. The first failure is raised by every later `submit` and `wait`.
+    """A pipeline from `submit` to `deliver`.
 
-    A chunk whose payload can't be read any more is told to `on_bad_source`, in its turn, and the others go on; without it, it is a failure.
+    Every later `submit` and `wait` raises the first failure. If a chunk's payload can no longer be
+    read, `on_bad_source` is called for it in its turn and the other chunks continue; without
+    `on_bad_source` this is a failure.
     """
 
     def __init__(
@@ -54,25 +57,29 @@ class Uploader:
         self._deliverer.start()
 
     def submit(self, chunk: SealedChunk) -> None:
-        """Hand over a chunk; returns before it is stored."""
+        """Enqueue a chunk; return before it is stored."""
         size = _size(chunk)
         with self._change:
             while self._in_flight and self._in_flight + size > self._limit and not self._failure:
                 self._change.wait()
             self._raise_failure()
-            # Under the lock, so that chunks are delivered in the order in which they got room.
+            # The lock makes the delivery order equal to the order in which the chunks were
+            # admitted.
             self._order.put((chunk, self._pool.submit(self._store_chunk, chunk)))
             self._in_flight += size
 
     def wait(self) -> None:
-        """Return when everything submitted has been delivered."""
+        """Wait until every submitted chunk has been delivered."""
         with self._change:
             while self._in_flight and not self._failure:
                 self._change.wait()
             self._raise_failure()
 
     def close(self) -> None:
-        """Stop the threads; what is under way is finished, not abandoned. Raises nothing: `wait` before tells of failures."""
+        """Stop the threads after they have finished the chunks in flight.
+
+        Raises nothing; a preceding `wait` reports failures.
+        """
         self._pool.shutdown(wait=True)
         self._order.put(None)
         self._deliverer.join()
@@ -104,7 +111,7 @@ class Uploader:
                 else:
                     if self._failure is None:
                         self._deliver(chunk)
-            except BaseException as error:  # carried to the submitting thread
+            except BaseException as error:  # raised in the submitting thread
                 self._failure = self._failure or error
             with self._change:
                 self._in_flight -= _size(chunk)
@@ -116,7 +123,7 @@ class Uploader:
 
 
 def _parts(chunk: SealedChunk) -> Iterable[Buffer]:
-    """Can be iterated again, so that the store may try again, if the payload can."""
+    """Return the parts of the object, repeatable for a retry of the store if the payload is."""
     if iter(chunk.payload) is chunk.payload:
         return itertools.chain([chunk.head], chunk.payload)
     return _Parts(chunk)
@@ -124,7 +131,7 @@ def _parts(chunk: SealedChunk) -> Iterable[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Of an object; of a large file's they are read anew each time."""
+    """The repeatable parts of an object; a large file is read again in each iteration."""
 
     chunk: SealedChunk
 
