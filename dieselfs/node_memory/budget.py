@@ -1,4 +1,4 @@
-"""How much of a node's memory a task takes if nobody says how much."""
+"""The memory budget of a task that was given none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from dieselfs.node_memory.task_folder import memory_root
 SHARE_OF_FREE_MEMORY: Final = 1 / 4
 """The page cache and the training processes need the rest."""
 SHARE_OF_FILE_SYSTEM: Final = 0.9
-"""PyTorch's workers pass batches through /dev/shm too, and a container's may have no more than 64 MB."""
+"""The part of the tmpfs that a task may take.
+
+PyTorch's workers pass batches through /dev/shm too, and that of a container may have no more than
+64 MB.
+"""
 
 
 def default_budget_bytes(task_folder: Path | None = None) -> int:
-    """A quarter of the memory that is free, but no more than 90% of what the tmpfs has free.
+    """Return a quarter of the free memory, but at most 90 % of the free space of the tmpfs.
 
-    The pieces that a task has there already count as free: who follows a dead master has the same budget.
+    The cache blocks that a task already has there count as free. So the master that follows a dead
+    one has the same budget.
     """
     there = 0
     if task_folder is not None:

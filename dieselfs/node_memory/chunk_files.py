@@ -1,11 +1,15 @@
-"""Pieces as files of the folder `chunks` in a task's folder.
+"""Cache blocks as files in the folder `chunks` of a task's folder.
 
-A file appears under its name when it is complete, and is never written, truncated or named again while anybody has it open or mapped: whoever maps it sees
-the same bytes for as long as the map lives, also after the file is gone. Only then its memory is taken for another piece (`spare_files`). Blocks are reserved before they are filled, since a full tmpfs would
-end a process that fills them through a map (SIGBUS). A file whose name starts with a dot is not complete.
+A file appears under its name when it is complete. It is never written, truncated or renamed again
+while any process has it open or mapped. So a process that maps a file sees the same bytes as long
+as the map lives, also after the file is removed. Only then does another block take over the file's
+memory (`spare_files`). A file whose name starts with a dot is not complete.
 
-In a task with peers each whole chunk's head is kept too, as a file of the same name in the folder `heads`: there before the chunk's own file is,
-and removed after it.
+Tmpfs blocks are reserved before they are filled, since a full tmpfs ends a process that fills them
+through a map (SIGBUS).
+
+In a task with peers the head of each whole chunk is kept too, as a file of the same name in the
+folder `heads`. It is written before the chunk's own file and removed after it.
 """
 
 from __future__ import annotations
@@ -33,14 +37,21 @@ _COMPLETE_MODE: Final = 0o400
 
 
 class FileSystemFull(CacheFull):
-    """The file system, or this user's share of it, has no more blocks."""
+    """The file system, or this user's quota on it, has no free blocks."""
 
 
 class ChunkFiles:
-    """The folder as its task's master sees it, who alone changes it. Thread-safe, if each name is stored by one thread at a time."""
+    """The folder of cache blocks as the task's master sees it; only the master changes it.
+
+    Thread-safe if each name is stored by one thread at a time.
+    """
 
     def __init__(self, folder: Path, heads: Path | None = None) -> None:
-        """`heads`: the folder for them, made if it is missing; None: they are not kept. `LocalFileError`."""
+        """Use `folder` for cache blocks and `heads` for the heads of chunks.
+
+        `heads` is created if it is missing; None means that heads are not kept. Raises
+        `LocalFileError`.
+        """
         self._folder = folder
         self._spares = RecycledFiles(folder)
         self._heads = heads
@@ -51,9 +62,12 @@ class ChunkFiles:
                 raise LocalFileError(f"{heads}: {error.strerror}") from error
 
     def store(self, name: str, data: memoryview, head: memoryview | None = None) -> None:
-        """Make the file, after that of its head. `FileSystemFull`, `LocalFileError` if it can't be written otherwise; nothing is left then.
+        """Write the file of a cache block, after the file of its head.
 
-        About 2 ms for 4 MiB; 0.4 ms where there is a spare file.
+        It takes about 2 ms for 4 MiB, and 0.4 ms if a recycled file is available.
+
+        Raises `FileSystemFull`, or `LocalFileError` for any other failure to write. Then no file is
+        left.
         """
         if not len(data):
             raise ValueError(f"{name}: an empty piece is no file")
@@ -68,7 +82,7 @@ class ChunkFiles:
             raise
 
     def allow_recycled(self, limit_bytes: int) -> None:
-        """Keep so many bytes of what is removed, to be written over."""
+        """Keep up to `limit_bytes` of removed files as recycled buffers."""
         self._spares.limit_bytes = limit_bytes
 
     def _store(self, folder: Path, name: str, data: memoryview) -> None:
@@ -85,27 +99,33 @@ class ChunkFiles:
                 os.close(spare.fd)
 
     def remove(self, name: str) -> None:
-        """Take it away; its memory is free when nobody maps it any more, or another piece's. Nothing happens if it is not there."""
+        """Remove the file of a cache block; do nothing if it is missing.
+
+        Its memory is freed, or used for another block, when no process maps it any more.
+        """
         if not self._spares.keep(name):
             (self._folder / name).unlink(missing_ok=True)
         if self._heads is not None:
             (self._heads / name).unlink(missing_ok=True)
 
     def has(self, name: str, length: int) -> bool:
-        """Whether it is there, complete and of that length. 6 µs."""
+        """Return whether a complete file of that length exists. 6 µs."""
         try:
             return os.lstat(self._folder / name).st_size == length
         except FileNotFoundError:
             return False
 
     def free_bytes(self) -> int:
-        """What the file system has left."""
+        """Return the free bytes of the file system."""
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize
 
     def adopt(self) -> dict[str, int]:
-        """Name and bytes of each complete piece, with its head's. What a dead master has left unfinished is removed, and, where heads are kept,
-        whole chunks without one: peers could not verify them."""
+        """Return the name and the bytes of each complete cache block; its head counts too.
+
+        Files that a dead master left unfinished are removed. Where heads are kept, whole chunks
+        without a head are removed too, since peers cannot verify them.
+        """
         found = _complete_files(self._folder)
         if self._heads is None:
             return found
@@ -117,7 +137,7 @@ class ChunkFiles:
 
 
 def _fill(folder: Path, name: str, data: memoryview, spare: RecycledFile | None) -> None:
-    """Write the data to a spare file, or else a new one, and give it its name."""
+    """Write the data to a recycled or a new file and give the file its name."""
     path = folder / f".{name}.{secrets.token_hex(4)}" if spare is None else spare.path
     try:
         if spare is None:
@@ -156,9 +176,13 @@ def _complete_files(folder: Path) -> dict[str, int]:
 
 
 def map_block(folder: Path, name: str, length: int) -> mmap.mmap | None:
-    """A read-only map of a piece; None if it is not there. 10 µs, and 0.25 ms for the page faults of all its bytes (4 MiB).
+    """Return a read-only map of a cache block, or None if its file is missing.
 
-    MAP_POPULATE would take 0.4 ms at once instead: the kernel maps 16 pages a fault, but populates page by page. The map keeps no descriptor open, so that thousands of pieces do not meet the limit on them (often 1,024).
+    It takes 10 µs, and 0.25 ms for the page faults of all bytes of 4 MiB. MAP_POPULATE takes 0.4 ms
+    at once instead: the kernel maps 16 pages a fault, but populates page by page.
+
+    The map keeps no descriptor open, so thousands of maps do not meet the limit on descriptors
+    (often 1,024).
     """
     try:
         fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -194,7 +218,10 @@ _MAP_FIXED: Final = 0x10
 
 
 def _map(fd: int, length: int) -> mmap.mmap:
-    """`mmap.mmap` of a file keeps a duplicate of its descriptor (until Python 3.13), so the file is mapped over an anonymous map."""
+    """Map a file over an anonymous map, so that no descriptor stays open.
+
+    `mmap.mmap` of a file keeps a duplicate of its descriptor (until Python 3.13).
+    """
     view = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
     address = np.frombuffer(view, np.uint8).ctypes.data
     flags = mmap.MAP_SHARED | _MAP_FIXED

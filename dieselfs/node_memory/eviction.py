@@ -1,11 +1,17 @@
-"""Which pieces leave for a newcomer. Pure bookkeeping over names: no files, no locks, no clock.
+"""Eviction policies: they choose the cache blocks to evict for a new one.
 
-Three answers: nothing (uniform caching: what is in stays, which is as good as any choice when every piece is read exactly
-once in random order, SiloD §2.2), the least recently used, and with a known order the one whose next use is farthest (Belady 1966).
+They only keep books about names: they use no files, no locks and no clock. There are three
+policies:
 
-Where nodes keep a dataset between them, a piece is either of this node's share (*owned*), or a *copy* of what another node keeps too. Copies leave
-before owned pieces, and without a plan nothing owned leaves for a copy: it would have to come from the store again, for all nodes
-(docs/decisions/0011-peer-cache.md). Alone a node owns nothing, and all are equal.
+- *uniform* evicts nothing. If every block is read exactly once in random order, this is as good as
+  any other choice (SiloD §2.2).
+- *lru* evicts the least recently used block.
+- With a known order, the block whose next use is farthest is evicted (Belady 1966).
+
+In a task with peers, a block is *owned* if it is of this node's share, else it is a *copy* of what
+another node keeps too. Copies are evicted before owned blocks. Without a plan no owned block is
+evicted for a copy: it would have to be fetched from the store again, for all nodes
+(docs/decisions/0011-peer-cache.md). A node without peers owns nothing, and all blocks are equal.
 """
 
 from __future__ import annotations
@@ -18,68 +24,86 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 PolicyName: TypeAlias = Literal["uniform", "lru"]
 Owns: TypeAlias = Callable[[str], bool]
-"""Whether the piece of a name is of this node's share. It may change its mind; see `EvictionPolicy.regroup`. About 0.1 µs."""
+"""A function that returns whether the block of that name is of this node's share. About 0.1 µs.
+
+Its answer may change over time; see `EvictionPolicy.regroup`.
+"""
 
 _NEVER: Final = 1 << 62
 
 
 class EvictionPolicy(Protocol):
-    """Knows the pieces that are held, since it is told of each that comes and goes. One thread at a time."""
+    """A policy that is told of each block that is inserted and evicted.
+
+    One thread at a time may use it.
+    """
 
     def add(self, name: str, length: int, *, ahead: bool) -> None:
-        """It is held from now on, and counts as just used unless it was fetched `ahead` of any reader."""
+        """Note that a block is cached from now on.
+
+        It counts as just used, unless it was fetched `ahead` of any reader.
+        """
         ...
 
     def use(self, name: str) -> None:
-        """A reader asked for it, or mapped it."""
+        """Note that a reader asked for the block or mapped it."""
         ...
 
     def remove(self, name: str) -> None:
-        """It is not held any more."""
+        """Note that the block is not cached any more."""
         ...
 
     def victims(
         self, newcomer: str | None, wanted_bytes: int, mapped: Callable[[str], bool], *, ahead: bool
     ) -> Sequence[str]:
-        """Who leaves, first things first, until `wanted_bytes` are reached or nobody else may leave for this newcomer.
+        """Return the blocks to evict, in order, until they have `wanted_bytes` together.
 
-        Of pieces of equal merit those that are not `mapped` go first. None as the newcomer: the budget has shrunk, and anybody may leave.
+        There are fewer if no other block may be evicted for `newcomer`. If `newcomer` is None, the
+        budget has shrunk, and every block may be evicted. Among blocks of equal merit those that
+        are not `mapped` come first.
         """
         ...
 
     def regroup(self) -> None:
-        """What is owned has changed."""
+        """Note that the set of owned blocks has changed."""
         ...
 
 
 def nothing_owned(name: str) -> bool:
-    """`Owns` of a node that is alone."""
+    """Return False: the `Owns` of a node without peers."""
     return False
 
 
 def policy_of(name: PolicyName, owns: Owns = nothing_owned) -> EvictionPolicy:
+    """Return a new policy of that name."""
     return Uniform(owns) if name == "uniform" else LeastRecentlyUsed(owns)
 
 
 class Uniform:
-    """What is in stays, but for copies where something owned wants in. Choosing looks at all that is held."""
+    """A policy that evicts nothing but copies, and these only for an owned block.
+
+    Its choice looks at all cached blocks.
+    """
 
     def __init__(self, owns: Owns = nothing_owned) -> None:
         self._owns = owns
         self._lengths: dict[str, int] = {}
 
     def add(self, name: str, length: int, *, ahead: bool) -> None:
+        """See `EvictionPolicy`."""
         self._lengths[name] = length
 
     def use(self, name: str) -> None:
-        pass
+        """Do nothing: uses do not matter."""
 
     def remove(self, name: str) -> None:
+        """See `EvictionPolicy`."""
         del self._lengths[name]
 
     def victims(
         self, newcomer: str | None, wanted_bytes: int, mapped: Callable[[str], bool], *, ahead: bool
     ) -> Sequence[str]:
+        """See `EvictionPolicy`. Without a newcomer owned blocks follow the copies."""
         if newcomer is not None and not self._owns(newcomer):
             return []
         groups = [_unmapped_first(filterfalse(self._owns, self._lengths), mapped)]
@@ -88,11 +112,15 @@ class Uniform:
         return _until(wanted_bytes, chain(*groups), self._lengths)
 
     def regroup(self) -> None:
-        pass
+        """Do nothing: ownership is asked for at each choice."""
 
 
 class LeastRecentlyUsed:
-    """What was fetched ahead does not displace what was fetched ahead and still waits for its reader: that one is used sooner."""
+    """A policy that evicts the least recently used block.
+
+    A prefetched block does not displace another prefetched block that still waits for its reader,
+    since that one is used sooner.
+    """
 
     def __init__(self, owns: Owns = nothing_owned) -> None:
         self._owns = owns
@@ -100,21 +128,25 @@ class LeastRecentlyUsed:
         self._waiting: set[str] = set()
 
     def add(self, name: str, length: int, *, ahead: bool) -> None:
+        """See `EvictionPolicy`."""
         self._lengths[name] = length
         if ahead:
             self._waiting.add(name)
 
     def use(self, name: str) -> None:
+        """See `EvictionPolicy`."""
         self._lengths.move_to_end(name)
         self._waiting.discard(name)
 
     def remove(self, name: str) -> None:
+        """See `EvictionPolicy`."""
         del self._lengths[name]
         self._waiting.discard(name)
 
     def victims(
         self, newcomer: str | None, wanted_bytes: int, mapped: Callable[[str], bool], *, ahead: bool
     ) -> Sequence[str]:
+        """See `EvictionPolicy`."""
         names = (name for name in self._lengths if not (ahead and name in self._waiting))
         copies = filterfalse(self._owns, names)
         if newcomer is not None and not self._owns(newcomer):
@@ -127,15 +159,20 @@ class LeastRecentlyUsed:
         return _until(wanted_bytes, chain(copies, owned), self._lengths)
 
     def regroup(self) -> None:
-        pass
+        """Do nothing: ownership is asked for at each choice."""
 
 
 class FarthestNextUse:
-    """Belady's choice for a known sequence of uses. A newcomer never displaces what is used as soon as itself, or sooner.
+    """Belady's choice for a known sequence of uses.
 
-    What the sequence does not name (any more) is never used: it leaves first, and displaces nothing, unless it is owned: then it displaces copies
-    that are never used. Of owned pieces none leaves while a copy may. Telling of a use that is over
-    costs O(log n) of the n pieces held, choosing a victim as much; a new sequence O(its length).
+    A newcomer never displaces a block that is used as soon as the newcomer or sooner.
+
+    A block that the sequence does not name, or not any more, is never used. It is evicted first and
+    displaces nothing; but if it is owned, it displaces copies that are never used. No owned block
+    is evicted while a copy may be.
+
+    `progress` costs O(log n) for each use that is over, with n cached blocks. The choice of a
+    victim costs as much, and a new sequence O(its length).
     """
 
     def __init__(self, names: Sequence[str], owns: Owns = nothing_owned) -> None:
@@ -143,9 +180,9 @@ class FarthestNextUse:
         self._owns = owns
         self._used = 0
         self._next_use: dict[str, int] = {}
-        """Position of the first use that is not over; a name without one is not in it."""
+        """The position of the first use that is not over; names without one are missing."""
         self._use_after = [_NEVER] * len(names)
-        """Position of the next use of the same name, for each position."""
+        """For each position, the position of the next use of the same name."""
         for position in range(len(names) - 1, -1, -1):
             name = names[position]
             self._use_after[position] = self._next_use.get(name, _NEVER)
@@ -154,7 +191,7 @@ class FarthestNextUse:
         self._copies, self._owned = _ByNextUse(), _ByNextUse()
 
     def progress(self, used: int) -> None:
-        """The first `used` uses are over; fewer than before changes nothing."""
+        """Note that the first `used` uses are over; a lower number changes nothing."""
         for position in range(self._used, min(used, len(self._names))):
             name, following = self._names[position], self._use_after[position]
             if following == _NEVER:
@@ -167,14 +204,16 @@ class FarthestNextUse:
         self._used = max(self._used, min(used, len(self._names)))
 
     def add(self, name: str, length: int, *, ahead: bool) -> None:
+        """See `EvictionPolicy`."""
         self._lengths[name] = length
         group = self._owned if self._owns(name) else self._copies
         group.place(name, self._next_use.get(name, _NEVER))
 
     def use(self, name: str) -> None:
-        pass
+        """Do nothing: `progress` tells which uses are over."""
 
     def remove(self, name: str) -> None:
+        """See `EvictionPolicy`."""
         del self._lengths[name]
         self._copies.remove(name)
         self._owned.remove(name)
@@ -182,6 +221,7 @@ class FarthestNextUse:
     def victims(
         self, newcomer: str | None, wanted_bytes: int, mapped: Callable[[str], bool], *, ahead: bool
     ) -> Sequence[str]:
+        """See `EvictionPolicy`."""
         sooner = -1 if newcomer is None else self._next_use.get(newcomer, _NEVER)
         groups = [self._copies, self._owned]
         if newcomer is not None and sooner == _NEVER:
@@ -196,21 +236,21 @@ class FarthestNextUse:
         return chosen
 
     def regroup(self) -> None:
-        """O(n log n)."""
+        """See `EvictionPolicy`. O(n log n)."""
         self._copies, self._owned = _ByNextUse(), _ByNextUse()
         for name, length in self._lengths.items():
             self.add(name, length, ahead=False)
 
 
 class _ByNextUse:
-    """Pieces that are held, by their next use."""
+    """Cached blocks, ordered by their next use."""
 
     def __init__(self) -> None:
         self._next_use: dict[str, int] = {}
         self.unneeded: dict[str, None] = {}
-        """Never used again, in order of arrival."""
+        """The blocks that are never used again, in order of arrival."""
         self._farthest: list[tuple[int, str]] = []
-        """A heap of (−next use, name) of the others, with entries that are out of date."""
+        """A heap of (−next use, name) of the other blocks; some entries are out of date."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._next_use
@@ -229,7 +269,10 @@ class _ByNextUse:
     def farthest_first(
         self, sooner: int, wanted_bytes: int, lengths: Mapping[str, int]
     ) -> list[str]:
-        """Of those used later than `sooner`. Entries that are out of date are dropped for good."""
+        """Return blocks that are used later than `sooner`, up to `wanted_bytes`.
+
+        Entries that are out of date are dropped for good.
+        """
         found: dict[str, tuple[int, str]] = {}
         while wanted_bytes > 0 and self._farthest and -self._farthest[0][0] > sooner:
             entry = heapq.heappop(self._farthest)
@@ -253,7 +296,7 @@ def _unmapped_first(names: Iterable[str], mapped: Callable[[str], bool]) -> Iter
 
 
 def _until(wanted_bytes: int, names: Iterable[str], lengths: dict[str, int]) -> list[str]:
-    """The first of the names that have `wanted_bytes` together, or all of them."""
+    """Return the first of the names that have `wanted_bytes` together, or all of them."""
     chosen: list[str] = []
     for name in names:
         if wanted_bytes <= 0:

@@ -1,5 +1,7 @@
-"""What a process has that leads a task: the lead itself, the master, the server through which members reach it, and the node's part in
-the task's peer cache.
+"""The parts that a process has when it leads a task.
+
+They are the leadership, the master, the server through which members reach the master, and the
+node's part in the task's peer cache.
 """
 
 from __future__ import annotations
@@ -26,27 +28,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_S: Final = 60.0
-"""Of a helper, for which nobody waits."""
+"""The time limit of a helper, for which no process waits."""
 LEAVE_PEERS_S: Final = 1.0
+"""The time limit for leaving the peer cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """How a task's memory is kept, whichever process leads."""
+    """The settings of a task's node memory; they hold for every process that may lead."""
 
     folder: TaskFolder
     budget_bytes: int | None
-    """What this process wishes. If it leads, None is a share of what is free."""
+    """The budget that this process asks for; a leader takes None as a share of the free memory."""
     policy: PolicyName
     linger_s: float
-    """How long a helper stays after its last member has left."""
+    """The time that a helper stays after its last member has left."""
     peers: PeerSettings | None = None
-    """How the node takes part in its task's peer cache; None: it has none."""
+    """The node's settings for the task's peer cache; None if the task has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """End it; if the process is killed instead, the next leader adopts what is there."""
+    """The master of a task and all that serves it; `end` ends them.
+
+    If the process is killed instead, the next leader adopts the files.
+    """
 
     master: Master
     plans: ClientPlans
@@ -56,19 +62,22 @@ class Leader:
 
     @classmethod
     def begin(cls, settings: MemorySettings, source: ChunkSource) -> Leader | None:
-        """None if another process leads. `OSError` if the task can't be served."""
+        """Lead the task; return None if another process leads it.
+
+        Raises `OSError` if the task cannot be served.
+        """
         leadership = settings.folder.try_lead()
         if leadership is None:
             return None
         try:
-            sweep(settings.folder.path.parent)  # what others have left; this one is led
+            sweep(settings.folder.path.parent)  # folders that ended tasks left; this task is led
             budget_bytes = settings.budget_bytes
             if budget_bytes is None:
                 budget_bytes = default_budget_bytes(settings.folder.path)
             shares = None if settings.peers is None else _shares(source)
             if shares is None:
                 for folder in (settings.folder.heads, settings.folder.peers):
-                    shutil.rmtree(folder, ignore_errors=True)  # of who led before
+                    shutil.rmtree(folder, ignore_errors=True)  # left by an earlier leader
             master = Master(
                 settings.folder,
                 source,
@@ -95,9 +104,11 @@ class Leader:
             raise
 
     def end(self, *, keep_for_members: bool = True, timeout_s: float = END_S) -> None:
-        """With the task's files, unless members are left who will elect another leader, who adopts them.
+        """End the master and remove the task's files.
 
-        After `timeout_s` nothing is waited for any more, and another process deletes what is left of the files.
+        With `keep_for_members` the files stay if members are left: these elect another leader,
+        which adopts them. After `timeout_s` nothing is waited for any more, and another process
+        deletes the remaining files.
         """
         deadline = time.monotonic() + timeout_s
         if self.peers is not None:
@@ -110,7 +121,7 @@ class Leader:
         )
 
 
-# What connects to peers is loaded by tasks that have some.
+# Only tasks with peers load the modules that connect to them.
 
 
 def _shares(source: ChunkSource) -> Shares | None:

@@ -1,6 +1,7 @@
-"""Where the bytes of a task's budget are: in files, reserved for what is being fetched, or evicted and still mapped. Pure: no files, no locks.
+"""The accounting of a task's budget: which bytes are in files, being fetched, or still mapped.
 
-Room is reserved before a piece is fetched, so the sum stays within the budget whatever comes back from the store, and when.
+It uses no files and no locks. Room is reserved before a block is fetched. So the sum stays within
+the budget whatever comes back from the store, and whenever it does.
 """
 
 from __future__ import annotations
@@ -13,34 +14,46 @@ from typing import Final
 from dieselfs.node_memory.eviction import EvictionPolicy, FarthestNextUse
 
 PATIENCE_S: Final = 0.5
-"""A member lets go of an evicted piece when it maps its next one. One that has not by then reads on in it: more leave in its stead."""
+"""The time that members get to unmap an evicted block.
+
+A member unmaps it when it maps its next block. A member that has not done so by then still reads
+the block, and more blocks are evicted instead.
+"""
 _REMEMBERED: Final = 1024
-"""Evictions after which a message of a member that it maps the piece may still arrive."""
+"""The number of evictions that are remembered.
+
+A member's message that it maps the block may still arrive after the eviction.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
+    """The result of `CacheAccounting.reserve`."""
+
     granted: bool
     evicted: Sequence[str]
-    """Their files are to be removed, also if nothing was granted."""
+    """The blocks whose files the caller removes, also if nothing was granted."""
     room_coming: bool = False
-    """Not granted now, but it will be when members have unmapped what was evicted."""
+    """Not granted now, but it can be granted when members have unmapped the evicted blocks."""
 
 
 @dataclass(slots=True, eq=False)
 class _Stored:
-    """One file, from its reservation until nobody maps it any more."""
+    """One file, from its reservation until no member maps it any more."""
 
     name: str
     length: int
     unused_ahead: bool
-    """Fetched ahead, and not mapped by anybody so far."""
+    """True if it was prefetched and no member has mapped it so far."""
     maps: int = 0
     evicted_at: float | None = None
 
 
 class CacheAccounting:
-    """One thread at a time. Members are any hashable things."""
+    """The accounting of one node memory.
+
+    One thread at a time may use it. Members are any hashable objects.
+    """
 
     def __init__(
         self, budget_bytes: int, policy: EvictionPolicy, clock: Callable[[], float]
@@ -52,11 +65,14 @@ class CacheAccounting:
         self._coming: dict[str, _Stored] = {}
         self._held: dict[str, _Stored] = {}
         self._leaving: dict[_Stored, None] = {}
-        """Evicted and still mapped, oldest eviction first."""
+        """The files that are evicted and still mapped, oldest eviction first."""
         self._maps: dict[Hashable, dict[str, list[_Stored]]] = {}
-        """What each member maps, oldest first: it may map a piece and its successor of the same name."""
+        """The files that each member maps, oldest first.
+
+        A member may map a block and its successor of the same name.
+        """
         self._gone: OrderedDict[str, int] = OrderedDict()
-        """Bytes of what has left of late."""
+        """The bytes of the files that were freed last."""
         self.taken_bytes = 0
         self.coming_bytes = 0
         self.evictions = self.evicted_bytes = 0
@@ -69,15 +85,22 @@ class CacheAccounting:
         return len(self._held)
 
     def names(self) -> Sequence[str]:
+        """Return the names of the cached blocks."""
         return list(self._held)
 
     def adopt(self, name: str, length: int) -> None:
-        """It was there before us. The budget may be exceeded until `shrink`."""
+        """Count a block that was there before this master.
+
+        The budget may be exceeded until `shrink`.
+        """
         self.taken_bytes += length
         self._hold(_Stored(name, length, unused_ahead=False))
 
     def reserve(self, name: str, length: int, *, ahead: bool) -> Reservation:
-        """Room for a piece that is about to be fetched. Then either `keep` or `drop` it."""
+        """Reserve room for a block that is about to be fetched.
+
+        Afterwards call `keep` or `drop`.
+        """
         evicted: Sequence[str] = ()
         coming_free = self._leaving_bytes(since=self._clock() - PATIENCE_S)
         wanted = self.taken_bytes + length - self.budget_bytes
@@ -99,31 +122,35 @@ class CacheAccounting:
         return Reservation(True, evicted)
 
     def keep(self, name: str) -> None:
-        """What was reserved is in its file."""
+        """Note that the reserved block is in its file."""
         stored = self._coming.pop(name)
         self.coming_bytes -= stored.length
         self._hold(stored)
 
     def drop(self, name: str) -> None:
-        """What was reserved has not come."""
+        """Give back the reservation of a block that was not fetched."""
         stored = self._coming.pop(name)
         self.coming_bytes -= stored.length
         self.taken_bytes -= stored.length
 
     def use(self, name: str) -> None:
+        """Note that a reader asked for the block or mapped it."""
         self._policy.use(name)
         if self._plan is not None:
             self._plan.use(name)
 
     def evict(self, name: str) -> bool:
-        """Whether it was held."""
+        """Evict the block; return whether it was cached."""
         stored = self._held.get(name)
         if stored is not None:
             self._evict(stored)
         return stored is not None
 
     def shrink(self) -> Sequence[str]:
-        """Evict until the budget is kept, as soon as what was evicted is unmapped too; who has left."""
+        """Evict blocks until the budget is met; return their names.
+
+        Evicted blocks that members still map count as freed here.
+        """
         excess = self.taken_bytes - self._leaving_bytes() - self.budget_bytes
         chosen = self._policy_now().victims(None, excess, self._is_mapped, ahead=False)
         for victim in chosen:
@@ -131,7 +158,10 @@ class CacheAccounting:
         return chosen
 
     def map(self, member: Hashable, name: str) -> None:
-        """The message may arrive before the piece is kept, and after it has left."""
+        """Note that a member maps a block.
+
+        The message may arrive before the block is kept, and after it was evicted.
+        """
         stored = self._held.get(name) or self._coming.get(name) or self._still_leaving(name)
         if stored is None:
             return
@@ -144,6 +174,7 @@ class CacheAccounting:
         self._maps.setdefault(member, {}).setdefault(name, []).append(stored)
 
     def unmap(self, member: Hashable, name: str) -> None:
+        """Note that a member has unmapped a block."""
         maps = self._maps.get(member, {})
         if name in maps:
             self._unmap(maps[name].pop(0))
@@ -151,23 +182,27 @@ class CacheAccounting:
                 del maps[name]
 
     def leave(self, member: Hashable) -> None:
-        """It maps nothing any more."""
+        """Note that a member maps nothing any more."""
         for stored in (stored for maps in self._maps.pop(member, {}).values() for stored in maps):
             self._unmap(stored)
 
     def expect(self, plan: FarthestNextUse | None) -> None:
-        """Evict by this plan from now on, which knows of nothing that is held; None: by the policy again."""
+        """Evict by this plan from now on; None: by the policy again.
+
+        The plan must not know of any cached block yet: this method adds them.
+        """
         self._plan = plan
         if plan is not None:
             for stored in self._held.values():
                 plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
     def progress(self, used: int) -> None:
+        """Note that the first `used` uses of the plan are over."""
         if self._plan is not None:
             self._plan.progress(used)
 
     def regroup(self) -> None:
-        """What is owned has changed."""
+        """Note that the set of owned blocks has changed."""
         self._policy.regroup()
         if self._plan is not None:
             self._plan.regroup()
@@ -212,7 +247,10 @@ class CacheAccounting:
             self._gone.popitem(last=False)
 
     def _still_leaving(self, name: str) -> _Stored | None:
-        """The evicted file that a member says it maps: it opened the file before it was removed, if we did remove one."""
+        """Return the evicted file that a member says it maps.
+
+        The member opened the file before it was removed, if this master has removed such a file.
+        """
         for stored in reversed(self._leaving):
             if stored.name == name:
                 return stored

@@ -1,7 +1,8 @@
-"""The pieces that one process maps, and what of that its master has been told.
+"""The cache blocks that one process maps, and which of these maps its master was told of.
 
-A reader's slice of a piece keeps the map alive after the process has let go of it, so what counts is when the map is gone for good. That
-may happen in any thread at any moment, in a destructor, where no lock may be taken: it is only noted down there, and told later.
+A reader's slice of a block keeps the map alive after the process has dropped it. So the moment that
+counts is when the map is gone for good. This may happen in any thread at any time, in a destructor,
+where no lock may be taken. So the destructor only records it, and the master is told later.
 """
 
 from __future__ import annotations
@@ -20,36 +21,52 @@ from dieselfs.node_memory.messages import Mapped, Message, Unmapped, batches
 from dieselfs.node_memory.piece import CacheBlock
 
 _Key: TypeAlias = bytes | str
-"""A chunk's id for its whole payload, which makes a hit quick; else the piece's name."""
+"""The chunk's id for its whole payload, which makes a hit quick; else the block's name."""
 
 
 class MappedBlocks:
-    """Thread-safe. Looking up takes no lock and no system call."""
+    """The maps of one process. Thread-safe. A lookup takes no lock and no system call."""
 
     def __init__(self) -> None:
         self._views: dict[_Key, memoryview] = {}
         self.whole: Callable[[bytes], memoryview | None] = self._views.get
-        """The payload of a chunk of this id, if it is mapped. Not a method, which would cost a hit a tenth of its time."""
+        """Return the payload of the chunk of this id, if it is mapped.
+
+        It is not a method: a method would cost a hit a tenth of its time.
+        """
         self._changes: deque[tuple[int, str]] = deque()
-        """(+1 for a map that was made, -1 for one that is gone, the piece's name), not yet counted."""
+        """The changes that are not counted yet.
+
+        Each is (+1 for a new map or -1 for one that is gone, the block's name).
+        """
         self._maps: Counter[str] = Counter()
-        """Maps by name: a piece that was evicted and fetched again may be mapped twice."""
+        """The number of maps by name.
+
+        A block that was evicted and fetched again may be mapped twice.
+        """
         self._told: set[str] = set()
-        """What the master believes to be mapped here."""
+        """The names that the master believes to be mapped here."""
         self._untold: set[str] = set()
-        """Where it may be wrong."""
+        """The names about which the master may be wrong."""
         self._telling = threading.Lock()
         self._listeners: tuple[Callable[[str], None], ...] = ()
 
     def on_dropped(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the name of each piece that is dropped from now on, in the thread that drops it."""
+        """Call `listener` with the name of each block that is dropped from now on.
+
+        The thread that drops the block calls it.
+        """
         self._listeners = (*self._listeners, listener)
 
     def get(self, block: CacheBlock) -> memoryview | None:
+        """Return the block if it is mapped."""
         return self._views.get(block.chunk.id.value if block.file is None else block.name)
 
     def map(self, folder: Path, block: CacheBlock) -> memoryview | None:
-        """Map a piece; None if its file is not there, or no map can be had. Cost: see `map_block`."""
+        """Map a block; return None if its file is missing or cannot be mapped.
+
+        Cost: see `map_block`.
+        """
         return self._mapped(folder, block.name, block.length)
 
     def map_chunk(self, folder: Path, name: str) -> memoryview | None:
@@ -64,13 +81,13 @@ class MappedBlocks:
         return self._mapped(folder, name, length)
 
     def drop(self, name: str) -> None:
-        """Let go of it; nothing happens if it is not mapped."""
+        """Drop the map of a block; do nothing if it is not mapped."""
         if self._views.pop(_key(name), None) is not None:
             for listener in self._listeners:
                 listener(name)
 
     def drop_missing(self, folder: Path) -> None:
-        """Let go of all pieces whose files are not there any more."""
+        """Drop the maps of all blocks whose files are gone."""
         try:
             there = set(os.listdir(folder))
         except FileNotFoundError:
@@ -80,19 +97,24 @@ class MappedBlocks:
                 self.drop(name)
 
     def clear(self) -> None:
+        """Drop all maps without calling the listeners."""
         self._views.clear()
 
     def names(self) -> Iterator[str]:
+        """Yield the names of the mapped blocks."""
         for key in tuple(self._views):
             yield key if isinstance(key, str) else str(ChunkId(key))
 
     def size(self) -> tuple[int, int]:
-        """(pieces, bytes)."""
+        """Return (blocks, bytes)."""
         views = tuple(self._views.values())
         return len(views), sum(map(len, views))
 
     def tell(self, tell: Callable[[Message], bool]) -> None:
-        """Tell the master what has changed, as far as `tell` does not return False. If another thread is at it, that one does it."""
+        """Tell the master what has changed, until `tell` returns False.
+
+        If another thread is doing so, this returns at once.
+        """
         if not self._changes and not self._untold:
             return
         if self._telling.acquire(blocking=False):
@@ -102,14 +124,14 @@ class MappedBlocks:
                 self._telling.release()
 
     def report_all(self, tell: Callable[[Message], bool]) -> None:
-        """Tell a master that knows nothing yet."""
+        """Tell a new master about all maps."""
         with self._telling:
             self._told.clear()
             self._untold.update(self._maps)
             self._tell(tell)
 
     def renew_locks(self) -> None:
-        """In a forked child. It has what its parent mapped."""
+        """Make new locks in a forked child, which has the maps of its parent."""
         self._telling = threading.Lock()
 
     def _mapped(self, folder: Path, name: str, length: int) -> memoryview | None:

@@ -1,6 +1,7 @@
-"""The master of a task's node memory, in the process that leads the task (docs/decisions/0006-node-memory.md).
+"""The master of a task's node memory, in the process that leads the task.
 
-One lock guards the books (`accounting`) and the folder's names; the store is read, and files are filled, without it.
+The design is in docs/decisions/0006-node-memory.md. One lock guards the books (`accounting`) and
+the names in the folder. The store is read, and files are filled, without the lock.
 """
 
 from __future__ import annotations
@@ -37,19 +38,36 @@ from dieselfs.plan.follower import PrefetchStatistics
 log = logging.getLogger(__name__)
 
 READER_PATIENCE_S: Final = 0.005
-"""A member that waits for a piece hears at once what it is to unmap; without this many reads go past a full memory under `lru`."""
+"""The time that a reader's fetch waits for members to unmap evicted blocks.
+
+A member that waits for a block learns at once which blocks it must unmap. Without this wait many
+reads bypass a full cache under `lru`.
+"""
 CLOSE_S: Final = 0.5
-"""What is under way in the store at the end is waited for so long. It is not kept in any case."""
+"""The time limit for store reads that are under way at the end.
+
+Their blocks are not kept in any case.
+"""
 DAMAGE_KNOWN_S: Final = 5.0
-"""A chunk that was found damaged or missing is not fetched again for so long: each of its files would fetch all of it."""
+"""The time for which a damaged or missing chunk is not fetched again.
+
+Otherwise each of its files would fetch the whole chunk.
+"""
 RECYCLED_SHARE: Final = 16
-"""Of the budget a sixteenth may lie beside it, in files of pieces that have left, for the next ones to be written over."""
+"""The divisor of the budget that gives the bytes of recycled buffers.
+
+A sixteenth of the budget may exist beside it, in files of evicted blocks, and new blocks are
+written over these files.
+"""
 LOOK_AGAIN_S: Final = 10.0
-"""After the file system was full: how often at most it is asked whether there is more room."""
+"""The shortest time between two checks for more room after the file system was full."""
 
 
 class AlreadyLoading(CacheFull):
-    """A reader of this node is getting the piece from another node, which may be waiting for us."""
+    """A reader of this node is fetching the block from another node.
+
+    The other node may be waiting for this one.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +77,14 @@ class _Flight:
     ahead: bool
     as_owner: bool
     arrived: Future[bool] = field(default_factory=Future)
-    """True: it is there. False: who fetched it was interrupted."""
+    """True: the block is cached. False: the fetching thread was interrupted."""
 
 
 class Master:
-    """Implements `MasterPort` for its own process, and makes one for each other member. Thread-safe.
+    """The implementation of `MasterPort` for its own process.
 
-    It adopts the pieces that it finds in the folder. Its files outlive it: `Leadership.release` removes them.
+    `member` makes a port for each other member. Thread-safe. It adopts the blocks that it finds in
+    the folder. Its files outlive it: `Leadership.release` removes them.
     """
 
     def __init__(
@@ -79,9 +98,12 @@ class Master:
         planned: Callable[[], PrefetchStatistics] | None = None,
         owns: Owns | None = None,
     ) -> None:
-        """`budget_bytes` counts while no member wishes another. `follow` is told of plan files: see `MasterPort.follow`; `planned`
-        are the statistics of what it does. `owns`: other nodes ask this one for what it keeps. Then heads of chunks are kept too, if
-        `source` is a `SharedSource`."""
+        """`budget_bytes` counts while no member asks for another budget.
+
+        `follow` gets the paths of plan files (see `MasterPort.follow`); `planned` returns the
+        statistics of their prefetching. `owns` is given if other nodes ask this one for its share.
+        Then heads of chunks are kept too, if `source` is a `SharedSource`.
+        """
         self._source = source
         self._shared = source if owns is not None and isinstance(source, SharedSource) else None
         self._owns = nothing_owned if owns is None else owns
@@ -89,22 +111,22 @@ class Master:
         self._follow, self._planned = follow, planned
         self._own_budget = budget_bytes
         self._room_found: int | None = None
-        """Bytes that the file system turned out to have for us; None as long as it was never full."""
+        """The bytes that a full file system had for this task; None if it was never full."""
         self._look_again_at = 0.0
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        """A member has unmapped something, a file is stored, or this is closed."""
+        """Notified when a member has unmapped a block, a file is stored, or `close` is called."""
         self._accounting = CacheAccounting(
             budget_bytes, policy_of(policy, self._owns), time.monotonic
         )
         self._in_flight: dict[str, _Flight] = {}
         self._damaged: dict[str, tuple[float, Exception]] = {}
-        """Until when each is known to be."""
+        """For each damaged block, the end of the time for which that counts, and its error."""
         self._storing = 0
         self._members: dict[Hashable, int | None] = {}
-        """The budget that each wishes."""
+        """The members with the budget that each asks for."""
         self._planner: Hashable = None
-        """Whose plan counts."""
+        """The member whose plan counts."""
         self._events = CacheEvents()
         self._prefetching = Prefetching(lambda block: self.fetch(block, ahead=True), prefetchers)
         self._closed = False
@@ -117,20 +139,25 @@ class Master:
             self._remove(self._accounting.shrink())
 
     def member(self) -> MasterPort:
-        """The port of one more member. Closing it forgets all that it maps and wishes."""
+        """Return the port of one more member. To close the port drops its maps and its budget."""
         member = _MemberPort(self)
         with self._lock:
             self._members[member] = None
         return member
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
-        """See `MasterPort`. Raises `CacheFull` before anything is fetched; if members are about to unmap, one waits for them, up to `PATIENCE_S` if `ahead`.
+        """See `MasterPort`. Raises `CacheFull` before anything is fetched.
 
-        The first who asks for a piece fetches it in his own thread. If that fails, all who wait get its error, and the next who asks tries anew.
+        The first thread that asks for a block fetches it itself; the others wait. If the fetch
+        fails, all of them get its error, and the next call tries again. If members are about to
+        unmap blocks, the call waits for them, up to `PATIENCE_S` if `ahead`, else up to
+        `READER_PATIENCE_S`.
 
-        `as_owner`: for the task, not for a reader of this node. Raises `AlreadyLoading` too.
+        `as_owner`: the fetch is for the task, not for a reader of this node. Then it raises
+        `AlreadyLoading` too.
         """
-        # A peer's reader has another place to ask. Those who unmap may do nothing at all for minutes: 0.5 s for each chunk made 30 s of a second.
+        # A peer's reader has another place to ask. Members that map evicted blocks may do nothing
+        # at all for minutes: waits of 0.5 s for each chunk made 30 s of a second.
         patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
         counted = ahead or as_owner
         while True:
@@ -159,65 +186,78 @@ class Master:
         self._load(block, mine)
 
     def is_loading(self, block: CacheBlock) -> bool:
-        """Whether it is being read from the store just now: who waits for it (`fetch`) waits for no other node."""
+        """Return whether the block is being read from the store now.
+
+        A `fetch` that waits for it waits for no other node.
+        """
         with self._lock:
             return block.name in self._in_flight and self._is_reading_store(block)
 
     def readers_wait(self) -> bool:
-        """Whether something is being fetched that a reader waits for, of this node or of another."""
+        """Return whether a block is being fetched for a reader, of this node or of another."""
         with self._lock:
             return any(not flight.ahead for flight in self._in_flight.values())
 
     def shares_changed(self) -> None:
-        """`owns` says something else from now on."""
+        """Note that `owns` gives other answers from now on."""
         with self._lock:
             self._accounting.regroup()
 
     def holds(self, block: CacheBlock) -> bool:
+        """Return whether the block is cached."""
         with self._lock:
             return block.name in self._accounting
 
     def names(self) -> Sequence[str]:
-        """Of the pieces that are there."""
+        """Return the names of the cached blocks."""
         with self._lock:
             return self._accounting.names()
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `MasterPort`."""
         self._prefetching.submit(blocks)
 
     def mapped(self, name: str, *, by: Hashable = None) -> None:
+        """See `MasterPort`. `by` is the member; None is this process."""
         with self._lock:
             if by is None or by in self._members:
                 self._accounting.map(by, name)
 
     def unmapped(self, name: str, *, by: Hashable = None) -> None:
+        """See `MasterPort`. `by` is the member; None is this process."""
         with self._changed:
             self._accounting.unmap(by, name)
             self._changed.notify_all()
 
     def owns(self, name: str) -> bool:
+        """Return whether the block of that name is of this node's share."""
         return self._owns(name)
 
     def discard(self, name: str) -> None:
+        """Evict the block if it is cached, also one of this node's share."""
         with self._changed:
             if self._accounting.evict(name):
                 self._remove([name])
                 self._changed.notify_all()
 
     def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
+        """See `MasterPort`. The plan of member `by` replaces any other member's plan."""
         plan = FarthestNextUse(names, self._owns) if names else None
         with self._lock:
             self._planner = by
             self._accounting.expect(plan)
 
     def progress(self, used: int, *, by: Hashable = None) -> None:
-        """Of the plan that counts; of one that another has replaced it says nothing."""
+        """See `MasterPort`. A call for a plan that another one has replaced changes nothing."""
         with self._lock:
             if by is self._planner:
                 self._accounting.progress(used)
 
     def set_budget(self, budget_bytes: int, *, by: Hashable = None) -> None:
-        """Without a member it is what counts while no member wishes another."""
+        """See `MasterPort`.
+
+        Without `by` it sets the budget that counts while no member asks for one.
+        """
         with self._changed:
             if by is None:
                 self._own_budget = budget_bytes
@@ -226,23 +266,31 @@ class Master:
             self._settle_budget()
 
     def follow(self, plan: Path) -> None:
+        """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
         if self._follow is None:
             raise NotYetSupported("this master follows no plans")
         self._follow(plan)
 
     def listen(self, observer: CacheObserver) -> None:
-        """Tell `observer` of the pieces that are there, then of all that come and go, in order, in a thread that holds no lock."""
+        """Tell `observer` of the cached blocks, then of all cache events, in order.
+
+        The thread that calls it holds no lock.
+        """
         with self._lock:
             self._check_open()
             self._events.listen(observer, self._accounting.names())
 
     def ignore(self, observer: CacheObserver) -> None:
-        """It is not called any more when this returns, unless it is the observer that calls this."""
+        """Unsubscribe `observer`.
+
+        It is not called any more when this returns, unless the observer itself calls this.
+        """
         with self._lock:
             wait = self._events.forget(observer)
         wait()
 
     def statistics(self) -> MemoryStatistics:
+        """See `MasterPort`."""
         planned = None if self._planned is None else self._planned()
         with self._lock:
             accounting = self._accounting
@@ -267,8 +315,11 @@ class Master:
             )
 
     def close(self, timeout_s: float = 2 * CLOSE_S) -> None:
-        """Who waits for a piece gets `MasterGone`. No file is made any more when this returns, and the threads have ended, but for those
-        that the store keeps for longer than `CLOSE_S` each, and `timeout_s` together."""
+        """End all fetches; threads that wait for a block get `MasterGone`.
+
+        When this returns no file is made any more. The threads have ended, except those that the
+        store keeps for longer than `CLOSE_S` each, and `timeout_s` together.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._closed = True
@@ -283,7 +334,7 @@ class Master:
         self._events.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
 
     def leave(self, member: Hashable) -> None:
-        """The member has ended."""
+        """Note that the member has ended."""
         with self._changed:
             if member not in self._members:
                 return
@@ -294,7 +345,7 @@ class Master:
                 self._accounting.expect(None)
             self._settle_budget()
 
-    # Called with the lock held.
+    # The methods below are called with the lock held.
 
     def _check_open(self) -> None:
         if self._closed:
@@ -304,7 +355,7 @@ class Master:
         known_until, error = self._damaged.get(name, (0.0, None))
         if error is not None:
             if time.monotonic() < known_until:
-                raise type(error)(*error.args)  # of the one that is kept the traceback would grow
+                raise type(error)(*error.args)  # the traceback of the kept one would grow
             del self._damaged[name]
 
     def _note_damage(self, name: str, error: Exception) -> None:
@@ -324,7 +375,11 @@ class Master:
         return False
 
     def _reserve(self, block: CacheBlock, ahead: bool, patient_until: float) -> bool:
-        """False if it may go otherwise now: look again. Raises `CacheFull`."""
+        """Reserve room for the block.
+
+        Return False if another attempt may succeed now: the caller checks the state again. Raises
+        `CacheFull`.
+        """
         length = block.length + self._kept_head_bytes(block)
         asked = self._accounting.reserve(block.name, length, ahead=ahead)
         self._remove(asked.evicted)
@@ -337,7 +392,8 @@ class Master:
             return False
         self._not_kept += 1
         raise CacheFull(
-            f"node memory holds {self._accounting.taken_bytes} of {self._accounting.budget_bytes} bytes,"
+            f"node memory holds {self._accounting.taken_bytes} of"
+            f" {self._accounting.budget_bytes} bytes,"
             f" and nothing may leave for {length} more",
             "give it more with --memory",
         )
@@ -350,7 +406,7 @@ class Master:
         return _Flight(ahead, as_owner or not elsewhere)
 
     def _ends_here(self, block: CacheBlock, flight: _Flight) -> bool:
-        """Whether a fetch waits for no other node that may wait for this one."""
+        """Return whether a fetch waits for no other node that may wait for this one."""
         return flight.as_owner or self._is_reading_store(block)
 
     def _is_reading_store(self, block: CacheBlock) -> bool:
@@ -370,7 +426,7 @@ class Master:
         self._changed.notify_all()
 
     def _note_full(self) -> None:
-        """The file system is fuller than the budget: others use it too."""
+        """Note that the file system has less room than the budget: others use it too."""
         if self._room_found is None:
             log.warning(
                 "the file system of node memory is full at %d of %d bytes;"
@@ -383,7 +439,10 @@ class Master:
         self._settle_budget()
 
     def _note_more_room(self, length: int) -> bool:
-        """Whether others use the file system less by now, so that there is room for so much more."""
+        """Return whether there is room for `length` more bytes by now.
+
+        Others may use the file system less than before.
+        """
         if self._room_found is None or time.monotonic() < self._look_again_at:
             return False
         self._look_again_at = time.monotonic() + LOOK_AGAIN_S
@@ -393,17 +452,20 @@ class Master:
         return self._accounting.taken_bytes + length <= self._accounting.budget_bytes
 
     def _remove(self, names: Iterable[str]) -> None:
-        """What the books hold no more; 0.5 ms for 4 MiB that nobody maps."""
+        """Remove the files of blocks that are not accounted any more.
+
+        0.5 ms for 4 MiB that no process maps.
+        """
         if self._closed:
-            return  # the folder may be another master's by now
+            return  # the folder may belong to another master by now
         for name in names:
             self._files.remove(name)
             self._events.evicted(name)
 
-    # The rest is called without it.
+    # The methods below are called without the lock.
 
     def _fetched(self, block: CacheBlock, as_owner: bool) -> tuple[memoryview | None, memoryview]:
-        """(its head if that is kept, its bytes)."""
+        """Return (the head if it is kept, the bytes of the block)."""
         shared = self._shared
         if shared is None:
             return None, block.fetch(self._source)
@@ -414,7 +476,11 @@ class Master:
         return None, block.fetch(shared)
 
     def _load(self, block: CacheBlock, flight: _Flight) -> None:
-        """Fetch what there is room for. `CacheFull` too for whatever keeps it from being a file: its reader can do without."""
+        """Fetch a block for which there is room.
+
+        Raises `CacheFull` also if the file cannot be written for any other reason: the block's
+        reader can do without the file.
+        """
         error: BaseException | None = None
         try:
             head, data = self._fetched(block, flight.as_owner)
@@ -469,7 +535,7 @@ def _gone() -> MasterGone:
 
 
 class _MemberPort:
-    """One member's `MasterPort`."""
+    """The `MasterPort` of one member."""
 
     def __init__(self, master: Master) -> None:
         self._master = master

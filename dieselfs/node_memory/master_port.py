@@ -1,4 +1,6 @@
-"""What a member of a task asks of its master: the same in the master's own process (`master.Master`) and over its socket
+"""The requests that a member of a task makes of its master.
+
+They are the same in the master's own process (`master.Master`) and over its socket
 (`remote_master.RemoteMaster`).
 """
 
@@ -14,91 +16,117 @@ from dieselfs.node_memory.piece import CacheBlock
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatistics:
-    """Of one task's node memory, counted by its master since it began, unless said otherwise."""
+    """Counters of one task's node memory since its master began, unless stated otherwise."""
 
     budget_bytes: int = 0
     cached_bytes: int = 0
-    """In files, being fetched, and evicted but still mapped. As of now."""
+    """Bytes in files, being fetched, or evicted but still mapped. The current value."""
     blocks: int = 0
-    """As of now."""
+    """The current number of cached blocks."""
     hits: int = 0
-    """Asked for when they were there already. Readers that find the file do not ask: they count for themselves."""
+    """Requests for blocks that were cached.
+
+    Readers that find the file do not ask the master: they count for themselves.
+    """
     misses: int = 0
-    """Asked for when they were not there, or were on their way."""
+    """Requests for blocks that were not cached, or were being fetched."""
     fetches: int = 0
     fetched_bytes: int = 0
     failed_fetches: int = 0
     prefetched: int = 0
-    """Of the fetches, those made ahead of any reader."""
+    """Fetches that were made ahead of any reader."""
     prefetched_used: int = 0
-    """Of those, mapped by a reader since."""
+    """Prefetched blocks that a reader has mapped since."""
     prefetched_wasted: int = 0
-    """Of those, evicted before anybody mapped them."""
+    """Prefetched blocks that were evicted before any reader mapped them."""
     evictions: int = 0
     evicted_bytes: int = 0
     not_kept: int = 0
-    """Fetches refused for want of room (`CacheFull`)."""
+    """Fetches that were refused for lack of room (`CacheFull`)."""
     members: int = 0
-    """Connected. As of now."""
+    """The current number of connected members."""
     window_bytes: int = 0
-    """Of those held, what is under way or was fetched for the plans of clients and is not read yet. As of now. A mount counts its plans itself."""
+    """The current bytes of clients' plans that are being fetched, or were fetched and not read yet.
+
+    They are a part of `cached_bytes`. A mount counts its plans itself.
+    """
     late: int = 0
-    """Chunks of these plans that came when their reader was at their first file already."""
+    """Chunks of these plans that arrived when their reader had already reached their first file."""
 
 
 class MasterPort(Protocol):
-    """Thread-safe; every call blocks. A call on a master that has died raises `MasterGone`."""
+    """The interface of a master to one member.
+
+    Thread-safe; every call blocks. A call on a master that has died raises `MasterGone`.
+    """
 
     def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
-        """Return when the piece's file is in the folder; one fetch however many ask. `ahead`: nobody reads it yet.
+        """Return when the block's file is in the folder. Concurrent callers share one fetch.
 
-        Raises `CacheFull` (it can't be kept: what is there stays, or is mapped), or what `ChunkSource` raises.
+        `ahead`: no reader waits for it yet.
+
+        Raises `CacheFull` if the block cannot be kept, because the cached blocks stay or are
+        mapped; or what `ChunkSource` raises.
         """
         ...
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        """Fetch them in the background, in order, as far as there is room. Returns at once."""
+        """Fetch the blocks in the background, in order, as far as there is room. Return at once."""
         ...
 
     def mapped(self, name: str) -> None:
-        """This member maps the piece from now on. No answer is awaited."""
+        """Note that this member maps the block from now on. No answer is awaited."""
         ...
 
     def unmapped(self, name: str) -> None:
-        """It does not any more."""
+        """Note that this member has unmapped the block. No answer is awaited."""
         ...
 
     def discard(self, name: str) -> None:
-        """Evict the piece, if it is there. One of this node's share of its task stays: other nodes ask for it."""
-        ...
+        """Evict the block if it is cached.
 
-    def expect(self, names: Sequence[str]) -> None:
-        """The pieces that will be used from now on, in order; a piece may occur again. Replaces what was expected before; [] ends it."""
-        ...
-
-    def progress(self, used: int) -> None:
-        """The first `used` of those expected are done with."""
-        ...
-
-    def set_budget(self, budget_bytes: int) -> None:
-        """Of the budgets that connected members ask for, the greatest counts."""
-        ...
-
-    def follow(self, plan: Path) -> None:
-        """Fetch ahead of the readers of a plan file (`dieselfs.plan.plan_file`), until another one is given or its file is gone.
-
-        Raises `PlanTooLarge`.
+        A block of this node's share of its task stays, since other nodes ask for it.
         """
         ...
 
-    def statistics(self) -> MemoryStatistics: ...
+    def expect(self, names: Sequence[str]) -> None:
+        """Expect the uses of these blocks, in order; a block may occur again.
 
-    def close(self) -> None: ...
+        They replace what was expected before; [] ends it.
+        """
+        ...
+
+    def progress(self, used: int) -> None:
+        """Note that the first `used` of the expected uses are over."""
+        ...
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Ask for this budget. The greatest budget that a connected member asks for counts."""
+        ...
+
+    def follow(self, plan: Path) -> None:
+        """Prefetch for the reader of a plan file (`dieselfs.plan.plan_file`).
+
+        This goes on until another plan is given or the file is gone. Raises `PlanTooLarge`.
+        """
+        ...
+
+    def statistics(self) -> MemoryStatistics:
+        """Return the counters of this node memory."""
+        ...
+
+    def close(self) -> None:
+        """End the membership."""
+        ...
 
 
 class CacheObserver(Protocol):
-    """Who wants to know what comes into the folder and leaves it. Called by a thread of the member's own."""
+    """A subscriber to cache events. A thread of the member's own calls it."""
 
-    def arrived(self, name: str) -> None: ...
+    def arrived(self, name: str) -> None:
+        """Note that the block was inserted."""
+        ...
 
-    def evicted(self, name: str) -> None: ...
+    def evicted(self, name: str) -> None:
+        """Note that the block was evicted."""
+        ...

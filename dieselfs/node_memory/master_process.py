@@ -1,8 +1,13 @@
-"""The helper process that leads a task for its clients: `python -m dieselfs.node_memory.master_process`.
+"""The helper process that leads a task for its clients.
 
-A client may fork workers that outlive it, so none of them leads; the first that finds no master starts this one, which belongs to all of
-them. It is handed what it needs on stdin, pickled, by `start`, and says in one line on stdout whether it serves. It is a grandchild of
-who started it: nobody's `wait` meets it, and it is nobody's zombie. It ends `linger_s` after its last member has left, however that left.
+Its command is `python -m dieselfs.node_memory.master_process`.
+
+A client may fork workers that outlive it, so no client leads. The first client that finds no master
+starts this process, which belongs to all of them. `start` hands it what it needs on stdin, pickled.
+The helper reports in one line on stdout whether it serves.
+
+It is a grandchild of the process that started it, so no process waits for it and none has it as a
+zombie. It ends `linger_s` after its last member has left, in whatever way that member left.
 """
 
 from __future__ import annotations
@@ -26,10 +31,13 @@ from dieselfs.node_memory.leader import Leader, MemorySettings
 log = logging.getLogger(__name__)
 
 LOG: Final = "master.log"
-"""In the task's folder."""
+"""The name of the log file in the task's folder."""
 _START_TIMEOUT_S: Final = 10.0  # it takes 0.4 s on an idle machine
 _FIRST_MEMBER_S: Final = 5.0
-"""Whoever started it needs a moment to connect, or has been killed."""
+"""The time for the first member to connect.
+
+The process that started the helper may have been killed.
+"""
 _SERVING: Final = "serving"
 _LED: Final = "led"
 _NOT_PORTABLE: Final = "the source of chunks can't be handed to another process"
@@ -37,14 +45,20 @@ _ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREAD
 
 
 class SourceNotPortable(MasterGone):
-    """The source of chunks can't be handed to another process: it can't be pickled, or is not found there."""
+    """The source of chunks cannot be handed to another process.
+
+    It cannot be pickled, or is not found there.
+    """
 
 
 def start(settings: MemorySettings, source: ChunkSource) -> None:
-    """Return when a helper serves, or when somebody else leads. Raises `MasterGone` or `SourceNotPortable`. About 0.4 s."""
+    """Return when a helper serves, or when another process leads. About 0.4 s.
+
+    Raises `MasterGone` or `SourceNotPortable`.
+    """
     try:
         pickled = pickle.dumps(settings) + pickle.dumps(source)
-    except Exception as error:  # of any kind: objects say in their own way that they can't
+    except Exception as error:  # objects report in their own way that they can't be pickled
         raise SourceNotPortable(f"{_NOT_PORTABLE}: {error}") from error
     try:
         line = _started(pickled)
@@ -57,10 +71,10 @@ def start(settings: MemorySettings, source: ChunkSource) -> None:
 
 
 def _started(pickled: bytes) -> str:
-    """What a new helper says, given its pickles. Kills it if it says nothing."""
+    """Start a helper with its pickles and return its report. Kill it if it reports nothing."""
     with os.fdopen(
         os.memfd_create(__name__), "w+b"
-    ) as given:  # a pipe may fill; no file has a name
+    ) as given:  # a pipe may fill; a named file could stay behind
         given.write(pickled)
         given.seek(0)
         process = subprocess.Popen(
@@ -74,23 +88,25 @@ def _started(pickled: bytes) -> str:
                 **dict.fromkeys(_ONE_THREAD, "1"),  # it forks, and computes nothing
                 "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
             },
-            start_new_session=True,  # Ctrl-C is for the client
+            start_new_session=True,  # Ctrl-C is meant for the client
         )
     with process:
         assert process.stdout is not None
         waiting = select.poll()
         waiting.register(process.stdout, select.POLLIN)
         try:
-            # A line, not its end: a process that another thread has forked just now may hold the pipe too.
+            # Wait for a line, not for the end of the pipe: a process that another thread has forked
+            # just now may hold the pipe too.
             if waiting.poll(_START_TIMEOUT_S * 1000):
                 return process.stdout.readline().decode(errors="replace").strip()
             raise TimeoutError(f"it did not say so within {_START_TIMEOUT_S:g} s")
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # the helper itself is not our child any more
+            os.killpg(process.pid, signal.SIGKILL)  # the helper itself is a grandchild
             raise
 
 
 def main() -> int:
+    """Run the helper; return its exit status."""
     if os.fork():
         os._exit(0)
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -101,7 +117,7 @@ def main() -> int:
         _log_to(settings.folder.path / LOG)
         prevent_core_dumps()  # the store of the source may have a password
         source: ChunkSource = pickle.load(sys.stdin.buffer)
-    except Exception as error:  # what unpickling runs is the source's own code
+    except Exception as error:  # unpickling runs the source's own code
         _report(f"{_NOT_PORTABLE}: {error!r}")
         return 1
     try:
@@ -130,7 +146,7 @@ def _end_in_order(number: int, frame: FrameType | None) -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Send stderr to a file; where that can't be, it stays with /dev/null."""
+    """Send stderr to a file; if the file cannot be opened, stderr stays at /dev/null."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -141,7 +157,7 @@ def _log_to(path: Path) -> None:
 
 
 def _report(line: str) -> None:
-    """Say it, and that nothing more will follow."""
+    """Write the line to stdout and close stdout."""
     os.write(1, f"{line}\n".encode())
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, 1)

@@ -1,8 +1,10 @@
-"""One process's membership in a task: finds the task's master, or sees to it that there is one.
+"""One process's membership in a task: it finds the task's master, or makes sure that there is one.
 
-A process that forks no user code leads itself if nobody does; a client starts a helper. A source that no helper can
-be given is served from here, in a folder of this process's own. When the master has gone the next call elects again; when none can
-be had in a few seconds, calls fail at once for a while, so that readers go past node memory and do not wait each time.
+A process that forks no user code leads the task itself if no other process does; a client starts a
+helper. If the source cannot be handed to a helper, this process serves it, in a folder of its own.
+
+When the master is gone, the next call elects another one. If none can be had in a few seconds,
+calls fail at once for a while, so that readers bypass node memory instead of waiting each time.
 """
 
 from __future__ import annotations
@@ -29,16 +31,22 @@ from dieselfs.node_memory.task_folder import TaskFolder
 log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 3.0
-"""For a master to be found; a helper takes 0.4 s to start."""
+"""The time limit for finding a master; a helper takes 0.4 s to start."""
 RETRY_S: Final = 5.0
-"""Until it is tried again."""
+"""The time after a failed election before the next one."""
 _STARTER: Final = "starter"
-"""Locked by the client that starts a helper, so that sixteen workers do not start sixteen."""
+"""The file that a client locks while it starts a helper.
+
+So sixteen workers do not start sixteen helpers.
+"""
 _LONGEST_PAUSE_S: Final = 0.1
 
 
 class TaskSession:
-    """Thread-safe. A forked child begins anew, as a member of the same task."""
+    """The membership of one process. Thread-safe.
+
+    A forked child starts its own membership of the same task.
+    """
 
     def __init__(
         self,
@@ -47,7 +55,10 @@ class TaskSession:
         lead: bool,
         joined: Callable[[RemoteMaster], None],
     ) -> None:
-        """`joined` is called with each master that was found, before anybody else is given it; it may raise `MasterGone`."""
+        """`joined` is called with each master that is found, before any other code gets it.
+
+        It may raise `MasterGone`.
+        """
         self.settings = settings
         self.joins = 0
         self._source = source
@@ -61,21 +72,25 @@ class TaskSession:
         self._closed = False
         self._pid = os.getpid()
         self._parents: list[object] = []
-        """What a forked child has of its parent's: never used, and never finalised here."""
+        """The parent's objects in a forked child: they are never used or finalised here."""
 
     @property
     def folder(self) -> TaskFolder:
+        """The folder of the task."""
         return self.settings.folder
 
     def current(self) -> RemoteMaster | None:
-        """The master, if this process has one just now. Never waits."""
+        """Return the master if this process has one now. Never wait."""
         master = self._master
         if master is None or master.is_gone or self._pid != os.getpid():
             return None
         return master
 
     def master(self) -> RemoteMaster:
-        """The master; another one if it has gone. Raises `MasterGone`, after some seconds or at once."""
+        """Return the master, or elect another one if it is gone.
+
+        Raises `MasterGone`, after some seconds or at once.
+        """
         if self._pid != os.getpid():
             self.renew()
         master = self._master
@@ -99,11 +114,14 @@ class TaskSession:
             return self._master
 
     def set_budget(self, budget_bytes: int) -> None:
-        """What a master that is found later is told; and for which a helper is started."""
+        """Set the budget for masters that are found, and helpers that are started, later."""
         self.settings = replace(self.settings, budget_bytes=budget_bytes)
 
     def close(self, timeout_s: float) -> None:
-        """Leave, and end the lead if this process has it. A lead that is being taken for so long ends with the process."""
+        """Leave the task, and end the leadership if this process has it.
+
+        If an election is still under way after `timeout_s`, its leadership ends with the process.
+        """
         deadline = time.monotonic() + timeout_s
         self._closed = True
         if self._pid != os.getpid():
@@ -120,12 +138,15 @@ class TaskSession:
         if master is not None:
             master.close()
         if leader is not None:
-            # Of a private task no other process can be the leader.
+            # No other process can lead a private task.
             keep = self._leads or self._starts_helpers
             leader.end(keep_for_members=keep, timeout_s=max(0.0, deadline - time.monotonic()))
 
     def renew(self) -> None:
-        """In a forked child: let go of what is the parent's. Locks may be held by threads that do not exist here."""
+        """Drop the parent's objects in a forked child.
+
+        Threads that do not exist in the child may hold their locks.
+        """
         self._pid = os.getpid()
         self._electing = threading.Lock()
         self._try_again_at = 0.0
@@ -157,11 +178,11 @@ class TaskSession:
                 if self._closed or time.monotonic() > deadline:
                     raise
             self._see_to_a_master()
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # members find out all at once
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # all members notice at the same time
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _see_to_a_master(self) -> None:
-        """Make one, if that is ours to do and nobody else is at it."""
+        """Lead or start a helper, if this process does that and no other one is doing it now."""
         if self._leads:
             self._try_lead(self.settings)
         elif self._starts_helpers:
@@ -180,7 +201,10 @@ class TaskSession:
             raise MasterGone(f"{settings.folder.path}: {error}") from error
 
     def _lead_privately(self) -> None:
-        """A source that lives in this process alone: so does the task, with children that were forked."""
+        """Lead a private task, for a source that lives in this process alone.
+
+        Children that are forked share the task.
+        """
         path = self.folder.path
         try:
             private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
@@ -196,7 +220,7 @@ class TaskSession:
             starter = os.open(
                 self.folder.path / _STARTER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
-        except OSError:  # swept just now; the helper makes the folder
+        except OSError:  # the folder was swept just now; the helper makes it
             master_process.start(self.settings, self._source)
             return
         try:
@@ -204,12 +228,12 @@ class TaskSession:
             if not self._is_served():
                 master_process.start(self.settings, self._source)
         except (BlockingIOError, PermissionError):
-            pass  # somebody else starts one
+            pass  # another client starts one
         finally:
             os.close(starter)
 
     def _is_served(self) -> bool:
-        """Whether another client has started a helper since we last asked."""
+        """Return whether another client has started a helper since the last check."""
         try:
             packet_socket.connect(self.folder.socket_path, CONNECT_TIMEOUT_S).close()
         except OSError:

@@ -1,8 +1,11 @@
-"""What members and the master of a task say to each other: one msgpack array a packet, `[kind, field, ...]`. No I/O here.
+"""The messages between members and the master of a task: one msgpack array a packet. No I/O.
 
-A member has one connection for *news*, which is its membership: notices go up, what was evicted comes down, and nothing is answered. All
-others carry *requests*, one at a time, each answered. Every length is bounded before anything is made of it; whatever is not
-understood raises `BadPacket`, and the connection is closed.
+The array is `[kind, field, ...]`. A member has one connection for *cache events*, which is its
+membership: the member sends notices, the master sends evictions, and nothing is answered. All other
+connections carry *requests*, one at a time, and each is answered.
+
+Every length is bounded before anything is built from it. A packet that is not understood raises
+`BadPacket`, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ from dieselfs.peercache.task_statistics import TaskStatistics
 
 MAX_PACKET_BYTES: Final = 64 << 10
 MAX_NAMES: Final = 512
-"""In one message: a name of a piece has at most 63 characters."""
+"""The most names in one message; a block's name has at most 63 characters."""
 MAX_BLOCKS: Final = 256
 MEMBER_ID_BYTES: Final = 16
 
@@ -53,45 +56,53 @@ _NAME: Final = re.compile(r"[-\w]{22}(\.\d{1,19}\.\d{1,19})?", re.ASCII)
 
 
 class BadPacket(ValueError):
-    """Not a message, or not within its bounds: the other side is not one of ours."""
+    """Not a message, or not within its bounds: the other side does not run this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAsMember:
-    """The first packet of a news connection. Answered."""
+    """The first packet of a cache event connection. It is answered."""
 
     member: bytes
     budget_bytes: int | None
-    """What this member wants the budget to be; None: it has no wish."""
+    """The budget that this member asks for; None: it asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRequests:
-    """The first packet of a member's request connection. Answered."""
+    """The first packet of a member's request connection. It is answered."""
 
     member: bytes
 
 
-# Notices, on the news connection, are not answered.
+# Notices: sent on the cache event connection, not answered.
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
+    """A notice: the member maps these blocks from now on."""
+
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
+    """A notice: the member has unmapped these blocks."""
+
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
+    """A notice: evict this block if it is cached."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlanProgress:
+    """A notice: the first `used` of the expected uses are over."""
+
     used: int
 
 
@@ -100,18 +111,25 @@ class PlanProgress:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
+    """A request: answer when the block's file is in the folder."""
+
     block: CacheBlock
     ahead: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
+    """A request: fetch these blocks in the background."""
+
     blocks: tuple[CacheBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """A part of the list; it counts when the last has come, on the same connection."""
+    """A request: a part of the list of expected uses.
+
+    The list counts when its last part has come, on the same connection.
+    """
 
     names: tuple[str, ...]
     is_last: bool
@@ -119,30 +137,34 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
+    """A request: the budget that the member asks for."""
+
     budget_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class FollowPlan:
+    """A request: prefetch for the reader of this plan file."""
+
     plan: str
 
 
 @dataclass(frozen=True, slots=True)
 class GetStatistics:
-    pass
+    """A request for `MemoryStatistics`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetTask:
-    """What the node's part in its task's peer cache does."""
+    """A request for the statistics of the node's part in its task's peer cache."""
 
     first: int
-    """Of its members: they are told a part at a time."""
+    """The first member to report: members are reported in batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectPeer:
-    """A peer of the task that the member has asked in vain."""
+    """A request: the member asked this peer of the task, and the peer failed."""
 
     peer: str
 
@@ -152,45 +174,56 @@ class SuspectPeer:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    pass
+    """The answer to a request that returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StillWorking:
-    """No answer, but a sign that one is being worked at: a store that is out may keep it waiting for minutes."""
+    """A sign that a request is still being handled; it is no answer.
+
+    A store that is out may delay the answer for minutes.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
+    """The answer to a request that raised an error."""
+
     error: str
-    """The name of a class in `_ERRORS`."""
+    """The key of a class in `_ERRORS`."""
     text: str
     hint: str
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReported:
+    """The answer to `GetStatistics`."""
+
     statistics: MemoryStatistics
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReported:
-    """Without members past the last one."""
+    """The answer to `GetTask`. Past the last member it has no members."""
 
     statistics: TaskStatistics | None
-    """None: it has no part in any. Encoded with members from `first` on, decoded with those that were."""
+    """The statistics; None if the node has no part in a peer cache.
+
+    `encode` takes all members and sends those from `first` on; `decode` returns the ones that were
+    sent.
+    """
     first: int = 0
 
 
-# What the master tells.
+# Cache events, which the master sends.
 
 
 @dataclass(frozen=True, slots=True)
 class EventsReported:
-    """In the order in which it happened."""
+    """The cache events, in the order in which they happened."""
 
     items: tuple[tuple[bool, str], ...]
-    """(evicted, the piece's name); not evicted: arrived."""
+    """(True for evicted or False for inserted, the block's name)."""
 
 
 Message: TypeAlias = (
@@ -218,7 +251,7 @@ Message: TypeAlias = (
 
 
 def encode(message: Message) -> bytes:
-    """One packet of at most `MAX_PACKET_BYTES`."""
+    """Return the message as one packet of at most `MAX_PACKET_BYTES`."""
     match message:
         case Fetch(block, ahead):
             body: list[object] = [_flat(block), ahead]
@@ -236,7 +269,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(packet: bytes) -> Message:
-    """The message of one packet. Raises `BadPacket`."""
+    """Return the message of one packet. Raises `BadPacket`."""
     if len(packet) > MAX_PACKET_BYTES:
         raise BadPacket("a packet is too long")
     try:
@@ -251,12 +284,12 @@ def decode(packet: bytes) -> Message:
         return _READERS[kind](*body)
     except BadPacket:
         raise
-    except Exception as error:  # of many kinds: msgpack's, a wrong number of fields, wrong types
+    except Exception as error:  # msgpack's errors, a wrong number of fields, wrong types
         raise BadPacket(f"not a message: {error!r}") from None
 
 
 def failure(error: Exception) -> RequestFailed | None:
-    """An error as a message; None if it is of no class that travels."""
+    """Return an error as a message, or None if messages cannot carry its class."""
     hint = getattr(error, "hint", None) or ""
     for ancestor in type(error).__mro__:
         name = _ERROR_NAMES.get(ancestor)
@@ -266,7 +299,7 @@ def failure(error: Exception) -> RequestFailed | None:
 
 
 def error_of(failed: RequestFailed) -> ChunkStoreError | DieselFSError:
-    """The error that a message tells of: of the same class, with the same text."""
+    """Return the error that a message carries: of the same class, with the same text."""
     made = _ERRORS[failed.error]
     if issubclass(made, DieselFSError):
         return made(failed.text, failed.hint or None)
@@ -274,7 +307,7 @@ def error_of(failed: RequestFailed) -> ChunkStoreError | DieselFSError:
 
 
 def batches(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """As many at a time as one message holds."""
+    """Yield the names in batches that fit into one message."""
     for start in range(0, len(names), MAX_NAMES):
         yield tuple(names[start : start + MAX_NAMES])
 
@@ -290,7 +323,7 @@ _ERRORS: Final[dict[str, type[ChunkStoreError] | type[DieselFSError]]] = {
         )
     },
 }
-"""What errors are called on the wire, which does not change with the classes' names."""
+"""The names of errors on the wire. They do not change with the names of the classes."""
 _ERROR_NAMES: Final = {made: name for name, made in _ERRORS.items()}
 
 
