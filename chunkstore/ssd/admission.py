@@ -1,6 +1,7 @@
-"""Whether a missed chunk comes onto the SSD, and whether what leaves stays after all: two small ports (Tectonic-Shift §5.1).
+"""Two small interfaces: admission of missed chunks, and reinsertion of evicted segments.
 
-Decisions are local to a node. Who knows the jobs can decide better: such policies are put in here.
+Each node decides for itself (Tectonic-Shift §5.1). A policy that knows the jobs can decide better;
+it implements these interfaces.
 """
 
 from __future__ import annotations
@@ -12,32 +13,35 @@ from typing import Final, Protocol
 from chunkstore.ssd.segments import Segment
 
 REMEMBERED: Final = 1 << 20
-"""Chunks that *reject first* remembers: about 100 MB, 4 TB of data."""
+"""Chunks that `RejectFirst` remembers: about 100 MB of memory, for 4 TB of data."""
 
 
 class Admission(Protocol):
-    """Thread-safe."""
+    """A policy that decides which missed chunks are cached on the SSD. Thread-safe."""
 
     def admits(self, dataset: bytes, chunk: bytes) -> bool:
-        """Asked at each miss of a chunk, before it is fetched for the tier."""
+        """Return whether to cache a chunk; called at each miss, before the tier fetches it."""
         ...
 
 
 class Reinsertion(Protocol):
-    """Thread-safe."""
+    """A policy that decides which segments of an evicted region are kept. Thread-safe."""
 
     def stays(self, dataset: bytes, segments: Sequence[Segment]) -> Sequence[Segment]:
-        """Of the segments of a region that is used again, those to be kept; they are written once more."""
+        """Return the segments of a reused region that are kept; they are written again."""
         ...
 
 
 class AdmitAll:
+    """An admission policy that admits every chunk."""
+
     def admits(self, dataset: bytes, chunk: bytes) -> bool:
+        """Return True."""
         return True
 
 
 class RejectFirst:
-    """A chunk is admitted at its second miss: what is read once never costs a write."""
+    """A policy that admits a chunk at its second miss: a chunk read once never costs a write."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._limit = remembered
@@ -47,7 +51,8 @@ class RejectFirst:
         return type(self), (self._limit,)
 
     def admits(self, dataset: bytes, chunk: bytes) -> bool:
-        # One dictionary operation each: threads may come between, and a miss be forgotten.
+        """Return whether the chunk was missed before, and remember the miss if not."""
+        # Each step is one dictionary operation. Threads may interleave, so a miss may be forgotten.
         if chunk in self._missed:
             self._missed.pop(chunk, None)
             return True
@@ -58,5 +63,8 @@ class RejectFirst:
 
 
 class ReinsertNothing:
+    """A reinsertion policy that keeps nothing."""
+
     def stays(self, dataset: bytes, segments: Sequence[Segment]) -> Sequence[Segment]:
+        """Return no segments."""
         return ()

@@ -1,7 +1,9 @@
-"""Reading what the page cache has of a file, and nothing else: no call here waits for a device, even one that hangs.
+"""Reads of the part of a file that is in the page cache; no call here waits for a device.
 
-openat2(2) with RESOLVE_CACHED looks a path up in memory alone, preadv2(2) with RWF_NOWAIT reads from memory alone, and O_NOATIME keeps the read from
-changing the inode. 8 µs and the copy. On a kernel (before 5.12) or file system that can't do it, nothing is ever in memory.
+This holds even for a device that hangs. openat2(2) with RESOLVE_CACHED resolves a path in memory
+alone, preadv2(2) with RWF_NOWAIT reads from memory alone, and O_NOATIME prevents the read from
+changing the inode. A read takes 8 µs and the copy. On a kernel (before 5.12) or file system without
+this support, every read acts as if nothing were in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ _syscall: Final = ctypes.CDLL(None, use_errno=True).syscall
 
 
 def read_from_memory(target: memoryview, path: bytes, offset: int) -> None:
-    """Fill `target`. `BlockingIOError` if not all of it is in memory, `FileNotFoundError`."""
+    """Fill `target` from the page cache.
+
+    Raise `BlockingIOError` if part of the range is not in memory, and `FileNotFoundError`.
+    """
     fd = _syscall(_SYS_OPENAT2, _AT_FDCWD, path, _HOW, _HOW_BYTES)
     if fd < 0:
         if ctypes.get_errno() == errno.ENOENT:

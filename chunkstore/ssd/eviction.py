@@ -1,4 +1,4 @@
-"""Which region is used again next. Pure."""
+"""The pure rules that choose which regions are evicted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chunkstore.ssd.segment_index import FREE, Order, Region
 
 @dataclass(frozen=True, slots=True)
 class DatasetLimits:
-    """What a user allows a dataset on a tier."""
+    """The limits that a user sets for a dataset on a tier."""
 
     quota_bytes: int | None = None
-    """At most so much; None: as much as there is."""
+    """The most bytes on the tier; None: no limit."""
     ttl_s: float | None = None
-    """Regions that were neither read nor written to for so long leave, also while there is room."""
+    """Seconds without a read or write after which a region is evicted, even if there is room."""
     pinned: bool = False
-    """Nothing of it leaves by itself."""
+    """True if no region of the dataset is evicted automatically."""
 
 
 LimitsOf = Callable[[bytes], DatasetLimits]
-"""By a dataset's id."""
+"""A function from a dataset's id to its limits."""
 
 
 def next_region(
@@ -33,8 +33,11 @@ def next_region(
     now: float,
     busy: Container[int] = (),
 ) -> Region | None:
-    """The region that a dataset may fill next: of its own, if it is at its quota, else a free one, one whose time is over, or the next in
-    `order`. None: all others are pinned or busy, or the quota has no room for one region.
+    """Return the region that a dataset may fill next.
+
+    A dataset at its quota reuses one of its own regions. Otherwise the choice is a free region, an
+    expired one, or the next in `order`. Return None if all others are pinned or busy, or if the
+    quota has no room for one region.
     """
     limits = limits_of(dataset)
     own = [region for region in regions if region.state != FREE and region.dataset == dataset]
@@ -53,7 +56,7 @@ def next_region(
 def above_quota(
     regions: Sequence[Region], limits_of: LimitsOf, region_bytes: int, order: Order
 ) -> list[Region]:
-    """Those that must go because a quota is lower now than what is held, the next ones first."""
+    """Return the regions that exceed a quota that was lowered, the next to evict first."""
     cached: dict[bytes, list[Region]] = {}
     for region in regions:
         if region.state != FREE:
@@ -68,7 +71,7 @@ def above_quota(
 
 
 def expired(regions: Sequence[Region], limits_of: LimitsOf, now: float) -> list[Region]:
-    """Those that must go because nobody has used them for as long as their dataset's TTL; of what is pinned, none."""
+    """Return the regions unused for as long as their dataset's TTL, without pinned datasets."""
     return [
         region
         for region in regions

@@ -1,6 +1,7 @@
-"""Whether an SSD may be used just now. Pure state over a given clock; errors and late answers take it out of service, a probe brings it back.
+"""The state that says whether an SSD may be used: pure, over a given clock.
 
-An SSD that answers, but slower than the store behind it, does not help either: both are measured by what a read takes.
+Errors and late answers take the SSD out of service; a successful probe puts it back. An SSD that is
+slower than the store behind it does not help either, so the duration of reads is measured for both.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from collections.abc import Callable
 from typing import Final
 
 HOLD_S: Final = 1.0
+"""The shortest time in seconds that the SSD stays out of service."""
 MAX_HOLD_S: Final = 60.0
+"""The longest time in seconds before the next probe."""
 QUIET_S: Final = 60.0
-"""Without a failure, after which the hold is the shortest again."""
+"""Seconds without a failure after which the hold is the shortest one again."""
 _READS: Final = 32
-"""That are compared: an average over about so many."""
+"""The number of reads over which each average runs, approximately."""
 _OUTLIER: Final = 4
-"""Times what the store takes, as which a slower hit counts: one alone proves nothing."""
+"""The factor of the store's time at which a slower hit is cut off: one alone proves nothing."""
 
 
 class TierHealth:
-    """Thread-safe."""
+    """The health of one tier's SSD. Thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -31,16 +34,17 @@ class TierHealth:
         self._probing = False
         self.failures = 0
         self.reason = ""
-        """Of the last failure."""
+        """The reason for the last failure."""
         self._ssd_s = self._store_s = 0.0
         self._ssd_reads = self._store_reads = 0
 
     @property
     def is_up(self) -> bool:
+        """True while the SSD is in service."""
         return self._up
 
     def failed(self, reason: str) -> bool:
-        """Out of service from now on; whether it was in service until now."""
+        """Take the SSD out of service; return whether it was in service until now."""
         with self._lock:
             now, was_up = self._now(), self._up
             if not was_up and not self._probing:
@@ -53,7 +57,10 @@ class TierHealth:
             return was_up
 
     def may_probe(self) -> bool:
-        """Whether it is time, and nobody else is at it; then `failed` or `recovered` must follow."""
+        """Return whether the caller may probe now; it must then call `failed` or `recovered`.
+
+        The answer is False before the hold has passed and while another thread probes.
+        """
         with self._lock:
             if self._up or self._probing or self._now() - self._failed_at < self._hold_s:
                 return False
@@ -61,12 +68,16 @@ class TierHealth:
             return True
 
     def recovered(self) -> None:
+        """Put the SSD back into service."""
         with self._lock:
             self._up, self._probing = True, False
             self._ssd_reads = 0
 
     def hit_took(self, seconds: float, length: int) -> bool:
-        """Whether hits are slower than reads of the store, and it had better go out of service."""
+        """Record a hit; return whether hits are slower than reads of the store.
+
+        If so, the SSD should go out of service.
+        """
         with self._lock:
             self._ssd_reads = min(self._ssd_reads + 1, _READS)
             took_s = seconds / _weight(length)
@@ -77,11 +88,15 @@ class TierHealth:
             return compared and self._ssd_s > 2 * self._store_s
 
     def store_took(self, seconds: float, length: int) -> None:
+        """Record a read of the store, for comparison with hits."""
         with self._lock:
             self._store_reads = min(self._store_reads + 1, _READS)
             self._store_s += (seconds / _weight(length) - self._store_s) / self._store_reads
 
 
 def _weight(length: int) -> float:
-    """What a read of so many bytes takes, relative to a small one: short reads cost their latency, long ones their bytes."""
+    """Return the expected time of a read relative to a small one.
+
+    Short reads cost their latency, long ones their bytes.
+    """
     return 1 + length / (1 << 20)

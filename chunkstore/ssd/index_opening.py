@@ -1,4 +1,4 @@
-"""The index of a tier's folder, opened: made from what the regions say of themselves unless it is their view already."""
+"""The opening of the SSD index: rebuild it from the region tables if it is missing or stale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def open_index(files: RegionFiles, folder: Path, now: float, *, anew: bool = False) -> SegmentIndex:
-    """Of no more regions than the budget allows; `anew`: what is there is damaged. One process at a time; `OSError`, `lmdb.Error`."""
+    """Open the index, and remove regions that the budget has no room for.
+
+    `anew`: discard the existing index because it is damaged. One process at a time does this.
+    Raises `OSError` and `lmdb.Error`.
+    """
     files.lock_all()
     try:
         if anew:

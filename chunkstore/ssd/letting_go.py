@@ -1,4 +1,4 @@
-"""Regions that are let go: forgotten by the index and removed from the SSD, unless somebody fills them."""
+"""The release of regions: drop them from the index and the SSD unless a process fills them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chunkstore.ssd.segment_index import Region, SegmentIndex
 
 
 def let_go(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
-    """If it is still what it was; how many bytes of the SSD are free now."""
+    """Release a region if it is unchanged; return how many bytes of the SSD became free."""
     if not files.lock(region.number):
         return 0
     try:
@@ -22,7 +22,10 @@ def let_go(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
 
 
 def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
-    """Whatever it is by now, and its record too: the budget has no room for it. False if somebody fills it."""
+    """Release region `number` in any state, with its record, because the budget has no room for it.
+
+    Return False if another process is filling the region.
+    """
     if not files.lock(number):
         return False
     try:
@@ -34,7 +37,10 @@ def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
 
 
 def fit(files: RegionFiles, index: SegmentIndex, regions: Iterable[Region], count: int) -> bool:
-    """As many regions as the budget has room for; False if some that are above it are being filled, and stay until they are not."""
+    """Remove the regions beyond `count`, the number that the budget has room for.
+
+    Return False if some of them are being filled; those stay until they are no longer filled.
+    """
     known = {region.number for region in regions}
     above = [number for number in known | set(files.present()) if number >= count]
     gone = [remove(files, index, number) for number in sorted(above)]

@@ -1,4 +1,7 @@
-"""What users allow datasets on a tier: a small file each, `<tier>/datasets/<dataset id>.json`, which all processes of the node read."""
+"""The limits that users set for datasets on a tier, one small file for each dataset.
+
+All processes of the node read the files `<tier>/datasets/<dataset id>.json`.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _READ_AGAIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NamedLimits:
-    """A dataset's name, for people, and its limits."""
+    """A dataset's name, for display, and its limits."""
 
     name: str
     limits: DatasetLimits
 
 
 class LimitsFolder:
-    """Thread-safe. What can't be read is as if it were not there: no limits."""
+    """The folder of limits. Thread-safe. An unreadable file counts as missing: no limits."""
 
     def __init__(self, tier: Path, now: Callable[[], float] = time.monotonic) -> None:
         self._folder = tier / "datasets"
@@ -34,14 +37,14 @@ class LimitsFolder:
         self._known: dict[bytes, NamedLimits] = {}
 
     def of(self, dataset: bytes) -> DatasetLimits:
-        """What is allowed to a dataset of this id; at most a second old."""
+        """Return the limits of a dataset by its id; they are at most a second old."""
         if self._now() - self._read_at > _READ_AGAIN_S:
             self._known, self._read_at = self.read(), self._now()
         known = self._known.get(dataset)
         return DatasetLimits() if known is None else known.limits
 
     def read(self) -> dict[bytes, NamedLimits]:
-        """Of all datasets that were ever named here, by id."""
+        """Return the limits of all datasets that ever had a file here, by id."""
         found = {}
         try:
             names = os.listdir(self._folder)
@@ -56,7 +59,7 @@ class LimitsFolder:
         return found
 
     def write(self, dataset: bytes, named: NamedLimits) -> None:
-        """Raises `OSError`."""
+        """Set the limits of a dataset. Raises `OSError`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         limits = named.limits
         temporary = self._folder / f".{secrets.token_hex(8)}"
@@ -74,7 +77,7 @@ class LimitsFolder:
         self._read_at = float("-inf")
 
     def name(self, dataset: bytes, name: str) -> None:
-        """Note what it is called, if that is not known. Raises `OSError`."""
+        """Record the name of a dataset if it is unknown. Raises `OSError`."""
         if dataset not in self.read():
             self.write(dataset, NamedLimits(name, DatasetLimits()))
 

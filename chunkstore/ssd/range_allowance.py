@@ -1,9 +1,11 @@
-"""How much more of the store may be read for an SSD than is asked for.
+"""A bound on the bytes that the SSD tier reads from the store beyond what readers ask for.
 
-A range that is not on the SSD costs its whole chunk, since others will want the rest. If the SSD is too small for what is read in random order, the chunk has
-left it again before they do, and the store would be read many times over: without the SSD it were read once. So what was read in vain is
-reckoned up, and may be as much as fills the SSD once; then ranges alone are read, but for about half of the bytes that are asked for: so
-a dataset that comes later, and has room, still finds its way onto the SSD.
+A range that is not on the SSD costs its whole chunk, because other readers will want the rest. If
+the SSD is too small for data that is read in random order, the chunk is evicted before they do, and
+the store is read many times over; without the SSD it would be read once. So the wasted bytes are
+counted, and may amount to one filling of the SSD. Beyond that bound only ranges are read, except
+that chunks are still fetched for about half of the requested bytes. So a dataset that comes later,
+and for which there is room, still gets onto the SSD.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ from collections.abc import Callable
 
 
 class RangeAllowance:
-    """Thread-safe."""
+    """A running account of the wasted bytes. Thread-safe."""
 
     def __init__(self, allowed_bytes: int, excess: Callable[[], int]) -> None:
-        """`excess`: what was read of the store until now, less what was asked for of it. What is answered from the SSD pays back."""
+        """`excess`: the bytes read from the store so far, less those that readers asked for.
+
+        Bytes answered from the SSD reduce it.
+        """
         self._allowed_bytes, self._excess = allowed_bytes, excess
         self._lock = threading.Lock()
         self._least = excess()
         self._forgiven = 0
 
     def grants(self, length: int, chunk_bytes: int) -> bool:
-        """Whether a chunk may be read for a range of so many bytes."""
+        """Return whether a whole chunk may be read for a range of `length` bytes."""
         excess = self._excess()
         with self._lock:
             excess -= self._forgiven

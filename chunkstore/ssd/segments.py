@@ -1,7 +1,8 @@
-"""A segment is a piece of fixed size of a chunk's object, the SSD tier's unit (Tectonic-Shift §5.2); its last one is shorter.
+"""Segments: fixed-size parts of a chunk's object and the SSD tier's unit (Tectonic-Shift §5.2).
 
-A segment has a checksum for each eighth of it (a *block*), seeded with the segment's identity: bytes that lie where others should lie are found
-as damage is, and a reader of a part verifies the blocks that it touches.
+The last segment of an object is shorter. Each segment has a checksum for each of its eighths (a
+*block*), seeded with the segment's identity. So bytes that lie in the place of others are found
+like damage, and a reader of a part verifies the blocks that it touches.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import xxhash
 
 BLOCKS: Final = 8
-"""Of a whole segment."""
+"""The number of blocks in a whole segment."""
 CHECKSUMS_BYTES: Final = 4 * BLOCKS
 DEFAULT_SEGMENT_BYTES: Final = 256 << 10
 _MASK: Final = (1 << 32) - 1
@@ -21,28 +22,28 @@ _MASK: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Which one it is. Chunk ids are unique over all datasets."""
+    """The identity of a segment. Chunk ids are unique over all datasets."""
 
     chunk: bytes
-    """16 bytes: a chunk's id."""
+    """The chunk's id, 16 bytes."""
     number: int
-    """It begins at byte `number` × the segments' size of the object."""
+    """The position in the object: the segment begins at byte `number` × segment size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a segment lies, and what its blocks must hash to."""
+    """The place of a segment, and the checksums of its blocks."""
 
     region: int
     offset: int
     """Bytes from the beginning of the region's file."""
     length: int
     checksums: bytes
-    """`CHECKSUMS_BYTES`, little-endian; 0 for blocks that it does not have."""
+    """`CHECKSUMS_BYTES` bytes, little-endian; 0 for blocks that a short segment lacks."""
 
 
 def checksums_of(segment: Segment, data: memoryview, block_bytes: int) -> bytes:
-    """About 0.1 ms a MiB."""
+    """Return the checksums of a segment's blocks. Takes about 0.1 ms a MiB."""
     found = np.zeros(BLOCKS, "<u4")
     for block, at in enumerate(range(0, len(data), block_bytes)):
         found[block] = _checksum(segment, block, data[at : at + block_bytes])
@@ -52,7 +53,10 @@ def checksums_of(segment: Segment, data: memoryview, block_bytes: int) -> bytes:
 def is_sound(
     segment: Segment, first_block: int, data: memoryview, checksums: bytes, block_bytes: int
 ) -> bool:
-    """Whether `data` is the segment's from its block `first_block` on, as far as it reaches: whole blocks, or up to the segment's end."""
+    """Return whether `data` matches the segment's checksums from block `first_block` on.
+
+    `data` consists of whole blocks, or extends to the segment's end.
+    """
     wanted = np.frombuffer(checksums, "<u4")
     return all(
         _checksum(segment, first_block + n, data[at : at + block_bytes]) == wanted[first_block + n]
