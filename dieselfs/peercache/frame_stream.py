@@ -125,7 +125,7 @@ class FrameReceiver:
         return target
 
     def _more(self, start: int, end: int, count: int) -> tuple[int, int]:
-        """Receive until there are `count` bytes from `start`; return their present start and end."""
+        """Receive until there are `count` bytes from `start`; return where they lie now."""
         ready = end - start
         if start + count > len(self._buffer):
             before, self._buffer = (

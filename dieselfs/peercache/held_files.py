@@ -21,7 +21,7 @@ _Completed: TypeAlias = Callable[[NodeStatus], NodeStatus]
 
 
 class CachedFiles:
-    """Implements `CachedChunks` and `CacheObserver`. Thread-safe.
+    """The `CachedChunks` of a master's folder, and a `CacheObserver`. Thread-safe.
 
     It lives in the master's process, until `close`. A block is mapped when it is first asked for,
     and stays mapped until the master evicts it. Bytes that are being sent then stay valid, and the

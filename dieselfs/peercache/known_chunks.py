@@ -17,7 +17,7 @@ from metadata.snapshot import Snapshot
 class KnownChunks:
     """The chunks of some snapshots, each once, in the order of their ids.
 
-    That is the order in which they were written. Immutable. Takes 1 µs a chunk to build.
+    The chunks were written in this order. Immutable. Takes 1 µs a chunk to build.
     """
 
     def __init__(self, snapshots: Sequence[Snapshot]) -> None:
@@ -37,10 +37,9 @@ class KnownChunks:
         return len(self._places)
 
     def blocks(self, at: int) -> list[CacheBlock]:
-        """Return all cache blocks of the chunk at a place in `ids`, in order. Raises
-        `SnapshotRefused`.
+        """Return all cache blocks of the chunk at a place in `ids`, in order.
 
-        A chunk without bytes has none.
+        A chunk without bytes has none. Raises `SnapshotRefused`.
         """
         snapshot, number = self._snapshots[self._places[at][0]], self._places[at][1]
         chunk = snapshot.chunk(number)

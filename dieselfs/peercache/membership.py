@@ -1,13 +1,17 @@
-"""One node's membership of its task: it announces itself, pings its peers, and publishes whom it sees.
+"""One node's membership of its task: it announces itself, pings its peers, and publishes its view.
 
-Three kinds of threads: the *heartbeat* asks the directory once a second; a *prober* a peer pings it once a second; the *publisher* shows
-the view whenever something has changed, and once a second so that readers see when pings were last answered. A directory that does not answer changes nothing.
+There are three kinds of threads. The *heartbeat* asks the membership registry once a second. One
+*prober* a peer pings that peer once a second. The *publisher* shows the view whenever something has
+changed, and once a second so that readers see when pings were last answered.
 
-A peer that this node has asked something else in vain is silent at once, and is pinged at once. It stays silent until its breaker closes: so who answers pings
-and nothing else, or too slowly, has no share in this node's eyes for as long as nobody here asks it.
+A registry that does not answer changes nothing. A registry that lost its entries, or could not be
+reached for longer than a lease, learns of its members again only as they announce themselves. So a
+peer that is missing from its list but answers pings stays for the length of a lease, counted from
+when the registry answers again.
 
-Neither does one that has forgotten, or could not be reached for longer than a lease, and hears of its members again only as they announce
-themselves: who is missing from its list but answers pings stays for the length of a lease, counted from when it answers again.
+A peer that failed another request of this node is silent at once, and is pinged at once. It stays
+silent until its breaker closes. So a peer that answers only pings, or answers too slowly, has no
+share in this node's view for as long as nobody here asks it.
 """
 
 from __future__ import annotations
@@ -30,26 +34,31 @@ from dieselfs.peercache.runtime import Running, Runtime
 log = logging.getLogger(__name__)
 
 PING_EVERY_S: Final = 1.0
+"""The interval between two pings of a peer."""
 PUBLISH_EVERY_S: Final = 1.0
+"""The longest interval between two publications of the view."""
 SETTLED_AFTER_S: Final = 2.0
-"""Without a change, where nobody knows how many nodes there will be."""
+"""The time without a change after which an unknown number of nodes counts as complete."""
 FIRST_CONTACT_S: Final = 10.0
-"""The nodes of a job start in any order: only after this is a directory that was never reached worth a warning."""
+"""The time before a registry that was never reached is worth a warning.
+
+The nodes of a job start in any order.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """Mutable, under the lock."""
+    """One peer's state. Mutable, under the lock."""
 
     member: Member
     listed: float
-    """When the directory has last named it, or could be asked again."""
+    """The time at which the registry last listed the peer, or could be asked again."""
     answered: float | None = None
     silent: bool = False
     refused: bool = False
     status: NodeStatus | None = None
     is_due: bool = False
-    """For a ping, at once."""
+    """The prober pings it at once."""
 
     @property
     def answers(self) -> bool:
@@ -57,7 +66,7 @@ class _Peer:
 
 
 class TaskMembership:
-    """Thread-safe. Begins with `start`, ends with `close`."""
+    """One node's membership. Thread-safe. It begins with `start` and ends with `close`."""
 
     def __init__(
         self,
@@ -68,7 +77,10 @@ class TaskMembership:
         board: ViewBoard,
         breakers: Breakers | None = None,
     ) -> None:
-        """The directory is used by this alone; `client` stays the caller's, and so do the `breakers`, which tell this one what opens from now on."""
+        """No one else uses the registry; `client` and `breakers` stay the caller's.
+
+        The breakers report to this object which of them open from now on.
+        """
         self._runtime = runtime
         self._registry = registry
         self._client = client
@@ -79,27 +91,30 @@ class TaskMembership:
             breakers.tell(self._suspect)
         self._lock = runtime.lock()
         self._news = runtime.condition(self._lock)
-        """Something is worth publishing, or the end has come."""
+        """Notified when there is something to publish, or at the end."""
         self._end = runtime.condition(self._lock)
-        """Nothing more to wait for: the end, or that of a peer, or its new address."""
+        """Notified when there is nothing more to wait for.
+
+        The membership has ended, a peer is gone or has a new address, or a ping is due at once.
+        """
         self._peers: dict[MemberId, _Peer] = {}
         self._version = 0
-        """Of what is worth publishing at once; 0 until the directory has answered."""
+        """The version of the state that is published at once; 0 until the registry has answered."""
         self._membership_changed = 0.0
         self._ending = False
         self._started = 0.0
         self._threads: list[Running] = []
         self._probers: list[Running] = []
-        """The heartbeat's, until it has ended."""
+        """Used by the heartbeat alone until it has ended."""
         self._registry_is_out = False
-        """And that was said."""
+        """The registry does not answer, and the log says so."""
         self._has_missed = False
         """The last announcement was not answered."""
         self._trouble = ""
         self._namesake: Member | None = None
 
     def start(self) -> None:
-        """The first view is published when the directory has answered."""
+        """Start the threads. The first view is published when the registry has answered."""
         self._started = self._runtime.now()
         self._threads = [
             self._runtime.start(self._heartbeat, "peer-heartbeat"),
@@ -108,28 +123,32 @@ class TaskMembership:
 
     @property
     def view(self) -> View:
-        """As of now. Costs about 1 µs a member."""
+        """The view as of now. Costs about 1 µs a member."""
         with self._lock:
             return self._current()
 
     def statuses(self) -> Mapping[MemberId, NodeStatus]:
-        """What peers have said with their last pong, of those that ever did."""
+        """Return the statuses in the last pongs of all peers that ever sent one."""
         with self._lock:
             return {id: peer.status for id, peer in self._peers.items() if peer.status is not None}
 
     def refused(self) -> Set[MemberId]:
-        """Those that do not believe that we are of their task, or whom we do not believe: another secret, task or release."""
+        """Return the peers that refuse this node, or that this node refuses.
+
+        Their secret, task or release is another one.
+        """
         with self._lock:
             return {id for id, peer in self._peers.items() if peer.refused}
 
     @property
     def trouble(self) -> str:
-        """Why this node knows of no member: the directory has never answered. Empty when it has."""
+        """The reason why the registry has never answered, so no member is known; else empty."""
         return "" if self._version else self._trouble
 
     def settled(self, nodes: int | None, timeout_s: float) -> bool:
-        """Wait until that many members, this one included, are there and answer; None: until their number has not changed for 2 s, and each was asked.
+        """Wait until that many members, this one included, are known and answer.
 
+        With None: until the membership has not changed for 2 s and each peer was pinged. Returns
         False after `timeout_s`, or at the end.
         """
         deadline = self._runtime.now() + timeout_s
@@ -146,7 +165,10 @@ class TaskMembership:
         return False
 
     def close(self, timeout_s: float) -> None:
-        """Withdraw the view, then leave the task. What does not end in time is left to end by itself. May be called again."""
+        """Withdraw the view, then leave the task. May be called again.
+
+        Threads that do not end in time are left to end by themselves.
+        """
         deadline = self._runtime.now() + timeout_s
         with self._lock:
             self._ending = True
@@ -181,7 +203,7 @@ class TaskMembership:
             self._probers.append(self._runtime.start(partial(self._probe, peer), name))
 
     def _take(self, listed: Sequence[Member]) -> list[_Peer]:
-        """Make the directory's list ours; the peers that are new."""
+        """Adopt the registry's list, and return the peers that are new."""
         self._look_for_namesake(listed)
         now = self._runtime.now()
         others = sorted((member for member in listed if member.id != self._me.id), key=_by_id)
@@ -189,7 +211,7 @@ class TaskMembership:
         with self._lock:
             if self._version == 0:
                 self._changed(now)
-            if self._has_missed:  # others may not have been able to announce themselves either
+            if self._has_missed:  # the other nodes may have missed announcements, too
                 self._has_missed = False
                 for peer in self._peers.values():
                     peer.listed = now
@@ -197,7 +219,7 @@ class TaskMembership:
                 if id not in by_id and not (peer.answers and now < peer.listed + LEASE_S):
                     del self._peers[id]
                     self._changed(now)
-                    self._end.notify_all()  # its prober ends at once
+                    self._end.notify_all()  # the peer's prober ends at once
                     log.info("%s has left the task", id)
             new = [_Peer(member, now) for id, member in by_id.items() if id not in self._peers]
             for id, peer in self._peers.items():
@@ -216,13 +238,17 @@ class TaskMembership:
             return
         if member.address != peer.member.address:
             peer.answered, peer.silent, peer.refused = None, False, False
-            self._end.notify_all()  # its prober asks at once
+            self._end.notify_all()  # the peer's prober pings at once
             log.info("%s is at %s now", member.id, member.address)
         peer.member = member
         self._changed(now)
 
     def _look_for_namesake(self, listed: Sequence[Member]) -> None:
-        """What is found under our id before we have announced ourselves may be what we left when we were killed; later it is somebody else."""
+        """Warn if another node has this node's id.
+
+        An entry under this id that is found before the first announcement may be left from a killed
+        process of this node. A later one belongs to another node.
+        """
         found = [
             member
             for member in listed
@@ -232,7 +258,9 @@ class TaskMembership:
         if namesake is not None and namesake != self._namesake:
             self._namesake = namesake
             log.warning(
-                "%s at %s (%s) is in the task under the name of this node, %s at %s: give each node a name of its own (--peer-name), or both are asked for the same chunks",
+                "%s at %s (%s) is in the task under the name of this node, %s at %s: "
+                "give each node a name of its own (--peer-name), "
+                "or both are asked for the same chunks",
                 *(namesake.id, namesake.address, namesake.node or "host unknown"),
                 *(self._me.id, self._me.address),
             )
@@ -284,7 +312,7 @@ class TaskMembership:
                     self._end.wait(began + PING_EVERY_S - now)
 
     def _is_at(self, peer: _Peer, member: Member) -> bool:
-        """Whether the peer is still to be asked, and there."""
+        """Return whether the peer is still to be pinged, and at this address."""
         return (
             not self._ending
             and self._peers.get(peer.member.id) is peer
@@ -317,14 +345,14 @@ class TaskMembership:
             peer.silent, peer.refused = True, refused
 
     def _suspect(self, id: MemberId) -> None:
-        """Its breaker has opened."""
+        """Make a peer silent: its breaker has opened."""
         with self._lock:
             peer = self._peers.get(id)
             if peer is None or peer.silent:
                 return
             peer.silent = peer.is_due = True
             self._changed()
-            self._end.notify_all()  # its prober asks at once
+            self._end.notify_all()  # the peer's prober pings at once
         log.info("%s at %s has failed", id, peer.member.address)
 
     # The publisher.
@@ -353,7 +381,7 @@ class TaskMembership:
                 troubled = True
         self._board.withdraw()
 
-    # All of them.
+    # Used by all threads, with the lock held.
 
     def _current(self) -> View:
         members = [self._me, *(peer.member for peer in self._peers.values())]
@@ -365,7 +393,7 @@ class TaskMembership:
         )
 
     def _settled_at(self, nodes: int | None) -> float | None:
-        """When the membership as it is counts as settled; None: not as it is."""
+        """Return when the present membership counts as settled; None if it does not."""
         peers = self._peers.values()
         if self._version == 0:
             return None
@@ -376,7 +404,11 @@ class TaskMembership:
         return self._membership_changed + SETTLED_AFTER_S if asked else None
 
     def _changed(self, membership: float | None = None) -> None:
-        """`membership`: now, if who is a member has changed, and not only who answers."""
+        """Note a change of the view.
+
+        `membership` is the present time if the members have changed, and None if only their answers
+        have.
+        """
         self._version += 1
         if membership is not None:
             self._membership_changed = membership

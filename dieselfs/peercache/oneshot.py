@@ -1,8 +1,10 @@
-"""The policy *oneshot* (DIESEL §4.2): a node fetches its share while the model loads, before anybody reads it.
+"""The policy *oneshot* (DIESEL §4.2): a node fetches its share while the model loads.
 
-It begins when the membership has settled, and again when the share has become another one and has stayed so for a while: a peer that is
-silent for a second must not have its share read from the store by others. What is here already is passed over. Pieces are fetched in the
-order of their chunks' ids, several at once; while a reader waits for the store, one at a time, so that he finds it all but free.
+The filling begins when the membership has settled, and again when the share has changed and has
+stayed so for a while: if a peer is silent for a second, others must not read its share from the
+store. Blocks that are cached already are skipped. Blocks are fetched in the order of their chunks'
+ids, several at once. While a reader waits for the store, only one is fetched at a time, so that the
+reader finds the store all but free.
 """
 
 from __future__ import annotations
@@ -22,25 +24,37 @@ from dieselfs.peercache.task_statistics import FillingStatistics
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
-"""32 MiB under way: a store that answers in 50 ms gives 640 MiB/s."""
+"""The number of concurrent fetches.
+
+32 MiB are then under way: a store that answers in 50 ms gives 640 MiB/s.
+"""
 LOOK_S: Final = 0.02
-"""How often those who give way look whether the reader still waits."""
+"""The interval at which a thread that gives way checks whether a reader still waits."""
 STORE_PAUSE_S: Final = 1.0
-"""After the store did not answer, though it was asked for as long as a reader would wait."""
+"""The pause after the store did not answer, although the fetch waited as long as a reader would."""
 
 
 class FilledMemory(Protocol):
-    """What is needed of a `Master`."""
+    """The part of a `Master` that filling needs."""
 
-    def holds(self, block: CacheBlock) -> bool: ...
+    def holds(self, block: CacheBlock) -> bool:
+        """Return whether the block is cached."""
+        ...
 
-    def fetch(self, block: CacheBlock, *, ahead: bool, as_owner: bool) -> None: ...
+    def fetch(self, block: CacheBlock, *, ahead: bool, as_owner: bool) -> None:
+        """Load a block. See `Master.fetch`."""
+        ...
 
-    def readers_wait(self) -> bool: ...
+    def readers_wait(self) -> bool:
+        """Return whether a reader waits for a fetch."""
+        ...
 
 
 class Oneshot:
-    """Thread-safe. Its threads begin with the first `fill`, and end with `close`."""
+    """The filling of one node's share. Thread-safe.
+
+    Its threads begin with the first `fill`, and end with `close`.
+    """
 
     def __init__(self, runtime: Runtime, memory: FilledMemory, at_once: int = AT_ONCE) -> None:
         self._runtime = runtime
@@ -54,11 +68,11 @@ class Oneshot:
         self._threads: list[Running] = []
         self._busy_since: float | None = None
         self._busy_s = 0.0
-        """Before that."""
+        """Busy time before `_busy_since`."""
         self._fetched_bytes = 0
 
     def fill(self, share: Sequence[CacheBlock]) -> None:
-        """Fetch these, instead of what was left of those before, as far as there is room."""
+        """Fetch these blocks as far as there is room, instead of those left from the last call."""
         with self._lock:
             if self._closed:
                 return
@@ -73,7 +87,10 @@ class Oneshot:
     def statistics(
         self, *, blocks: int, share_bytes: int, cached: tuple[int, int]
     ) -> FillingStatistics:
-        """With what is known of the share, and (pieces, bytes) of it that are here."""
+        """Return the statistics, completed by what the caller knows of the share.
+
+        `cached` is (blocks, bytes) of the share that are cached on this node.
+        """
         with self._lock:
             busy_s = self._busy_s
             if self._busy_since is not None:
@@ -89,7 +106,7 @@ class Oneshot:
             )
 
     def close(self, timeout_s: float) -> None:
-        """Begin no more fetches. What is under way ends with the master, or by itself."""
+        """Begin no more fetches. Those under way end with the master, or by themselves."""
         deadline = self._runtime.now() + timeout_s
         self._stop()
         for thread in self._threads:
@@ -129,7 +146,7 @@ class Oneshot:
             self._fetched_bytes += block.length
 
     def _next(self) -> CacheBlock | None:
-        """The next piece, when it is its turn; None at the end."""
+        """Wait for the next block's turn and return it; None at the end."""
         with self._lock:
             while not self._closed:
                 if not self._wanted:

@@ -1,11 +1,16 @@
-"""The runtime that is the operating system: threads, the monotonic clock, TCP.
+"""The runtime of the operating system: threads, the monotonic clock, TCP.
 
-Sockets block, and give up by the kernel's own timeouts (SO_RCVTIMEO, SO_SNDTIMEO), which are set anew only when another one is needed:
-Python's `settimeout` asks poll(2) before every call. Who has connected may look for an answer for some 50 µs before it sleeps. On a machine
-with idle cores that saves waking one up, which takes longer than most answers; on a busy one it keeps the other side from its core (a bare echo
-of 4 KiB: 17 µs asleep, 24 µs looking). So both are timed, and the one that is faster by now is done.
+Sockets block, and the kernel's own timeouts (SO_RCVTIMEO, SO_SNDTIMEO) end their calls. They are
+set again only when a different one is needed: Python's `settimeout` calls poll(2) before every
+call.
 
-Descriptors are of the process that made them. A forked child loses its copies at once, without a word to the peer.
+The side that connected may poll for an answer for some 50 µs before it sleeps. On a machine with
+idle cores that saves waking a core up, which takes longer than most answers. On a busy machine it
+keeps the other side from its core (a bare echo of 4 KiB: 17 µs asleep, 24 µs polling). So both ways
+are timed, and the one that is faster at present is used.
+
+Descriptors belong to the process that made them. A forked child closes its copies at once, and the
+peer notices nothing.
 """
 
 from __future__ import annotations
@@ -27,43 +32,58 @@ from dieselfs.peercache.runtime import Condition, Listener, Lock, PeerAddress, R
 _IOV_MAX: Final = 1024
 _BACKLOG: Final = 512
 _VANISHED_S: Final = 30
-"""A peer that acknowledges nothing for so long is gone: reading ends, and so does a send that could wait longer."""
+"""The time without an acknowledgement after which a peer is gone.
+
+Reading ends then, and so does a send that could wait longer.
+"""
 
 _POLL_S: Final = 50e-6
+"""The time for which a receiver polls before it sleeps."""
 _SAMPLE: Final = 16
-"""Every so many waits one is timed …"""
+"""One wait in so many is timed."""
 _TRIAL: Final = 32 * _SAMPLE
-"""… and every so many the slower way of the two is tried again."""
+"""One wait in so many uses the slower way of the two, to time it again."""
 _SHORT_S: Final = 1e-3
-"""A wait that takes longer says nothing of how it was waited."""
+"""The limit above which a timed wait does not count: it says nothing about the way of waiting."""
 _WEIGHT: Final = 1 / 8
-"""Of a new time in the average of a way."""
+"""The weight of a new time in a way's average."""
 
 _TICK_S: Final = 0.25
-"""Timeouts are rounded up to multiples of it, and one that is longer by a tick is good enough: a system call less, mostly."""
+"""The unit of the sockets' timeouts, which are rounded up to multiples of it.
+
+A timeout that is longer by at most one tick is left as it is, which mostly saves a system call.
+"""
 
 
 class OperatingSystem:
-    """Implements `Runtime`."""
+    """The `Runtime` of threads and TCP sockets."""
 
     def now(self) -> float:
+        """See `Runtime`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """See `Runtime`."""
         time.sleep(seconds)
 
     def start(self, run: Callable[[], None], name: str) -> Running:
+        """See `Runtime`."""
         return _Thread(run, name)
 
     def lock(self) -> Lock:
+        """See `Runtime`."""
         return threading.Lock()
 
     def condition(self, lock: Lock) -> Condition:
+        """See `Runtime`. `lock` must come from `lock()`."""
         assert isinstance(lock, type(threading.Lock()))
         return threading.Condition(lock)
 
     def connect(self, address: PeerAddress, timeout_s: float) -> Stream:
-        """The time is that of finding the host, and again of each of its addresses, mostly one."""
+        """Connect to one of the host's addresses. Raises `OSError` if none answers.
+
+        `timeout_s` applies to the lookup, and again to each address, of which there is mostly one.
+        """
         failure = OSError(f"{address.host} has no address")
         for host in addresses_of(address.host, timeout_s):
             try:
@@ -75,9 +95,11 @@ class OperatingSystem:
         raise failure
 
     def listen(self, address: PeerAddress) -> Listener:
+        """See `Runtime`."""
         return _SocketListener(address)
 
     def random_bytes(self, count: int) -> bytes:
+        """See `Runtime`."""
         return os.urandom(count)
 
 
@@ -92,7 +114,7 @@ class _Thread:
 
 
 class SocketStream:
-    """Implements `Stream` on a connected TCP socket, which it owns."""
+    """A `Stream` on a connected TCP socket, which it owns."""
 
     def __init__(self, connection: socket.socket, *, polls: bool = False) -> None:
         connection.settimeout(None)
@@ -106,18 +128,24 @@ class SocketStream:
         self._polls = polls
         self._waits = 0
         self._looks = False
-        """Rather than to sleep at once."""
+        """The receiver polls instead of sleeping at once."""
         self._asleep_s = self._looking_s = 0.0
-        """What short round trips took lately, this way and that: also the sending depends on where the other side was put to sleep."""
+        """Averages of recent short round trips, asleep and polling.
+
+        A round trip includes the send, since its time, too, depends on where the other side was put
+        to sleep.
+        """
         self._sent_at = 0.0
-        # The descriptor is given back when nobody is inside a call that uses it: its number may be another's a moment later. Each of
-        # these is set before `_closed` is looked at, and `_closed` before they are, so that one of the two sides sees the other.
+        # The descriptor is closed when no thread is inside a call that uses it: a moment later its
+        # number may be another file's. A call sets its flag before it checks `_closed`, and `close`
+        # sets `_closed` before it checks the flags, so one of the two sides sees the other.
         self._closed = False
         self._sending = False
         self._receiving = False
         _descriptors.add(self)
 
     def send(self, buffers: Sequence[Buffer], timeout_s: float) -> None:
+        """See `Stream`."""
         self._sending = True
         try:
             if self._closed:
@@ -144,6 +172,7 @@ class SocketStream:
                 self._release()
 
     def receive_into(self, target: memoryview, timeout_s: float, *, at_least: int = 1) -> int:
+        """See `Stream`."""
         self._receiving = True
         try:
             if self._closed:
@@ -168,6 +197,7 @@ class SocketStream:
                 self._release()
 
     def close(self) -> None:
+        """See `Stream`."""
         if not self._closed:
             self._closed = True
             with suppress(OSError):
@@ -175,12 +205,12 @@ class SocketStream:
             self._release()
 
     def forget(self) -> None:
-        """In a forked child: let go of the descriptor alone."""
+        """Close the descriptor in a forked child, without a shutdown of the connection."""
         self._closed = True
         self._socket.close()
 
     def _set_timeout(self, option: int, timeout_s: float) -> float:
-        """How long it is now: the time rounded up to whole ticks."""
+        """Set a timeout, rounded up to whole ticks, and return it."""
         ticks = max(1, -int(-timeout_s // _TICK_S))
         seconds, part = divmod(ticks * _TICK_S, 1)
         value = struct.pack("@ll", int(seconds), int(part * 1e6))
@@ -188,7 +218,7 @@ class SocketStream:
         return ticks * _TICK_S
 
     def _receive_soon(self, target: memoryview) -> int:
-        """What comes next, waited for in the way that is faster by now."""
+        """Receive what comes next, waiting in the way that is faster at present."""
         self._waits += 1
         looks = self._looks if self._waits % _TRIAL else not self._looks
         count = self._poll(target) if looks else -1
@@ -205,7 +235,11 @@ class SocketStream:
         return count
 
     def _poll(self, target: memoryview) -> int:
-        """What comes soon; −1 for nothing. Each look lets other threads run, which can take long: so time counts, not looks."""
+        """Receive what comes soon; return −1 if nothing does.
+
+        Each look lets other threads run, which can take long, so the limit is a time and not a
+        number of looks.
+        """
         receive, until = self._socket.recv_into, time.monotonic() + _POLL_S
         while True:
             try:
@@ -215,7 +249,10 @@ class SocketStream:
                     return -1
 
     def _send_rest(self, buffers: Sequence[Buffer], sent: int, timeout_s: float) -> None:
-        """What one call did not take: it was interrupted, ran out of time, or there are too many buffers."""
+        """Send what one call did not take.
+
+        The call was interrupted or ran out of time, or there are too many buffers for one.
+        """
         deadline = time.monotonic() + timeout_s
         rest = list(buffers)
         while True:
@@ -229,14 +266,17 @@ class SocketStream:
             sent = self._socket.sendmsg(rest[:_IOV_MAX])
 
     def _receive_rest(self, target: memoryview, count: int, deadline: float, at_least: int) -> int:
-        """What the first call did not bring: it was interrupted, ran out of time, or takes what there is."""
+        """Receive what the first call did not.
+
+        The call was interrupted or ran out of time, or it receives only what is there.
+        """
         while count < at_least:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 raise TimeoutError("the peer sent only a part in the time for all of it")
             if remaining_s < self._receive_timeout_s - _TICK_S:
                 self._receive_timeout_s = self._set_timeout(socket.SO_RCVTIMEO, remaining_s)
-            # Up to `at_least` alone, so that the kernel waits for all of them.
+            # The target ends at `at_least`, so that the kernel waits for all those bytes.
             more = self._socket.recv_into(target[count:at_least], 0, socket.MSG_WAITALL)
             if not more:
                 return count
@@ -249,7 +289,7 @@ class SocketStream:
 
 
 class _SocketListener:
-    """Implements `Listener`."""
+    """A `Listener` on a TCP socket."""
 
     def __init__(self, address: PeerAddress) -> None:
         family = socket.getaddrinfo(
@@ -283,12 +323,12 @@ class _SocketListener:
         if not self._closed:
             self._closed = True
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
             if not self._accepting:
                 self._socket.close()
 
     def forget(self) -> None:
-        """In a forked child: let go of the descriptor alone."""
+        """Close the descriptor in a forked child, without a shutdown of the listener."""
         self._closed = True
         self._socket.close()
 

@@ -1,4 +1,7 @@
-"""What a node has while it takes part in its task's peer cache: a server, connections, a place in the directory, and a view."""
+"""The parts that a node has while it takes part in its task's peer cache.
+
+They are a server, connections, an entry in the membership registry, and a view.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,15 @@ from dieselfs.peercache.settings import PeerSettings
 from dieselfs.peercache.view_file import ViewFile
 
 LEAVE_S: Final = 0.5
-"""Of the time to end: a directory that does not answer must not keep the server from closing its connections."""
+"""The part of the time to end that leaving the registry may take.
+
+A registry that does not answer must not keep the server from closing its connections.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """From `begin` to `end`."""
+    """A node's taking part in a task, from `begin` to `end`."""
 
     me: Member
     server: PeerServer
@@ -43,7 +49,11 @@ class Participation:
         source: PeerSource,
         memory_bytes: int,
     ) -> Participation:
-        """Serve, and let `source` ask peers. Raises `OSError` if it can't listen, or a `DieselFSError`; nothing is left then."""
+        """Serve this node's chunks, and let `source` ask peers.
+
+        Raises `OSError` if the node can't listen, or a `DieselFSError`; nothing is left running
+        then.
+        """
         listen = settings.listen
         if not listen.port:
             listen = _free(runtime, listen)  # a name may depend on the port
@@ -71,7 +81,10 @@ class Participation:
         return cls(me, server, client, membership, breakers)
 
     def end(self, runtime: Runtime, timeout_s: float) -> None:
-        """In the reverse order. What does not end in time is left to end by itself."""
+        """End the parts in the reverse order.
+
+        Threads that do not end in time are left to end by themselves.
+        """
         deadline = runtime.now() + timeout_s
         self.membership.close(min(LEAVE_S, timeout_s))
         self.client.close()
@@ -79,7 +92,7 @@ class Participation:
 
 
 def _free(runtime: Runtime, address: PeerAddress) -> PeerAddress:
-    """With a port that nobody listens on just now."""
+    """Return the address with a port on which nobody listens just now."""
     listener = runtime.listen(address)
     try:
         return listener.address

@@ -1,4 +1,4 @@
-"""Addresses of peers as people write them, and which of them are this node's."""
+"""The addresses of peers in the form that people write, and a test of which are this node's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _MAX_PORT: Final = 65535
 
 
 def parse_address(text: str, what: str, default_port: int | None = None) -> PeerAddress:
-    """`HOST:PORT`, `[IPV6]:PORT`; with a default also without the port. `UsageError` names `what` it was given for."""
+    """Parse `HOST:PORT` or `[IPV6]:PORT`, with a default also without the port.
+
+    Raises `UsageError`, which names `what` the text was given for.
+    """
     host, separator, port = text.rpartition(":")
     if not separator or (host.count(":") and not host.endswith("]")) or text.endswith("]"):
         host, port = text, "" if default_port is None else str(default_port)
@@ -29,7 +32,10 @@ def parse_address(text: str, what: str, default_port: int | None = None) -> Peer
 
 
 def parse_addresses(text: str, what: str) -> tuple[PeerAddress, ...]:
-    """A list with commas, or with plus signs where a comma would end a -o option. `UsageError` for a wrong one, or one that is there twice."""
+    """Parse a list with commas, or with plus signs where a comma would end a -o option.
+
+    Raises `UsageError` for an address that is wrong, has port 0, or is listed twice.
+    """
     found = tuple(parse_address(part, what) for part in text.replace("+", ",").split(","))
     if len(set(found)) != len(found) or not all(address.port for address in found):
         raise UsageError(f"{what} {text}: each peer is there once, with its own port")
@@ -37,7 +43,7 @@ def parse_addresses(text: str, what: str) -> tuple[PeerAddress, ...]:
 
 
 def is_host(text: str) -> bool:
-    """A name, or an IP address without brackets."""
+    """Return whether the text is a host name, or an IP address without brackets."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -46,7 +52,7 @@ def is_host(text: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """0.0.0.0 and ::, which can be listened on but not connected to."""
+    """Return whether the host is 0.0.0.0 or ::, fit for listening but not for connecting."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -54,6 +60,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether the host is a loopback address or `localhost`. A name is not looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -61,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_of_this_node(host: str) -> bool:
-    """Whether it can be listened on here. A name is looked up."""
+    """Return whether this node can listen on the host. A name is looked up."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
@@ -77,7 +84,10 @@ def is_of_this_node(host: str) -> bool:
 
 
 def own_host_towards(host: str) -> str | None:
-    """This node's address on the way to `host`; None if there is none. A name is looked up; nothing is sent."""
+    """Return this node's address on the route to `host`; None if there is none.
+
+    A name is looked up; nothing is sent.
+    """
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]

@@ -1,7 +1,8 @@
-"""A node's part in its task's peer cache, in the process that leads the node: it begins and ends with the leader.
+"""A node's part in its task's peer cache, in the process of the node's master.
 
-What keeps it from taking part (a port in use, a directory that is wrong) keeps no reader waiting: the node works on without peers, and it is
-tried again every few seconds. One thread does that, follows the view (which pieces are of this node's share) and starts the filling.
+It begins and ends with the master. An obstacle (a port in use, a wrong membership registry) keeps
+no reader waiting: the node works without peers, and tries again every few seconds. One thread does
+that, follows the view (which blocks belong to this node's share) and starts the filling.
 """
 
 from __future__ import annotations
@@ -33,19 +34,25 @@ from metadata.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 AGAIN_S: Final = 3.0
-"""After this node could not take part."""
+"""The pause after this node could not take part."""
 LOOK_S: Final = 0.05
-"""How often the view is looked at: pieces are of the share, or not any more, so much later."""
+"""The interval between two looks at the view, and so the delay of a change of the share."""
 STEADY_S: Final = 2.0
-"""A share that has changed is fetched if it stays so for so long: who was only silent for a moment takes it back."""
+"""The time for which a changed share must stay the same before it is fetched.
+
+A peer that was silent only for a moment takes its share back.
+"""
 FIRST_LOOK_S: Final = 1.0
-"""A node that joins a task begins to read when it knows whom it may ask; mostly after some milliseconds."""
+"""The longest time for which a node that joins a task waits for its first view.
+
+It begins to read when it knows which peers it may ask, mostly after some milliseconds.
+"""
 SETTLED_S: Final = 30.0
-"""The filling waits so long for nodes that are said to come."""
+"""The longest time for which the filling waits for nodes that are announced to come."""
 
 
 class PeerCache:
-    """Begin it by `begin`, end it by `end`."""
+    """A node's part in a peer cache, from `begin` to `end`."""
 
     def __init__(
         self,
@@ -64,7 +71,7 @@ class PeerCache:
         self._part: Participation | None = None
         self._trouble = ""
         self._fill_at: float | None = None
-        """When the share is to be fetched; None: it need not be."""
+        """The time at which the share is to be fetched; None if it need not be."""
         self._has_settled = False
         self._give_up_waiting_at = 0.0
         self._lock = runtime.lock()
@@ -85,16 +92,17 @@ class PeerCache:
         shares: Shares,
         runtime: Runtime | None = None,
     ) -> PeerCache:
-        """Never fails: what keeps this node from taking part is logged, and tried again every few seconds, while the node works without peers.
+        """Begin to take part. Never fails.
 
-        `shares`: those that `master` asks whose a piece is.
+        An obstacle to taking part is logged and tried again every few seconds, while the node works
+        without peers. `shares` is the object that tells `master` who owns a block.
         """
         from dieselfs.peercache.os_runtime import OperatingSystem
 
         return cls(settings, folder, master, source, shares, runtime or OperatingSystem())
 
     def statistics(self) -> TaskStatistics:
-        """About 0.1 ms and 5 µs a member."""
+        """Return the statistics. Takes about 0.1 ms and 5 µs a member."""
         part, filling = self._part, None
         if self._oneshot is not None:
             share = self._share
@@ -112,13 +120,19 @@ class PeerCache:
         )
 
     def suspect(self, peer: MemberId) -> None:
-        """A process of this node has asked a peer in vain. When this returns the master asks it no more, and soon no process does."""
+        """Note that a process of this node asked a peer and failed.
+
+        When this returns the master asks that peer no more; soon no process of the node does.
+        """
         part = self._part
         if part is not None:
             part.breakers.failed(peer)
 
     def end(self, timeout_s: float) -> None:
-        """Leave the task. Readers go past peers from now on; what does not end within `timeout_s` is left to the end of the process."""
+        """Leave the task. Readers go past peers from now on.
+
+        Threads that do not end within `timeout_s` are left to the end of the process.
+        """
         with self._lock:
             self._end_by = self._runtime.now() + timeout_s
             self._ending = True
@@ -175,7 +189,10 @@ class PeerCache:
         log.info("%s takes part in task %s at %s", me.id, self._settings.task, me.address)
 
     def _wait_for_first_look(self) -> None:
-        """Until the directory has answered, and each peer has answered a ping or has not; or for `FIRST_LOOK_S`."""
+        """Wait until the registry has answered, and each peer has answered a ping or missed one.
+
+        Waits at most for `FIRST_LOOK_S`.
+        """
         deadline, board = self._runtime.now() + FIRST_LOOK_S, ViewFile(self._folder.path)
         while self._part is not None and self._runtime.now() < deadline:
             published, view = board.current(), self._part.membership.view

@@ -1,7 +1,8 @@
-"""Asks the task's other masters: one connection a member, shared by all threads of a process (DIESEL Fig. 7: p × (n − 1) connections).
+"""The client that asks the other masters of the task.
 
-Whether a member should be asked at all is decided above (`breakers`): here a connection that ended is replaced at the next question. A
-forked child begins with no connections.
+All threads of a process share one connection to each member (DIESEL Fig. 7: p × (n − 1)
+connections). The layers above decide whether a member should be asked at all (`breakers`). Here a
+connection that ended is replaced at the next request. A forked child begins with no connections.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ _CLOSED: Final = "the client of the peer cache was closed"
 
 @dataclass(frozen=True, slots=True)
 class PeerClientStatistics:
-    """Of this process. Counts and bytes since it began, unless said otherwise."""
+    """Statistics of this process.
+
+    Counts and bytes are those since the process began, unless said otherwise.
+    """
 
     connections: int = 0
-    """As of now."""
+    """Connections open now."""
     connected: int = 0
     answers: int = 0
-    """With data."""
+    """Answers with data."""
     received_bytes: int = 0
-    """Bulk alone."""
+    """Bytes of bulk."""
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """To one member."""
+    """The connection to one member, and what was counted of earlier ones."""
 
     address: PeerAddress
     connecting: Lock
@@ -45,17 +49,17 @@ class _Link:
     failures: int = 0
     """Attempts to connect that failed."""
     failure: PeerFailed | None = None
-    """The last of them."""
+    """The last failed attempt to connect."""
     answers: int = 0
-    """Of connections that were replaced."""
+    """Answers over connections that were replaced."""
     received_bytes: int = 0
 
 
 class PeerClient:
-    """Thread-safe."""
+    """The connections of one process to the members of a task. Thread-safe."""
 
     def __init__(self, runtime: Runtime, secret: TaskSecret, task: str, name: str) -> None:
-        """`name`: of this process, for the logs of servers."""
+        """`name` identifies this process in the logs of servers."""
         self._runtime = runtime
         self._secret = secret
         self._task = task
@@ -65,10 +69,11 @@ class PeerClient:
         _clients.add(self)
 
     def ask(self, member: Member, request: Request) -> Answer:
-        """Its answer, never `Working`; `Data.bulk` has exactly the number of bytes asked for, and is the caller's.
+        """Return the member's answer, never `Working`.
 
-        Raises `PeerFailed` within about a second of silence, or at bulk that comes slower than 8 MB/s; `PeerBusy` after 15 s of nothing but
-        work; `PeerRefused`.
+        `Data.bulk` has exactly the number of bytes asked for, and belongs to the caller. Raises
+        `PeerFailed` within about a second of silence, or if bulk comes more slowly than 8 MB/s;
+        `PeerBusy` after 15 s of nothing but work; `PeerRefused`.
         """
         link = self._links.get(member.id)
         if link is not None and link.address is member.address:  # 0.2 µs less, mostly
@@ -78,9 +83,10 @@ class PeerClient:
         return self._connection(member).ask(request)
 
     def begin(self, member: Member, request: Request) -> SentRequest:
-        """Ask, and fetch the answer later, but soon: the peer can't send more than the network holds meanwhile, and waits only so long.
+        """Send a request, whose answer the caller fetches later, but soon.
 
-        Connects if it must, for up to 2 s. Raises `PeerFailed`, `PeerRefused`.
+        Until then the peer can't send more than the network buffers, and it waits only for a
+        limited time. Connects if necessary, for up to 2 s. Raises `PeerFailed`, `PeerRefused`.
         """
         return self._connection(member).begin(request)
 
@@ -92,17 +98,18 @@ class PeerClient:
         if (
             connection is None
             or connection.ended is not None
-            # A view's members are the same objects for long, and to compare their addresses takes 0.4 µs.
+            # A view's members are the same objects for long, and comparing addresses takes 0.4 µs.
             or (link.address is not address and link.address != address)
         ):
             connection = self._connect(link, member)
         return connection
 
     def connections(self) -> int:
-        """How many there are now."""
+        """Return the number of connections open now."""
         return self.statistics().connections
 
     def statistics(self) -> PeerClientStatistics:
+        """Return the statistics of this client."""
         links = list(self._links.values())
         now = [link.connection for link in links if link.connection is not None]
         return PeerClientStatistics(
@@ -115,14 +122,17 @@ class PeerClient:
         )
 
     def close(self) -> None:
-        """All that wait get `PeerFailed`, and all that ask from now on."""
+        """Close all connections. Waiting and later requests fail with `PeerFailed`."""
         self._closed = True
         for link in list(self._links.values()):
             if link.connection is not None:
                 link.connection.close(_CLOSED)
 
     def _connect(self, link: _Link, member: Member) -> PeerConnection:
-        """One at a time; who has waited for another's attempt shares what came of it."""
+        """Connect to a member, one thread at a time.
+
+        A thread that has waited for another one's attempt shares its result.
+        """
         failures = link.failures
         with link.connecting:
             before = link.connection
@@ -145,7 +155,7 @@ class PeerClient:
                 link.received_bytes += before.received_bytes
             link.address, link.connection = member.address, fresh
             link.connected += 1
-        if self._is_closed():  # meanwhile
+        if self._is_closed():  # another thread closed the client meanwhile
             fresh.close(_CLOSED)
         return fresh
 
@@ -153,7 +163,7 @@ class PeerClient:
         return self._closed
 
     def renew(self) -> None:
-        """In a forked child, whose copies of the connections are gone: begin anew."""
+        """Start without connections in a forked child, whose copies of them are closed."""
         self._links = {}
 
 

@@ -1,11 +1,15 @@
-"""The asking side of a connection, shared by threads: each asks when it wants to, and whoever waits reads for all.
+"""The client's side of a connection, shared by threads.
 
-A thread that waits and finds nobody reading reads frames until its own answer has come; it gives the others theirs, and then one of them
-goes on reading. So a thread alone does all by itself, at the cost of a lock that nobody else wants, and no thread exists to read.
+Each thread sends its request when it wants to. A waiting thread that finds no other thread reading
+reads frames until its own answer has come. It passes answers to the threads that wait for them;
+then one of those goes on reading. So a single thread does everything by itself, at the cost of a
+lock without contention, and no thread exists only to read.
 
-One rule for the peer: whoever waits hears something within `SILENCE_S`, be it another's answer or that its request is worked at. If not, or
-if a frame is not in order, the connection ends, and all that wait on it go on elsewhere. A request that is only worked at for `PATIENCE_S` is
-given up alone; its late answer is thrown away. And a peer that answers in time, but slowly again and again, is given up too (`pace`).
+One rule holds for the peer: a waiting thread receives something within `SILENCE_S`, be it the
+answer to another request or the notice that its own is being worked at. If nothing comes, or a
+frame is invalid, the connection ends, and all requests on it fail. A request that is only worked at
+for `PATIENCE_S` is given up alone; its late answer is dropped. A peer that answers in time, but
+slowly again and again, is given up too (`pace`).
 """
 
 from __future__ import annotations
@@ -50,14 +54,19 @@ from dieselfs.peercache.runtime import Condition, Runtime, Stream
 from dieselfs.peercache.secret import TaskSecret
 
 SILENCE_S: Final = 1.0
+"""The time within which a waiting thread must receive something."""
 PATIENCE_S: Final = 15.0
+"""The time after which a request that is only worked at is given up."""
 CONNECT_S: Final = 1.0
 HANDSHAKE_S: Final = 1.0
 _MAX_GIVEN_UP: Final = 64
-"""Answers that are still to come, and that nobody wants: a connection with more is of no use."""
+"""The limit of pending answers that nobody wants: a connection with more is of no use."""
 
 _ALONE_BYTES: Final = 1 << 20
-"""What is asked for in the shorter way: memory of this size is kept if something else comes."""
+"""The limit of a file that is asked for in the shorter way.
+
+Memory of this size is kept if something else comes.
+"""
 
 _DATA: Final = Data(memoryview(b""))
 _READS: Final = frozenset((ReadFile, ReadRanges, ReadChunk, ReadBlock))
@@ -72,61 +81,73 @@ _ANSWERS: Final[Mapping[type[Request], frozenset[type[Answer]]]] = {
 
 @dataclass(slots=True, eq=False)
 class SentRequest:
-    """A question that was asked over a connection."""
+    """A request that was sent over a connection."""
 
     _connection: PeerConnection
     kind: type[Request]
     bulk_bytes: int
-    """That its `Data` has."""
+    """The bytes of its `Data`."""
     asked: float
-    """When."""
+    """The time at which it was sent."""
     works: bool = False
-    """The peer has said so."""
+    """The peer has said that it is working at the request."""
     outcome: Answer | str | None = None
-    """A string: why there is no answer."""
+    """The answer, or a string that says why there is none; None while it is awaited."""
     given_up: bool = False
-    """The peer has worked at it for too long."""
+    """The peer has worked at the request for too long."""
     arrived: Condition | None = None
-    """Of who sleeps until there is an outcome, or nobody reads any more."""
+    """The condition of a thread that sleeps until there is an outcome, or no thread reads any more.
+    """
 
     @property
     def deadline(self) -> float:
+        """The time at which the request is given up."""
         return self.asked + PATIENCE_S
 
     def result(self) -> Answer:
-        """Wait for its answer; once, by one thread, and not in a forked child. Raises `PeerFailed`, `PeerBusy`."""
+        """Wait for the answer: once, in one thread, and not in a forked child.
+
+        Raises `PeerFailed`, `PeerBusy`.
+        """
         return self._connection.result(self)
 
 
 class PeerConnection:
-    """Thread-safe. Ends by itself when the peer fails; then all that ask fail."""
+    """A connection to one peer. Thread-safe.
+
+    It ends by itself when the peer fails; then all requests on it fail.
+    """
 
     def __init__(self, runtime: Runtime, stream: Stream, peer: str) -> None:
-        """On a stream whose handshake is done. `peer`: for messages to people."""
+        """`stream` has completed its handshake. `peer` describes the peer in messages to people."""
         self._runtime = runtime
         self._stream = stream
         self._frames = FrameReceiver(stream)
         self._peer = peer
         self._pace = SlowPeerDetector()
-        """Of who reads."""
+        """Used by the thread that reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()
         self._reading = runtime.lock()
-        """Held by the one who reads. Nobody waits for it: see `_sleep`."""
+        """Held by the thread that reads. No thread waits for it: see `_sleep`."""
         self._lock = runtime.lock()
-        """Of what follows; but entries of `_waiting` are made without it, by who asks, before it looks whether the connection has ended."""
+        """Protects the fields below, with one exception.
+
+        A thread that sends a request adds it to `_waiting` without the lock, before it checks
+        whether the connection has ended.
+        """
         self.ended: str | None = None
-        """Why, since it has."""
+        """The reason why the connection has ended; None while it has not."""
         self._waiting: dict[int, SentRequest] = {}
         self._sleeping: dict[SentRequest, Condition] = {}
         self._given_up = 0
         self.answers = 0
-        """With data."""
+        """Answers with data."""
         self.received_bytes = 0
-        """Bulk alone."""
+        """Bytes of bulk."""
 
     def begin(self, request: Request) -> SentRequest:
-        """Send it. A failure shows in the result."""
+        """Send the request. A failure shows in the result."""
         number = next(self._numbers)
         frame = encode_request(number, request)
         pending = SentRequest(self, type(request), _bulk_bytes(request), self._runtime.now())
@@ -136,7 +157,7 @@ class PeerConnection:
                 self._stream.send((frame,), SILENCE_S)
         except OSError as error:
             self._end(error)
-        except BaseException as error:  # interrupted: a part of the frame may be sent
+        except BaseException as error:  # the call was interrupted: a part of the frame may be sent
             self._end(error)
             raise
         if self.ended is not None:
@@ -144,7 +165,11 @@ class PeerConnection:
         return pending
 
     def ask(self, request: Request) -> Answer:
-        """`begin`, and its result. A file is asked for in a shorter way while nobody else waits for anything: 7 µs of Python instead of 12."""
+        """Send the request and return its answer, as `begin` and `result` do.
+
+        A file is asked for in a shorter way while no other thread waits for anything: 7 µs of
+        Python instead of 12.
+        """
         if (
             type(request) is ReadFile
             and request.length <= _ALONE_BYTES
@@ -167,7 +192,9 @@ class PeerConnection:
         return outcome
 
     def close(self, why: str) -> None:
-        """All that wait get `PeerFailed`, and all that ask from now on. From any thread."""
+        """End the connection. Waiting and later requests fail with `PeerFailed`. Any thread may
+        call it.
+        """
         with self._lock:
             if self.ended is None:
                 self.ended = why
@@ -177,7 +204,10 @@ class PeerConnection:
         self._stream.close()
 
     def _ask_alone(self, request: ReadFile) -> Answer:
-        """By who may read. Its question is entered among those that wait only if something else than its answer comes first."""
+        """Ask for a file in the shorter way. The calling thread holds the right to read.
+
+        The request is added to those that wait only if something else than its answer comes first.
+        """
         number, length = next(self._numbers), request.length
         asked, bulk = self._runtime.now(), None
         try:
@@ -189,7 +219,7 @@ class PeerConnection:
                 self._pace.waits(asked)
                 self._keep_pace(ReadFile, asked, length)
         except BaseException as error:
-            # If it was interrupted, a part of a frame may have been sent, or received.
+            # An interrupted call may have sent, or received, a part of a frame.
             self._end(error)
             self._stop_reading()
             if isinstance(error, OSError):
@@ -206,7 +236,10 @@ class PeerConnection:
         return self.result(pending)
 
     def _read_until(self, pending: SentRequest, since: float) -> None:
-        """Give everyone what comes, until there is something for this one. By who may read, and does since then; who may not any more afterwards."""
+        """Receive frames for all threads, until this request has an outcome.
+
+        The calling thread has held the right to read since `since`, and has given it up on return.
+        """
         try:
             self._pace.waits(since)
             while pending.outcome is None:
@@ -216,21 +249,25 @@ class PeerConnection:
                         self._give_up(pending)
         except (OSError, BadFrame) as error:
             self._end(error)
-        except BaseException as error:  # interrupted within a frame
+        except BaseException as error:  # the call was interrupted within a frame
             self._end(error)
             raise
         finally:
             self._stop_reading()
 
     def _stop_reading(self) -> None:
-        """One of those who sleep shall go on. Who falls asleep enters itself first and tries to read then, so that one of the two sees the other."""
+        """Give up the right to read, and wake a sleeping thread to take it.
+
+        A thread that goes to sleep registers itself before it tries to read, so that one of the two
+        threads sees the other.
+        """
         self._reading.release()
         if self._sleeping:
             with self._lock:
                 self._wake_next()
 
     def _sleep(self, pending: SentRequest) -> bool:
-        """Until there is an outcome; or True: this thread may read now."""
+        """Sleep until there is an outcome. Return True instead when this thread may read."""
         with self._lock:
             arrived = pending.arrived = self._runtime.condition(self._lock)
             self._sleeping[pending] = arrived
@@ -245,20 +282,20 @@ class PeerConnection:
                         arrived.wait(remaining_s)
             finally:
                 del self._sleeping[pending]
-                # It may have been woken to read, and doesn't: it has its own answer.
+                # This thread has its own answer, but may have been woken to read: wake another one.
                 if self._sleeping and self._reading.acquire(blocking=False):
                     self._reading.release()
                     self._wake_next()
         return False
 
     def _receive(self, mine: SentRequest) -> None:
-        """Take in one frame."""
+        """Receive one frame."""
         header, checksum, bulk_bytes = self._frames.header(SILENCE_S, mine.bulk_bytes)
         number = answer_number(header, checksum, bulk_bytes)
         pending = self._waiting.get(number)
         if pending is None:
             raise BadFrame("an answer to nothing that was asked")
-        # Before a byte of it is received: what was not asked for has no place to go.
+        # Check before a byte of it is received: bulk that was not asked for has no place to go.
         if bulk_bytes and bulk_bytes != pending.bulk_bytes:
             raise BadFrame(f"{bulk_bytes} bytes came instead of {pending.bulk_bytes}")
         if pending.works:
@@ -279,7 +316,7 @@ class PeerConnection:
         if kind is Working:
             pending.works = True
             return
-        self._waiting.pop(number, None)  # all are gone if it was closed meanwhile
+        self._waiting.pop(number, None)  # `close` may have removed all meanwhile
         if pending is mine:
             pending.outcome = answer
             return
@@ -290,7 +327,10 @@ class PeerConnection:
                 self._given_up -= 1
 
     def _keep_pace(self, kind: type[Request], asked: float, bulk_bytes: int) -> None:
-        """An answer has come, or the first sign of work. By who may read. `OSError` if the peer is too slow to be asked."""
+        """Note an answer, or the first sign of work. The calling thread holds the right to read.
+
+        Raises `OSError` if the peer is too slow to be asked.
+        """
         pace, now = self._pace, self._runtime.now()
         if kind not in _READS:
             pace.passes(now)
@@ -302,7 +342,7 @@ class PeerConnection:
     # The rest is called with the lock held.
 
     def _wake_next(self) -> None:
-        """Nobody reads: one of those who sleep shall."""
+        """Wake one of the sleeping threads, since no thread reads."""
         for condition in self._sleeping.values():
             condition.notify_all()
             return
@@ -321,14 +361,17 @@ class PeerConnection:
             self.ended = f"{self._peer} owes too many answers"
 
     def _end(self, error: BaseException) -> None:
-        """Not with the lock held."""
+        """Close the connection after an error. The lock must not be held."""
         self.close(f"{self._peer}: {str(error) or type(error).__name__}")
 
 
 def connect(
     runtime: Runtime, secret: TaskSecret, task: str, name: str, member: Member
 ) -> PeerConnection:
-    """A connection whose two sides have proved that they are of the task. Raises `PeerFailed` within about 2 s, `PeerRefused`."""
+    """Connect, and return the connection once both sides have proved to be of the task.
+
+    Raises `PeerFailed` within about 2 s, `PeerRefused`.
+    """
     peer = f"peer {member.id} at {member.address}"
     try:
         stream = runtime.connect(member.address, CONNECT_S)
@@ -351,7 +394,10 @@ def connect(
 def shake_hands(
     runtime: Runtime, stream: Stream, secret: TaskSecret, task: str, name: str, member: Member
 ) -> None:
-    """Prove that this side knows the secret, and that the other is the member. Raises `PeerRefused`, `BadFrame`, `OSError`."""
+    """Prove that this side knows the secret, and verify that the other side is the member.
+
+    Raises `PeerRefused`, `BadFrame`, `OSError`.
+    """
     deadline = runtime.now() + HANDSHAKE_S
     handshake = ClientHandshake(secret, task, name, member.id, runtime.random_bytes(NONCE_BYTES))
     stream.send((handshake.hello(),), HANDSHAKE_S)
@@ -361,7 +407,7 @@ def shake_hands(
 
 
 def _bulk_bytes(request: Request) -> int:
-    """How many bytes its `Data` has."""
+    """Return the number of bytes in the request's `Data`."""
     match request:
         case ReadFile():
             return request.length

@@ -1,6 +1,7 @@
-"""How a node takes part in its task's peer cache, from what was written: flags, -o options, and variables, in this order.
+"""The options by which a node takes part in its task's peer cache.
 
-Each option has a variable, so that training code that opens a task's memory needs no change: `from_environment`.
+They come from flags, -o options, and variables, in this order. Each option has a variable, so that
+training code that opens a task's memory needs no change: `from_environment`.
 
 | option | variable |
 |---|---|
@@ -57,7 +58,7 @@ _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """As written. None: not said."""
+    """The options as written. None stands for an option that is not given."""
 
     peers: str | None = None
     listen: str | None = None
@@ -69,7 +70,7 @@ class PeerOptions:
     no_share: bool | None = None
 
     def otherwise(self, other: PeerOptions) -> PeerOptions:
-        """What is not said here is as `other` says."""
+        """Return these options, with those of `other` where one is not given here."""
         return PeerOptions(
             self.peers if self.peers is not None else other.peers,
             self.listen or other.listen,
@@ -83,11 +84,12 @@ class PeerOptions:
 
     @property
     def is_empty(self) -> bool:
+        """No option is given."""
         return self == PeerOptions()
 
 
 def options_in(environment: Mapping[str, str]) -> PeerOptions:
-    """`UsageError` for what is no number."""
+    """Return the options that the variables give. Raises `UsageError` for a number that is none."""
     nodes = environment.get("DIESELFS_PEER_NODES") or None
     if nodes is not None and not nodes.isdecimal():
         raise UsageError(f"DIESELFS_PEER_NODES={nodes}: not a number")
@@ -97,7 +99,7 @@ def options_in(environment: Mapping[str, str]) -> PeerOptions:
         environment.get("DIESELFS_PEER_ADVERTISE") or None,
         environment.get("DIESELFS_PEER_NAME") or None,
         None if nodes is None else int(nodes),
-        None,  # what the variables say of the secret, `TaskSecret.load` reads
+        None,  # `TaskSecret.load` reads the secret's variables
         environment.get("DIESELFS_CACHE_POLICY") or None,
         True if environment.get("DIESELFS_NO_SHARE", "") not in ("", "0") else None,
     )
@@ -106,9 +108,10 @@ def options_in(environment: Mapping[str, str]) -> PeerOptions:
 def from_environment(
     environment: Mapping[str, str] = os.environ, task: str | None = None
 ) -> PeerSettings | None:
-    """What the variables ask for; None without DIESELFS_PEERS. The Redis of `redis` is that of the configuration. `UsageError`.
+    """Return the settings that the variables ask for; None without DIESELFS_PEERS.
 
-    `task`: if code names it; else DIESELFS_TASK.
+    `task` is a name given in code; without it DIESELFS_TASK applies. For `redis` the Redis is that
+    of the configuration. Raises `UsageError`.
     """
     options = options_in(environment)
     if options.peers in (None, _NONE):
@@ -128,9 +131,11 @@ def peer_settings(
     is_own: Callable[[str], bool] = is_of_this_node,
     own_towards: Callable[[str], str | None] = own_host_towards,
 ) -> PeerSettings | None:
-    """None if no peers are asked for. Reads the secret's file. `UsageError` says what to write.
+    """Return the settings that these options ask for; None if they ask for no peers.
 
-    `task`: as named by somebody, never one that stands for a dataset. `index`: of whose Redis the leases are.
+    `task` is a name that a person gave, never one that stands for a dataset. `index` is the index
+    whose Redis holds the leases. Reads the secret's file. Raises `UsageError` with the words to
+    write.
     """
     if options.peers is None:
         _refuse_without_peers(options)
@@ -139,7 +144,8 @@ def peer_settings(
         return None
     if task is None:
         raise UsageError(
-            "peers need a task with a name of its own: that of the dataset is the same for all who read it, and two jobs would meet",
+            "peers need a task with a name of its own: that of the dataset is the same "
+            "for all who read it, and two jobs would meet",
             "name it, the same on all its nodes: --task resnet50-run1, or DIESELFS_TASK",
         )
     _check(options)
@@ -147,10 +153,11 @@ def peer_settings(
     registry: RedisLeases | StaticPeers | RankZero
     nodes = options.nodes
     meeting = None
-    """A host that this node reaches by the address by which its peers reach it."""
+    """A host that this node reaches from the address by which its peers reach this node."""
     if options.name is not None and options.peers != "redis":
         raise UsageError(
-            f"--peer-name {options.name}: in a list peers are called by their addresses, in a PyTorch job by their ranks",
+            f"--peer-name {options.name}: in a list peers are called by their addresses, "
+            "in a PyTorch job by their ranks",
             "leave it out",
         )
     if options.peers == "redis":
@@ -161,15 +168,18 @@ def peer_settings(
         nodes, meeting = nodes or registry.nodes, registry.address.host
         if options.listen is None and not is_loopback(meeting) and registry.nodes > 1:
             raise UsageError(
-                f"--peers torch: nodes reach each other by the network, and nothing is listened on but {LOOPBACK.host}",
-                "say where: --peer-listen with this node's address, or 0.0.0.0 for all that it has (DIESELFS_PEER_LISTEN)",
+                "--peers torch: nodes reach each other by the network, "
+                f"and nothing is listened on but {LOOPBACK.host}",
+                "say where: --peer-listen with this node's address, "
+                "or 0.0.0.0 for all that it has (DIESELFS_PEER_LISTEN)",
             )
     else:
         registry = StaticPeers(parse_addresses(options.peers, "--peers"))
         if any(is_wildcard(address.host) for address in registry.addresses):
             raise UsageError(
                 f"--peers {options.peers}: nobody can connect to a wildcard",
-                "write the address by which the others reach the node; what it listens on is said by --peer-listen",
+                "write the address by which the others reach the node; "
+                "what it listens on is said by --peer-listen",
             )
         own = _own(registry, options, listen, is_own)
         nodes = nodes or len(registry.addresses)
@@ -233,7 +243,10 @@ def _redis_of(index: Setting | None) -> str:
 def _torch(
     peers: str, listen: PeerAddress, environment: Mapping[str, str]
 ) -> tuple[RankZero, PeerAddress]:
-    """Node 0 listens where the others look for it."""
+    """Return the registry of a PyTorch job, and the address to listen on.
+
+    Node 0 listens where the others look for it.
+    """
     _, separator, port = peers.partition(":")
     if separator and not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(f"--peers {peers}: not a port", "write torch, or torch:PORT")
@@ -251,7 +264,10 @@ def _torch(
 def _own(
     peers: StaticPeers, options: PeerOptions, listen: PeerAddress, is_own: Callable[[str], bool]
 ) -> PeerAddress:
-    """The entry that is this node's: by its address, or as it is told which."""
+    """Return the entry of the list that is this node's.
+
+    It is found by this node's addresses, unless `--peer-listen` or `--peer-advertise` names it.
+    """
     if options.no_share:
         raise UsageError(
             "--no-share: a list of peers can't say that this node has no share",
@@ -276,7 +292,10 @@ def _own(
 def _advertised(
     listen: PeerAddress, meeting: str | None, own_towards: Callable[[str], str | None]
 ) -> str | None:
-    """What peers are told in place of a wildcard; None if what is listened on will do."""
+    """Return the host that peers are given in place of a wildcard.
+
+    None if the address that is listened on will do.
+    """
     if not is_wildcard(listen.host):
         return None
     own = own_towards(meeting) if meeting else None
@@ -294,6 +313,7 @@ def _secret(options: PeerOptions, environment: Mapping[str, str]) -> TaskSecret:
     if found is None:
         raise UsageError(
             "peers need a secret that they prove to each other",
-            f"make one with `dlcmd task secret FILE`, copy the file to all nodes, and give --secret-file FILE ({FILE_VARIABLE}, or the secret itself in {VARIABLE})",
+            "make one with `dlcmd task secret FILE`, copy the file to all nodes, and give "
+            f"--secret-file FILE ({FILE_VARIABLE}, or the secret itself in {VARIABLE})",
         )
     return found

@@ -1,7 +1,8 @@
-"""Questions to peers about chunks, asked one after another as `routing` says, and what is learnt from the answers.
+"""Requests to peers for chunks, sent one after another in the order of `routing`.
 
-What arrives is believed once it is verified; a peer that sends something else has failed. So has one that does not answer: it is not asked again
-before its breaker lets it (docs/decisions/0011-peer-cache.md, points 5 and 7). What an owner can't keep is not asked of it again for a moment.
+Data is used once it is verified; a peer that sends something else has failed. So has a peer that
+does not answer: it is not asked again before its breaker allows it (docs/decisions/0011, points 5
+and 7). A chunk that its owner can't keep is not asked of the owner again for a moment.
 """
 
 from __future__ import annotations
@@ -26,20 +27,27 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 REASONS: Final = ("silent", "refused", "not held", "failed", "corrupt")
-"""Why a question was not answered by what was asked for."""
+"""The reasons why a peer did not answer a request with the data asked for."""
 
 NOT_CACHED_S: Final = 1.0
-"""Ranges of a chunk that its owner could not keep are read from the store for at most so long, and until shares change."""
+"""The longest time for which ranges of a chunk that its owner could not keep come from the store.
+
+A change of the shares ends that time early.
+"""
 _SAME_FOR_ALL: Final = "give all nodes of the task the same secret, task name and release"
 _UNDER_WAY: Final = 16
-"""Messages whose answers are awaited at a time: 128 MiB at most."""
+"""The number of messages whose answers are awaited at a time: 128 MiB at most."""
 
 
 class PeerRequests:
-    """One process's. Thread-safe; waits for answers alone. Make it anew in a forked child."""
+    """The requests of one process, and their counts. Thread-safe; it waits for answers alone.
+
+    A forked child needs a new one.
+    """
 
     def __init__(self) -> None:
-        # Counted by all threads without a lock: between the steps of such an addition CPython lets no other thread in.
+        # All threads count without a lock: CPython runs no other thread between the steps of such
+        # an addition.
         self.fallbacks: dict[str, int] = dict.fromkeys(REASONS, 0)
         self.cached_requests = 0
         self._refused: set[MemberId] = set()
@@ -55,9 +63,11 @@ class PeerRequests:
         request: Callable[[bool], Request],
         verified: Callable[[memoryview], T],
     ) -> T | None:
-        """What `verified` makes of the bytes that a peer has sent; None if the store is to be asked.
+        """Return the result of `verified` for the bytes of a peer; None if the store is to be
+        asked.
 
-        `request` makes the question, told whether it may fetch. `verified` raises `Corrupt` for what is not what was asked for.
+        `request` builds the request, given whether it may fetch. `verified` raises `Corrupt` for
+        bytes that are not those asked for.
         """
         for step in peers.steps(chunk.id, role):
             self.cached_requests += not step.may_fetch
@@ -77,9 +87,10 @@ class PeerRequests:
         return None
 
     def ask_many(self, peers: Peers, files: FileExtents) -> list[bytes | None]:
-        """Whole files in chunks of at most 16 MiB, as a reader; None for each that the store is to be asked for.
+        """Return whole files in chunks of at most 16 MiB, as a reader.
 
-        One message a peer, or a few, all sent before the first answer is awaited.
+        None stands for each file that is to be read from the store. Each peer gets one message or a
+        few, and all are sent before the first answer is awaited.
         """
         found = [None if length else b"" for length in files.length]
         up = {peer.id for peer in peers.placement.members if peers.is_up(peer.id)}
@@ -97,7 +108,7 @@ class PeerRequests:
         return found
 
     def is_not_cached(self, peers: Peers, chunk: ChunkRef) -> bool:
-        """Whether its owner said a moment ago that it can't keep it."""
+        """Return whether the chunk's owner said a moment ago that it can't keep the chunk."""
         if not self._not_cached:
             return False
         if (
@@ -111,7 +122,9 @@ class PeerRequests:
     def _by_owner(
         self, peers: Peers, files: FileExtents, waiting: Sequence[int], up: set[MemberId]
     ) -> dict[MemberId, tuple[Member, list[int]]]:
-        """The peers to ask, and the positions of their files; the store's are left out."""
+        """Return the peers to ask, and the positions of their files. Files of the store are left
+        out.
+        """
         asked: dict[MemberId, tuple[Member, list[int]]] = {}
         of_chunk: dict[int, list[int] | None] = {}
         me, is_up, ranked = peers.view.me.id, up.__contains__, peers.placement.ranked
@@ -138,9 +151,10 @@ class PeerRequests:
         up: set[MemberId],
         found: list[bytes | None],
     ) -> list[int]:
-        """Ask; the positions of what another peer is to be asked for, the one that failed being taken out of `up`.
+        """Send the batches, and return the positions of files that another peer is to be asked for.
 
-        A message is answered whole or not at all: if not at all, the files are asked for chunk by chunk.
+        A peer that fails is removed from `up`. A message is answered whole or not at all: if not at
+        all, its files are asked for chunk by chunk.
         """
         waiting: list[int] = []
         again: list[tuple[Member, RangeBatch]] = []
@@ -184,7 +198,7 @@ class PeerRequests:
             return error
 
     def _declined(self, peers: Peers, chunk: ChunkRef, not_cached: bool) -> None:
-        """By who might have fetched it."""
+        """Note that a peer that was allowed to fetch the chunk did not send it."""
         self.fallbacks["not held" if not_cached else "failed"] += 1
         if not self._not_cached or peers.placement is not self._not_cached_of:
             self._not_cached_until = peers.runtime.now() + NOT_CACHED_S
@@ -216,7 +230,7 @@ def _named(peer: Member) -> str:
 def _take(
     files: FileExtents, batch: RangeBatch, bulk: memoryview, found: list[bytes | None]
 ) -> None:
-    """What is sound of a batch's answer. `Corrupt` if something is not."""
+    """Take the intact files of a batch's answer. Raises `Corrupt` if some are not intact."""
     at = damaged = 0
     digest, lengths, hashes = xxhash.xxh3_64_intdigest, files.length, files.hash
     for position in batch.positions:
