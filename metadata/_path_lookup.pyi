@@ -1,14 +1,15 @@
-"""The C extension behind `metadata.path_lookup`, which is its only user and says what the calls mean."""
+"""The C extension behind `metadata.path_lookup`, its only user, which documents the calls."""
 
 from collections.abc import Callable, Sequence
 
 from typing_extensions import Buffer
 
 class FileLookup:
-    """Finds files by their paths in a snapshot's sections, which are kept and must not change. Thread-safe.
+    """The look-up of files by their paths in a snapshot's sections. Thread-safe.
 
-    Wherever the sections lie, memory that is not in the processor's cache is waited for: by `file` four times, one after the other; by `files`
-    for many paths at once.
+    The sections are kept and must not change. Wherever they lie, the look-up waits for memory that
+    is not in the processor's cache: `file` waits four times, one time after the other; `files`
+    waits for many paths at once.
     """
 
     def __new__(
@@ -17,8 +18,11 @@ class FileLookup:
         digest: Callable[[bytes], int],
         *sections: Buffer,
     ) -> FileLookup:
-        """`reach` and `sections` are as `metadata.path_lookup` passes them, `digest` is the xxh3_64 of a path. The last three sections are not read:
-        what a file's reader asks for next is put on its way to the processor. `ValueError` if the sections' lengths do not fit each other.
+        """`reach` and `sections` are as `metadata.path_lookup` passes them; `digest` returns the
+        xxh3_64 of a path.
+
+        The last three sections are not read but prefetched: a file's reader asks for them next.
+        Raises `ValueError` if the sections' lengths do not fit each other.
         """
 
     def file(self, path: str | bytes, /) -> int | None: ...

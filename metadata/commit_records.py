@@ -38,7 +38,7 @@ class MapPart:
     directory: bytes | None
     """The directory; None for the root's own record, which is not counted.
 
-    That record lies in the root's own map.
+    The root's record lies in its own map.
     """
     key: bytes
     names: list[bytes]

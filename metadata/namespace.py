@@ -1,15 +1,18 @@
-"""The names of one dataset in the index: commits are applied to it, paths looked up and directories listed in it.
+"""The names of one dataset in an index: commits are applied, paths looked up, directories listed.
 
-The index is a view of the commit log. Applying a commit is idempotent and may be raced by any number of processes, because every record is
-put under a stamp and the greater stamp stays:
+The index is a view of the commit log. Any number of processes may apply the same commit, any number
+of times, because every record is put under a stamp and the greater stamp stays:
 
-- an entry's stamp is (version, deletion?, generation that placed it), so that a deletion hides every version up to the one it saw,
-  and a later commit that merely moves an entry keeps its version;
-- a chunk record's is the number of its holes, which only grow; totals are stamped by generation. Both are computed from the entries as
-  they were before, and put in a phase before those entries: whoever resumes half an application finds them complete.
+- An entry's stamp is (version, is a tombstone, generation that placed it). So a tombstone hides
+  every version up to the one it saw, and a later commit that merely moves an entry keeps its
+  version.
+- A chunk record's stamp is the number of its holes, which only grow. Totals are stamped by
+  generation. Both are computed from the entries as they were before, and put in a phase before
+  those entries: a process that resumes half an application finds them complete.
 
-Everything is a function of the commits alone: a directory's record is brought to the generation of the last commit that put
-something below it (keeping its attributes), so that removing a directory never hides a file that a concurrent writer added to it.
+Everything is a function of the commits alone: a directory's record gets the generation of the last
+commit that put something below it, and keeps its attributes. So the removal of a directory never
+hides a file that a concurrent writer added to it.
 """
 
 from __future__ import annotations
@@ -52,19 +55,19 @@ class PathEntry:
 
     @property
     def generation(self) -> int:
-        """The version: which commit gave the path this content."""
+        """The generation of the commit that gave the path this content."""
         return int(self.row["version"]) >> 1
 
 
 class Namespace:
-    """One dataset's names in an index. Thread-safe as far as the index is."""
+    """One dataset's names in an index. As thread-safe as the index."""
 
     def __init__(self, index: KeyValueStore, dataset: DatasetRef) -> None:
         self.dataset = dataset
         self._index = index
 
     def state(self) -> DatasetState:
-        """Generation applied, update timestamp and totals; one get."""
+        """Return the generation applied, the update timestamp and the totals; one get."""
         return read_state(self._index, self.dataset.id, keys.APPLIED)
 
     def apply(
@@ -73,17 +76,23 @@ class Namespace:
         heads: Sequence[bytes | memoryview],
         retired_heads: Sequence[ChunkHead] = (),
     ) -> DatasetState:
-        """Apply the commit that follows the generation applied; `heads` are the encoded heads of the chunks it added, in that order,
-        `retired_heads` those of the chunks it retires."""
+        """Apply the commit that follows the generation applied.
+
+        `heads` are the encoded heads of the chunks that it adds, in the order of `commit.added`.
+        `retired_heads` are those of the chunks that it retires.
+        """
         decoded = [decode_head(head, ref.id) for head, ref in zip(heads, commit.added, strict=True)]
         return apply_commit(self._index, self.dataset.id, commit, decoded, retired_heads)
 
     def catch_up(self, log: CommitLog, reader: ChunkReader) -> DatasetState:
-        """Apply every commit of the store that the index lacks, reading the heads of the chunks they added and retired.
+        """Apply every commit of the store that the index lacks.
 
-        A held index goes no further than its generation. One that lacks commits whose chunks have been purged and deleted meanwhile is
-        compared with the whole store (`reapply`), with a warning. `DatasetNotFound` if the dataset has been removed, `IndexBehind` if
-        the index is being rebuilt. One get where nothing is to be done, and one of the store."""
+        It reads the heads of the chunks that they add and retire. A held index goes no further than
+        its generation. If chunks of the missing commits have been purged and deleted meanwhile, the
+        index is compared with the whole store (`reapply`), with a warning. Raises `DatasetNotFound`
+        if the dataset has been removed, `IndexBehind` if the index is being rebuilt. If there is
+        nothing to do, the cost is one get of the index and one of the store.
+        """
         progress = read_progress(self._index, self.dataset.id)
         if progress.is_rebuilding:
             raise IndexBehind(
@@ -108,19 +117,28 @@ class Namespace:
         return state
 
     def reapply(self, log: CommitLog, reader: ChunkReader, after: int) -> DatasetState:
-        """Bring back what the index has lost of the commits after `after`; see `metadata.reapplication`."""
+        """Restore what the index lost of the commits after `after` (`metadata.reapplication`)."""
         return reapply(self._index, self.dataset, log, reader, after)
 
     def held(self) -> int | None:
-        """The generation that this index stays at, None if it follows the store. One get."""
+        """Return the generation at which this index is held, None if it follows the store.
+
+        One get.
+        """
         return read_held(self._index, self.dataset.id)
 
     def hold(self, generation: int) -> None:
-        """Let the index stay at `generation` for good: it shows one point in time, and nobody writes by it."""
+        """Hold the index at `generation` for good.
+
+        It shows one point in time and is closed to writers.
+        """
         hold(self._index, self.dataset.id, generation)
 
     def stat(self, path: bytes) -> PathEntry:
-        """What stands at `path`; `PathNotFound`. A directory hides a file of its name. One round trip."""
+        """Return the live entry at `path`; one round trip.
+
+        A directory hides a file of its name. Raises `PathNotFound`.
+        """
         if not path:
             return PathEntry(b"", self.root())
         directory, name = split(path)
@@ -139,7 +157,10 @@ class Namespace:
         )
 
     def stat_files(self, directory: bytes, names: Sequence[bytes]) -> list[np.void | None]:
-        """The rows of the live files of these names in one directory, None for the others. One round trip."""
+        """Return the rows of the live files of these names in one directory, None for other names.
+
+        One round trip.
+        """
         key = keys.files_of(self.dataset.id, directory)
         values = self._index.get_many([MapFields(key, names)])[0]
         found = [number for number, value in enumerate(values) if value is not None]
@@ -153,7 +174,7 @@ class Namespace:
         return result
 
     def root(self) -> np.void:
-        """The root directory's row: as put, or 0755 at the time of the last update."""
+        """Return the root directory's row: as put, or 0755 at the time of the last update."""
         key = keys.directories_of(self.dataset.id, b"")
         value = self._index.get_many([MapFields(key, [keys.ROOT_FIELD])])[0][0]
         if value is not None:
@@ -165,16 +186,22 @@ class Namespace:
         return cast(np.void, row[()])
 
     def list(self, directory: bytes) -> DirectoryListing:
-        """The live children of a directory (files and directories in one scan each); `PathNotFound`, `PathConflict`."""
+        """Return the live children of a directory; one scan for files, one for directories.
+
+        Raises `PathNotFound` and `PathConflict`.
+        """
         self._check_directory(directory)
         return self._scan(directory)
 
     def directory_names(self, directory: bytes) -> Sequence[bytes]:
-        """The live sub-directories' names; none if there is no such directory. One scan."""
+        """Return the names of the live sub-directories, none for a missing directory. One scan."""
         return self._live(keys.directories_of(self.dataset.id, directory))[0]
 
     def walk(self, top: bytes = b"") -> Iterator[DirectoryListing]:
-        """The listings of `top` and of all below it, parents before children, siblings sorted."""
+        """Yield the listings of `top` and of all below it.
+
+        Parents come before children, siblings are sorted.
+        """
         self._check_directory(top)
         pending = [top]
         while pending:
@@ -184,7 +211,10 @@ class Namespace:
             pending.extend(prefix + name for name in reversed(listing.directory_names))
 
     def chunk(self, chunk_id: bytes) -> ChunkRecord:
-        """One chunk's record; `RecordCorrupt` if the index does not know the chunk. One get."""
+        """Return one chunk's record; one get.
+
+        Raises `RecordCorrupt` if the index does not know the chunk or the chunk is retired.
+        """
         key = keys.chunks_of(self.dataset.id)
         value = self._index.get_many([MapFields(key, [chunk_id])])[0][0]
         record = None if value is None else ChunkRecord.decode(key, chunk_id, value)
@@ -196,7 +226,7 @@ class Namespace:
         return record
 
     def chunks(self) -> dict[bytes, ChunkRecord]:
-        """All chunk records by chunk id, but for those of retired chunks."""
+        """Return all chunk records by chunk id, without those of retired chunks."""
         key = keys.chunks_of(self.dataset.id)
         return {
             chunk_id: record
@@ -206,7 +236,10 @@ class Namespace:
         }
 
     def forget(self) -> None:
-        """Drop every record of the dataset. May be repeated after a crash: the name goes last."""
+        """Drop every record of the dataset.
+
+        The call may be repeated after a crash: the name goes last.
+        """
         tops = [keys.chunks_of(self.dataset.id), keys.state_of(self.dataset.id)]
         pending = [b""]
         while pending:
@@ -217,7 +250,8 @@ class Namespace:
                 prefix + name for batch in self._index.scan(below) for name, _ in batch if name
             )
             tops += [below, keys.files_of(self.dataset.id, directory)]
-        # Deepest first, so that an interrupted removal still finds the rest from the root.
+        # The deepest maps go first, so that after an interruption the rest is still found from the
+        # root.
         self._index.drop(tops[:1:-1])
         self._index.drop(tops[:2])
         if indexed_dataset(self._index, self.dataset.name) == self.dataset:

@@ -1,12 +1,16 @@
-"""Commits put again into an index that has lost or damaged records: by stamps, whatever its totals say; then one scan settles the rest.
+"""Put commits again into an index that has lost or damaged records.
 
-An index that knew everything up to a generation may have forgotten any of what came later (a fail-over), each record by itself. Entries are
-decided by stamps, so putting the commits after that generation once more, in order, brings every entry back. What is left, holes and
-totals, is counted in one scan of the index (`metadata.recount`): an entry of a chunk that no record refers to is a hole.
+Stamps decide what stays, whatever the totals are; then one scan settles the rest. An index that
+held everything up to a generation may have lost any of the later records in a fail-over, each
+record by itself. Stamps decide between entries, so putting the commits after that generation again,
+in order, restores every entry. Holes and totals are then counted in one scan of the index
+(`metadata.recount`): an entry of a chunk that no record refers to is a hole.
 
-What the later commits alone cannot tell (a damaged record, a record in a chunk that nobody knows, an index so far behind that chunks it
-would need have been purged) all commits together tell: from the first on, directories are followed in memory, so that nothing of theirs
-is taken over from the index, and files are decided by stamps. Memory: the chunks' bitmaps and then the directories, never the files.
+The later commits alone do not settle some cases: a damaged record, a record in a chunk that is
+unknown, an index so far behind that chunks it would need have been purged. All commits together
+settle them. From the first commit on, directories are followed in memory, so that none of their
+records are taken from the index, and stamps decide between files. Memory: the chunks' bitmaps and
+then the directories, never the files.
 """
 
 from __future__ import annotations
@@ -34,13 +38,16 @@ from metadata.recount import Census, Undecided, recounted, take_census
 log = logging.getLogger(__name__)
 
 _ROUNDS = 8
-"""Each repeats for something that the one before took away, or for commits that others made meanwhile."""
+"""The most rounds. A round repeats after the one before removed something, or for new commits."""
 
 
 def reapply_later(
     index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
 ) -> None:
-    """For an index that the caller has marked and made right up to `after`: what has been committed since, and may be there in part."""
+    """Put again what was committed after `after`, and may be there in part.
+
+    The caller has marked the index and made it correct up to `after`.
+    """
     if commits_after(commits, after, read_held(index, dataset.id)):
         _reapply(index, dataset, commits, reader, after)
 
@@ -48,15 +55,18 @@ def reapply_later(
 def reapply(
     index: KeyValueStore, dataset: DatasetRef, commits: CommitLog, reader: ChunkReader, after: int
 ) -> DatasetState:
-    """Make the index what the commits say, given that it once held all of generation `after` and has lost nothing older.
+    """Make the index match the commits; it once held all of generation `after`.
 
-    May be repeated after a crash; readers of the index are served all the while. A process that applies a commit at the same time may
-    count from totals that are not mended yet. Raises `DatasetNotFound`, `IndexBehind` if writers do not let it finish, `NotFound`
-    and `Corrupt` for chunks.
+    It must have lost nothing older than that. The call may be repeated after a crash; readers of
+    the index are served all the while. A process that applies a commit at the same time may count
+    from totals that are not repaired yet. Raises `DatasetNotFound`, `IndexBehind` if writers do not
+    let it finish, `NotFound` and `Corrupt` for chunks.
 
-    Cost: the heads of the chunks added after `after`, and one scan of the index; of an older chunk its head if it has holes that its
-    record does not know. Where that does not settle it, the heads of all chunks and the scan once more."""
-    if is_marked(index, dataset.id):  # a rebuild that was cut off: nothing is known to be complete
+    The cost is the heads of the chunks added after `after`, one scan of the index, and the head of
+    each older chunk that has holes which its record lacks. If that does not settle it, the heads of
+    all chunks are read and the scan is made again.
+    """
+    if is_marked(index, dataset.id):  # an interrupted rebuild: nothing is surely complete
         after = 0
     state = _reapply(index, dataset, commits, reader, after)
     unmark(index, dataset.id)
@@ -91,7 +101,7 @@ def _reapply(
         else:
             if state is not None:
                 return state
-            with_retired = False  # what a retired chunk says has been put once, and taken away
+            with_retired = False  # retired chunks' entries were put and removed
     raise IndexBehind(
         f"dataset {dataset.name!r} is being written, or its index is ahead of the store: stop the "
         "writers and try again, "
@@ -101,12 +111,12 @@ def _reapply(
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What one round puts again."""
+    """The commits that one round puts again."""
 
     commits: list[Commit]
     last: Commit
     is_whole: bool
-    """From the first commit on."""
+    """The commits start with the first one."""
 
     @property
     def retired(self) -> dict[ChunkId, Commit]:
@@ -118,7 +128,7 @@ class _Known:
     chunks: dict[bytes, ChunkRecord]
     """The chunks that the commits add and do not retire, without holes."""
     directories: MemoryStore | None
-    """With all commits: what the maps of directories hold, and nothing else."""
+    """The content of the maps of directories and nothing else; None unless all commits are put."""
 
 
 def _put_again(
@@ -163,10 +173,13 @@ def _settle(
     known: _Known,
     has_grown: Callable[[], bool],
 ) -> DatasetState | None:
-    """Put what is wrong of chunks, totals and `applied`. None: something was taken away, or others are ahead, so begin again.
+    """Put the chunk records, totals and `applied` state that are wrong; return the state.
 
-    What a later commit puts looks wrong by the earlier ones. It is durable before it puts anything: so if the log has not grown when
-    all has been looked at, nothing that was seen is a later one's, and what was seen may be removed."""
+    The result is None if something was removed, or if other processes are ahead: then the round
+    starts over. A record that a later commit puts looks wrong to the earlier ones. Such a commit is
+    durable before it puts anything. So if the log has not grown when everything has been scanned,
+    no record that was seen belongs to a later commit, and wrong ones may be removed.
+    """
     chunks_key, state_key = keys.chunks_of(dataset_id), keys.state_of(dataset_id)
     retired = {chunk_id.value: commit for chunk_id, commit in history.retired.items()}
     present = {field: value for batch in index.scan(chunks_key) for field, value in batch}
@@ -216,7 +229,10 @@ def _settle(
 
 
 def _repair(index: KeyValueStore, census: Census) -> bool:
-    """Whether records of files had to go: something that they had beaten may stand now."""
+    """Remove and put what the census found; return whether records of files were removed.
+
+    If so, entries that those records had replaced may be current now.
+    """
     index.remove_exactly(census.wrong[::-1])
     index.put([census.missing])
     return census.has_wrong_files
@@ -234,7 +250,10 @@ def _generation(state_key: bytes, totals: bytes | None) -> int:
 def _in_the_way(
     update: MapUpdate, present: Mapping[bytes, bytes | None]
 ) -> list[tuple[bytes, bytes]]:
-    """Fields with a wrong value whose stamp is as great as the right one's."""
+    """Return the wrong values, with their fields, that a put of the right ones would not replace.
+
+    Their stamps are not smaller than those of the right values.
+    """
     return [
         (name, found)
         for name, value in zip(update.fields, update.values, strict=True)
@@ -247,7 +266,7 @@ def _in_the_way(
 def _replace(
     index: KeyValueStore, update: MapUpdate, present: Mapping[bytes, bytes | None]
 ) -> None:
-    """Put what differs."""
+    """Put the values that differ."""
     if in_the_way := _in_the_way(update, present):
         index.remove_exactly(
             [MapUpdate(update.key, [n for n, _ in in_the_way], [v for _, v in in_the_way])]

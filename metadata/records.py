@@ -1,7 +1,8 @@
-"""What the index knows of a file, a chunk and a dataset, and how that becomes a value of the key-value store.
+"""The records of files, chunks and datasets, and their encoding as values of the key-value store.
 
-Every value is stamp (16 bytes, see `metadata.kv.key_value_store`) · body · checksum (xxh3_64 over key, field, stamp and body, so that a
-value under a wrong name is found out as well as a flipped bit). Entries are fixed-width and handled as numpy columns.
+Every value is stamp (16 bytes, see `metadata.kv.key_value_store`) · body · checksum. The checksum
+is xxh3_64 over key, field, stamp and body, so that a value under a wrong name is detected as well
+as a flipped bit. Entries are fixed-width and handled as numpy columns.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ NO_CHUNK: Final = bytes(16)
 
 ENTRY: Final = np.dtype(
     [
-        ("version", ">u8"),  # generation << 1 | is a deletion: with `placed`, the stamp
-        ("placed", ">u8"),  # generation of the commit that put it where it lies
+        ("version", ">u8"),  # generation << 1 | is a tombstone; with `placed`, the stamp
+        ("placed", ">u8"),  # generation of the commit that put it there
         ("chunk", "V16"),
         ("offset", "<u8"),
         ("length", "<u8"),
         ("hash", "<u8"),
         ("mtime_ns", "<i8"),
         ("position", "<u4"),
-        ("mode", "<u2"),  # st_mode; of a deletion, the type of what it deletes
+        ("mode", "<u2"),  # st_mode; of a tombstone, the type of what it deletes
         ("record_version", "u1"),
         ("reserved", "u1"),
     ]
@@ -47,17 +48,22 @@ assert ENTRY_BYTES == 80
 
 
 def is_tombstone(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Return which entries are tombstones."""
     return (entries["version"] & np.uint64(1)).astype(bool)
 
 
 def is_file(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Live files: neither deletions nor directories."""
+    """Return which entries are live files: neither tombstones nor directories."""
     regular: npt.NDArray[np.bool_] = (entries["mode"] & 0o170000) == stat.S_IFREG
     return ~is_tombstone(entries) & regular
 
 
 def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
-    """The column `version` of a chunk's entries, `generation` being that of the commit that added it: the one they carry, or that one."""
+    """Return the column `version` of a chunk's entries.
+
+    An entry's version is the one that it carries, else `generation`, that of the commit that added
+    the chunk.
+    """
     generations = np.full(len(entries), generation, np.uint64)
     if entries.versions is not None:
         carried = entries.versions["generation"]
@@ -71,8 +77,8 @@ def entry_versions(entries: Entries, generation: int) -> npt.NDArray[np.uint64]:
 def encode_entries(
     key: bytes, fields: Sequence[bytes], entries: npt.NDArray[np.void]
 ) -> list[bytes]:
-    """One value per entry of one map. About 0.3 µs each."""
-    assert entries.dtype == ENTRY  # a copy in another byte order would spoil the stamps
+    """Return one value per entry of one map. About 0.3 µs each."""
+    assert entries.dtype == ENTRY  # a copy in another byte order would break the stamps
     blob = entries.tobytes()
     size = ENTRY.itemsize
     digest = xxhash.xxh3_64_digest
@@ -83,7 +89,10 @@ def encode_entries(
 def decode_entries(
     key: bytes, fields: Sequence[bytes], values: Sequence[bytes]
 ) -> npt.NDArray[np.void]:
-    """The inverse of `encode_entries`; `RecordCorrupt` names the first value that is not sound."""
+    """Return the entries of these values, the inverse of `encode_entries`.
+
+    Raises `RecordCorrupt`, which names the first value that is not sound.
+    """
     digest, size = xxhash.xxh3_64_digest, ENTRY.itemsize
     for field, value in zip(fields, values, strict=True):
         if len(value) != ENTRY_BYTES or digest(key + field + value[:size]) != value[size:]:
@@ -118,32 +127,41 @@ def _unseal(key: bytes, field: bytes, value: bytes) -> bytes:
     return body
 
 
-_CHUNK = struct.Struct(
-    ">QQ" + "BQqIQIIQ"
-)  # stamp: retired, deleted count; version, generation, time, head, payload, entries, files, deleted bytes
+_CHUNK = struct.Struct(">QQ" + "BQqIQIIQ")
+"""The stamp: retired, deleted count. Then version, generation, time, head bytes, payload bytes,
+entries, files, deleted bytes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """What the index knows of a chunk: DIESEL §4.1.1's update time, size, counts and deletion bitmap.
+    """The record of a chunk: DIESEL §4.1.1's update time, size, counts and deletion bitmap.
 
-    A function of the chunk's head and its holes. Holes only grow, so the stamp is (retired, number of holes)."""
+    It is a function of the chunk's head and its holes. Holes only grow, so the stamp is (retired,
+    number of holes).
+    """
 
     generation: int
-    """The commit that added the chunk; of a retired one, the commit that retired it."""
+    """The generation that added the chunk; for a retired chunk, the one that retired it."""
     updated_ns: int
-    """Time of that commit, by its writer's clock."""
+    """The time of that commit, by its writer's clock."""
     head_bytes: int
     payload_bytes: int
     entry_count: int
     file_count: int
     deleted_count: int
-    """Entries (of any kind) that a newer version or a deletion hides."""
+    """The entries (of any kind) that a newer version or a tombstone hides."""
     deleted_bytes: int
     deleted: bytes
-    """Bitmap over positions, least significant bit first, (entry_count + 7) // 8 bytes."""
+    """The bitmap of holes over positions, least significant bit first.
+
+    It has (entry_count + 7) // 8 bytes.
+    """
     retired: bool = False
-    """Nothing but this is left: a commit has retired the chunk. Part of the stamp, so that nothing brings the chunk back."""
+    """A commit has retired the chunk, and only this remains of the record.
+
+    It is part of the stamp, so that the chunk cannot come back.
+    """
 
     def encode(self, key: bytes, chunk_id: ChunkId) -> bytes:
         body = _CHUNK.pack(
@@ -185,9 +203,8 @@ class ChunkRecord:
         )
 
 
-_STATE = struct.Struct(
-    ">QQ" + "BqQQQQ"
-)  # stamp: generation, 0; version, time, files, bytes, directories, chunks
+_STATE = struct.Struct(">QQ" + "BqQQQQ")
+"""The stamp: generation, 0. Then version, time, files, bytes, directories, chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +213,11 @@ class DatasetState:
 
     generation: int
     updated_ns: int
-    """Time of the commit, by its writer's clock: the update timestamp of DIESEL §4.1.3."""
+    """The time of the commit by its writer's clock: the update timestamp of DIESEL §4.1.3."""
     files: int
     bytes: int
     directories: int
-    """Without the root."""
+    """The directories without the root."""
     chunks: int
 
     def encode(self, key: builtins.bytes, field: builtins.bytes) -> builtins.bytes:

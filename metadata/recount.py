@@ -1,4 +1,7 @@
-"""One scan of the index: what stands in it, so that holes and totals can be counted instead of followed."""
+"""A scan of the index that finds the current entries.
+
+So holes and totals can be counted instead of followed from commit to commit.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +22,29 @@ from metadata.records import NO_CHUNK, ChunkRecord, decode_entries, is_file, is_
 
 
 class Undecided(Exception):
-    """The commits put again do not tell what a record should be."""
+    """The commits that were put again do not determine a record."""
 
 
 @dataclass(slots=True)
 class Census:
-    """What a scan has found."""
+    """The findings of a scan."""
 
     current: defaultdict[bytes, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
-    """By chunk, the entries that records refer to: a bitmap as `ChunkRecord.deleted`, perhaps shorter."""
+    """The entries of each chunk that records refer to.
+
+    They are bitmaps as `ChunkRecord.deleted`, perhaps shorter.
+    """
     files: int = 0
     file_bytes: int = 0
     directories: int = 0
     wrong: list[MapUpdate] = field(default_factory=list)
-    """Values that have to go, parents before children."""
+    """The values to remove, parents before children."""
     missing: list[MapUpdate] = field(default_factory=list)
-    """Values of directories that have to come."""
+    """The values of directories to put."""
     has_wrong_files: bool = False
 
     def count(self, rows: npt.NDArray[np.void]) -> None:
+        """Count these rows as current."""
         for chunk, position in zip(rows["chunk"].tolist(), rows["position"].tolist(), strict=True):
             if chunk != NO_CHUNK:
                 bitmap = self.current[chunk]
@@ -58,10 +65,13 @@ def take_census(
     gone: Set[bytes] | None,
     directories: KeyValueStore | None,
 ) -> Census:
-    """Walk the whole index. `chunks` are those that records may lie in, `gone` retired ones that they may not; None: all others.
+    """Scan the whole index and return the findings; one scan of each map.
 
-    `directories` holds what the maps of directories must be; None: believe those of the index. Raises `RecordCorrupt` and `Undecided`
-    for what is not known so; with `directories` and without `gone` everything is. One scan of each map."""
+    `chunks` are the chunks that records may lie in. `gone` are retired chunks that they may not lie
+    in; None means all others. `directories` holds the right content of the maps of directories;
+    with None those of the index are trusted. Raises `RecordCorrupt` and `Undecided` for what these
+    arguments do not settle; with `directories` and without `gone` they settle everything.
+    """
     census = Census()
     pending = [b""]
     while pending:
@@ -110,7 +120,7 @@ def _decoded(
     chunks: Set[bytes],
     gone: Set[bytes] | None,
 ) -> npt.NDArray[np.void]:
-    """The rows of one map that may stay; the others are noted as wrong."""
+    """Return the rows of one map that may stay; the others are noted as wrong."""
     names = list(values)
     damaged: list[bytes] = []
     try:
@@ -144,9 +154,11 @@ def _is_damaged(key: bytes, name: bytes, value: bytes) -> bool:
 def recounted(
     chunk: bytes, record: ChunkRecord, census: Census, reader: ChunkReader
 ) -> ChunkRecord:
-    """The record with the holes that the census leaves. Reads the chunk's head if there are any that the record does not know.
+    """Return the record with the holes that the census leaves.
 
-    Raises `Undecided` if the record has holes that stand."""
+    It reads the chunk's head if there are holes that the record lacks. Raises `Undecided` if the
+    record has holes that are current entries.
+    """
     count = record.entry_count
     current, known = _bits(census.current.get(chunk, b""), count), _bits(record.deleted, count)
     if (current & known).any():

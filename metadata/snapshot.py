@@ -1,12 +1,14 @@
-"""One dataset's metadata at one generation, in one immutable local file: names, attributes and where each file lies.
+"""A snapshot: one dataset's metadata at one generation in one immutable local file.
 
-Opening maps the file and reads a header; look-ups read the map in place. So it takes a fraction of a millisecond
-whatever the size, every process of the node shares one copy, and nothing here needs a lock: a snapshot may be used from
-any thread and after a fork. Damage inside a section is found by `verify`, which runs when a file enters the node; beyond that
-every number is checked where it is used as an index, so that a bad file yields `SnapshotRefused`, never another file's bytes.
+It holds names, attributes and the position of each file. Opening maps the file and reads a header;
+look-ups read the map in place. So opening takes a fraction of a millisecond whatever the size, all
+processes of the node share one copy, and nothing needs a lock: a snapshot may be used from any
+thread and after a fork. `verify` finds damage inside a section when a file enters the node. Beyond
+that every number is checked where it is used as an index, so that a bad file yields
+`SnapshotRefused`, never another file's bytes.
 
-The map must not be of a file that shrinks (a truncated map is SIGBUS) or of one on a network file system. Snapshots are published by
-rename under a name of their own and never written again.
+The mapped file must not shrink (a truncated map is SIGBUS) and must not be on a network file
+system. Snapshots are published by rename under a name of their own and never written again.
 """
 
 from __future__ import annotations
@@ -37,9 +39,12 @@ from metadata.snapshot_format import (
 )
 
 ROOT: Final = DIRECTORY_BASE
-"""Inode of the root directory."""
+"""The inode of the root directory."""
 _LISTED_AT_ONCE: Final = 1024
-"""Names of a large directory that a listing decodes ahead: a reader that stops early pays for no more."""
+"""The names of a large directory that a listing decodes ahead.
+
+A reader that stops early pays for no more.
+"""
 _CHUNKS_KEPT: Final = 4096
 _FORMATS: Final[dict[tuple[int, str], Literal["B", "H", "I", "Q", "q"]]] = {
     (1, "u"): "B",
@@ -51,15 +56,18 @@ _FORMATS: Final[dict[tuple[int, str], Literal["B", "H", "I", "Q", "q"]]] = {
 
 
 class Snapshot:
-    """An open snapshot. Use as a context manager, or leave it to the garbage collector. Pickles as its path."""
+    """An open snapshot. It is a context manager, or is left to the garbage collector.
+
+    It pickles as its path.
+    """
 
     def __init__(self, path: Path, header: SnapshotHeader, map_: mmap.mmap) -> None:
-        """Use `Snapshot.open`."""
+        """Do not call this: use `Snapshot.open`."""
         self.path = path
         self.header = header
         self._map = map_
         self.columns: Columns = map_columns(header, memoryview(map_))
-        """Every column as a numpy view of the map, for those who work in bulk. Valid until `close`."""
+        """Every column as a numpy view of the map, for work in bulk. Valid until `close`."""
 
         self._offset = self.numbers("offset")
         self._length = self.numbers("length")
@@ -82,14 +90,15 @@ class Snapshot:
         self._directory_first_directory = self.numbers("directory_first_directory")
         self._directory_directory_count = self.numbers("directory_directory_count")
         self.paths = path_lookup(header, map_, self.numbers)
-        """Paths of files as bytes, without `resolve`'s comforts."""
+        """The look-up of files by path, without the conveniences of `resolve`."""
         self._chunk_refs: dict[int, ChunkRef] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Map the file and check its header: magic, version, checksum, length, bounds of every section. Well under 1 ms.
+        """Map the file and check its header in well under 1 ms.
 
-        Raises `SnapshotRefused` with the reason, or `OSError` where there is no file to read.
+        The checks cover magic, version, checksum, length, and the bounds of every section. Raises
+        `SnapshotRefused` with the reason, or `OSError` if there is no file to read.
         """
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -98,16 +107,20 @@ class Snapshot:
 
     @classmethod
     def verify(cls, path: str | os.PathLike[str]) -> None:
-        """Check everything: `open`'s checks, the whole file's hash, and that every number, name and path is in bounds and in order.
+        """Check everything, for a file that was built, pulled or is suspect; about 1 µs a file.
 
-        For a file that was built, pulled or is doubted: about 1 µs a file. Raises `SnapshotRefused` with the reason.
+        The checks are those of `open`, the whole file's hash, and that every number, name and path
+        is in bounds and in order. Raises `SnapshotRefused` with the reason.
         """
         snapshot_verification.check_file_hash(path)
         with cls.open(path) as snapshot:
             snapshot_verification.check_content(snapshot.header, snapshot.columns)
 
     def close(self) -> None:
-        """Give the map back. Arrays still held elsewhere keep it alive until they go; the snapshot itself is unusable."""
+        """Release the map; the snapshot is unusable afterwards.
+
+        Arrays that are still referenced elsewhere keep the map alive until they are freed.
+        """
         map_ = self.__dict__.pop("_map", None)
         for name, value in list(self.__dict__.items()):
             if isinstance(value, memoryview | Columns | PathLookup):
@@ -116,7 +129,7 @@ class Snapshot:
             try:
                 map_.close()
             except BufferError:
-                pass  # someone holds a column: the map goes with the last of them
+                pass  # a column is still referenced: the map goes with the last one
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +149,10 @@ class Snapshot:
         return f"<Snapshot {self.dataset.name}@{self.id}, {self.file_count} files>"
 
     def numbers(self, name: str) -> memoryview[int]:
-        """A column to read one number at a time from: an int in 35 ns, where a numpy scalar takes 100. Valid until `close`."""
+        """Return a column for reading one number at a time; valid until `close`.
+
+        An int takes 35 ns, where a numpy scalar takes 100.
+        """
         start, size = self.header.sections[name]
         if not size:
             return memoryview(b"")  # an empty view cannot be cast
@@ -146,46 +162,51 @@ class Snapshot:
 
     @property
     def dataset(self) -> DatasetRef:
+        """The dataset that the snapshot describes."""
         return self.header.dataset
 
     @property
     def generation(self) -> int:
+        """The generation that the snapshot describes."""
         return self.header.generation
 
     @property
     def updated_ns(self) -> int:
+        """The time of the generation's commit, by its writer's clock."""
         return self.header.updated_ns
 
     @property
     def id(self) -> str:
-        """`<generation>-<hash of the whole file>`."""
+        """The id `<generation>-<hash of the whole file>`."""
         return self.header.id
 
     @property
     def file_count(self) -> int:
+        """The number of files."""
         return self.header.files
 
     @property
     def directory_count(self) -> int:
-        """With the root."""
+        """The number of directories, including the root."""
         return self.header.directories
 
     @property
     def chunk_count(self) -> int:
-        """Chunks that hold a live file."""
+        """The number of chunks that hold a live file."""
         return self.header.chunks
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the files' lengths."""
+        """The sum of the files' lengths."""
         return self.header.total_bytes
 
     # Path → inode
 
     def resolve(self, path: str | bytes) -> int | None:
-        """The inode of a path relative to the root, None where there is none; '' and '/' are the root. 0.2 to 1 µs.
+        """Return the inode of a path relative to the root, None if there is none; 0.2 to 1 µs.
 
-        A `str` means its UTF-8 bytes, with undecodable ones escaped as `os.fsencode` does, on any locale.
+        '' and '/' are the root. A `str` means its UTF-8 bytes, with undecodable ones escaped as
+        `os.fsencode` does, on any locale.
         """
         if isinstance(path, str):
             path = encoded(path)
@@ -198,15 +219,21 @@ class Snapshot:
         return ROOT if path == b"/" else None
 
     def resolve_many(self, paths: Sequence[str] | Sequence[bytes]) -> npt.NDArray[np.int64]:
-        """`resolve` for a list: the inodes in the same order, -1 where absent. About 0.4 µs a path, names compared."""
+        """Return `resolve` for a list: the inodes in the same order, -1 if absent.
+
+        The cost is about 0.4 µs a path; names are compared.
+        """
         return snapshot_bulk.resolve_many(self.header, self.columns, paths)
 
     def lookup(self, parent_inode: int, name: bytes) -> int | None:
-        """The inode of `name` in a directory, None if there is none. The mount's most frequent call: 0.3 to 1 µs."""
+        """Return the inode of `name` in a directory, None if there is none.
+
+        This is the mount's most frequent call: 0.3 to 1 µs.
+        """
         parent = self._directory_number(parent_inode)
         path = self.paths.ended_path(parent) + name
         inode = self.paths.file(path)
-        # A name with a `/` in it would lead further down: never from the kernel, possible from a caller.
+        # A name with a `/` would lead further down. The kernel never sends one, a caller might.
         if inode is not None:
             return inode if self._parent[inode] == parent else None
         number = self.paths.directory(path)
@@ -218,6 +245,7 @@ class Snapshot:
 
     @staticmethod
     def is_directory(inode: int) -> bool:
+        """Return whether an inode is a directory's."""
         return inode >= DIRECTORY_BASE
 
     def _directory_number(self, inode: int) -> int:
@@ -232,38 +260,39 @@ class Snapshot:
         return inode
 
     def mode(self, inode: int) -> int:
-        """st_mode with its type bits."""
+        """Return st_mode with its type bits."""
         if inode >= DIRECTORY_BASE:
             return self._directory_mode[self._directory_number(inode)]
         return self._mode[self._file_number(inode)]
 
     def size(self, inode: int) -> int:
-        """Length in bytes; 0 for a directory."""
+        """Return the length in bytes; 0 for a directory."""
         if inode >= DIRECTORY_BASE:
             self._directory_number(inode)
             return 0
         return self._length[self._file_number(inode)]
 
     def mtime_ns(self, inode: int) -> int:
+        """Return the time of the last modification."""
         if inode >= DIRECTORY_BASE:
             return self._directory_mtime_ns[self._directory_number(inode)]
         return self._mtime_ns[self._file_number(inode)]
 
     def parent(self, inode: int) -> int:
-        """Inode of the directory above; the root's is the root."""
+        """Return the inode of the directory above; for the root it is the root."""
         if inode >= DIRECTORY_BASE:
             return DIRECTORY_BASE + self._directory_parent[self._directory_number(inode)]
         return DIRECTORY_BASE + self._parent[self._file_number(inode)]
 
     def name(self, inode: int) -> bytes:
-        """Last component of the path; the root's is empty."""
+        """Return the last component of the path; the root's is empty."""
         if inode >= DIRECTORY_BASE:
             return self._directory_path(self._directory_number(inode)).rpartition(b"/")[2]
         start = self._names_start + self._name_at[self._file_number(inode)]
         return self._map[start : start + self._name_bytes[inode]]
 
     def path_of(self, inode: int) -> bytes:
-        """Path relative to the root, which is b'' itself."""
+        """Return the path relative to the root, which is b'' itself."""
         if inode >= DIRECTORY_BASE:
             return self._directory_path(self._directory_number(inode))
         name = self.name(inode)
@@ -274,23 +303,26 @@ class Snapshot:
         return self.paths.ended_path(number)[:-1]
 
     def paths_text(self, inodes: npt.NDArray[np.integer], separator: bytes = b"\n") -> bytes:
-        """The paths of files in the order given, each ended by `separator`. About 0.3 µs a path.
+        """Return the paths of files in the given order, each ended by `separator`.
 
-        `ValueError` if a path holds the separator: a name may contain a newline, and such a list would name files that are not
-        there. NUL is in no path and always works. `IndexError` for an inode that is not a file's.
+        The cost is about 0.3 µs a path. Raises `ValueError` if a path holds the separator: a name
+        may contain a newline, and such a list would name files that do not exist. NUL is in no path
+        and always works. Raises `IndexError` for an inode that is not a file's.
         """
         return snapshot_bulk.paths_text(self.columns, inodes, separator)
 
     # Directories
 
     def child_count(self, inode: int) -> int:
+        """Return the number of a directory's children."""
         number = self._directory_number(inode)
         return self._directory_directory_count[number] + self._directory_file_count[number]
 
     def children(self, inode: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
-        """(name, inode) of a directory's children from position `start` on: sub-directories, then files, each sorted by name.
+        """Yield the (name, inode) of a directory's children from position `start` on.
 
-        The order never changes, so a listing can be resumed at any position in constant time.
+        Sub-directories come first, then files, each sorted by name. The order never changes, so a
+        listing can be resumed at any position in constant time.
         """
         number = self._directory_number(inode)
         directories = self._directory_directory_count[number]
@@ -303,9 +335,11 @@ class Snapshot:
             yield from self._files_by_rank(number, rank, min(end, rank + _LISTED_AT_ONCE))
 
     def _files_by_rank(self, directory: int, first: int, end: int) -> Iterator[tuple[bytes, int]]:
-        """Files of one directory: their names lie one after the other, each ended by NUL.
+        """Return the files of one directory.
 
-        Every inode's own record must say that its name is the one here, or a damaged rank would show a file under another's name.
+        Their names lie one after the other, each ended by NUL. Every inode's own record must agree
+        that its name is the one here. Otherwise a damaged rank would show a file under another
+        file's name.
         """
         columns = self.columns
         inodes = columns.by_name[first:end].astype(np.int64)
@@ -326,7 +360,10 @@ class Snapshot:
     # Inode → bytes
 
     def extent(self, inode: int) -> FileExtent:
-        """Where a file's bytes lie. Raises `SnapshotRefused` if that is outside of its chunk."""
+        """Return where a file's bytes lie.
+
+        Raises `SnapshotRefused` if that is outside of its chunk.
+        """
         number = self._chunk[self._file_number(inode)]
         chunk = self.chunk(number)
         offset, length = self._offset[inode], self._length[inode]
@@ -335,9 +372,11 @@ class Snapshot:
         return FileExtent(chunk, offset, length, self._hash[inode])
 
     def chunk_number(self, inode: int) -> int:
+        """Return the number of the chunk that holds a file."""
         return self._chunk[self._file_number(inode)]
 
     def chunk(self, number: int) -> ChunkRef:
+        """Return a chunk by its number. Raises `SnapshotRefused` if there is no such chunk."""
         ref = self._chunk_refs.get(number)
         if ref is None:
             if not 0 <= number < self.header.chunks:
@@ -352,7 +391,7 @@ class Snapshot:
         return ref
 
     def files_in_chunk(self, number: int) -> range:
-        """The inodes of the chunk's live files, by position in the chunk."""
+        """Return the inodes of the chunk's live files, by position in the chunk."""
         if not 0 <= number < self.header.chunks:
             raise IndexError(f"no chunk {number} in this snapshot")
         first, end = self._chunk_first_inode[number], self._chunk_first_inode[number + 1]
@@ -362,5 +401,5 @@ class Snapshot:
 
     @property
     def chunk_first_inode(self) -> npt.NDArray[np.uint32]:
-        """One more than there are chunks: chunk c holds inodes [c] to [c + 1]."""
+        """The first inodes of the chunks, one more than there are: chunk c holds [c] to [c + 1]."""
         return self.columns.chunk_first_inode

@@ -1,8 +1,10 @@
-"""From the listings of a dataset's directories to a snapshot file.
+"""The builder of a snapshot file from the listings of a dataset's directories.
 
-Listings stream through in batches and leave only columns behind, about 150 bytes a file; no Python object outlives its batch. Files
-come in rank order (directory by directory, sorted by name), are given inodes by sorting (chunk, position) at the end, and
-every column is then written once, in inode order. What the index says is checked on the way: names, sort order, places in chunks, totals.
+Listings stream through in batches and leave only columns behind, about 150 bytes a file; no Python
+object outlives its batch. Files come in rank order (directory by directory, sorted by name). They
+get inodes at the end, by sorting (chunk, position), and every column is then written once, in inode
+order. The content of the index is checked on the way: names, sort order, positions in chunks,
+totals.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ from metadata.snapshot_format import (
 )
 
 Progress = Callable[[int], None]
-"""Called now and then with the number of files seen so far."""
+"""A function that is called from time to time with the number of files seen so far."""
 
 _FILES_A_BATCH: Final = 1 << 16
 _DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755
-"""Of a directory that no entry describes."""
+"""The mode of a directory that no entry describes."""
 
 
 def build_snapshot(
@@ -59,9 +61,10 @@ def build_snapshot(
 ) -> Path:
     """Write the snapshot of `state` into `folder` and return its path.
 
-    `root` is the `ENTRY` record of the root directory, None if nothing describes it. `listings` come parents before children, the
-    root's first; a directory without a listing is empty. `chunks` has at least every chunk that a file lies in.
-    Raises `RecordCorrupt` where the index contradicts itself (its totals included).
+    `root` is the `ENTRY` record of the root directory, None if nothing describes it. `listings`
+    come parents before children, the root's first; a directory without a listing is empty. `chunks`
+    has at least every chunk that a file lies in. Raises `RecordCorrupt` if the index contradicts
+    itself (its totals included).
     """
     check_dataset_name(dataset.name)
     tree = _Tree(root, state.updated_ns, chunks)
@@ -103,7 +106,7 @@ _Sections = dict[str, npt.NDArray[Any]]
 
 
 class _Tree:
-    """What the listings leave behind: columns of files by rank, of directories by number."""
+    """The content of the listings: columns of files by rank, of directories by number."""
 
     def __init__(
         self, root: np.void | None, updated_ns: int, chunks: Mapping[bytes, ChunkRecord]
@@ -117,7 +120,7 @@ class _Tree:
         self._pending_numbers: list[int] = []
         self._names = bytearray()
         self._paths = bytearray()
-        # One array a batch; joined at the end.
+        # One array a batch; they are joined at the end.
         self._columns: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in _FILE_COLUMNS}
         self._place: list[npt.NDArray[np.uint64]] = []
         self._parent: list[npt.NDArray[np.uint32]] = []
@@ -134,7 +137,7 @@ class _Tree:
         self._first_directory = array("I")
         self._directory_count = array("I")
         self._numbers: dict[bytes, int] = {}
-        """Directories whose listing has not come yet."""
+        """The directories whose listing has not come yet."""
         self._chunk_ids = sorted(chunks)
         self._chunk_numbers = {chunk_id: at for at, chunk_id in enumerate(self._chunk_ids)}
         records = [chunks[chunk_id] for chunk_id in self._chunk_ids]
@@ -200,7 +203,10 @@ class _Tree:
             self._add_directory(prefix + name, number, mode, mtime_ns)
 
     def flush(self) -> None:
-        """Turn the batch of files into columns. Several directories at a time: numpy costs 1 µs a call, whatever the size."""
+        """Turn the batch of files into columns.
+
+        Several directories go together, since numpy costs 1 µs a call, whatever the size.
+        """
         if not self._pending:
             return
         batch, self._pending = self._pending, []
@@ -255,7 +261,10 @@ class _Tree:
         self._place.append(chunk << np.uint64(32) | entries["position"].astype(np.uint64))
 
     def file_sections(self) -> _Sections:
-        """The columns of files and chunks. Leaves this tree without files: memory holds them once."""
+        """Return the columns of files and chunks.
+
+        The tree has no files afterwards, so that memory holds them once.
+        """
         place = _join(self._place, "u8")
         order = np.argsort(place)  # by (chunk, position): inode -> rank
         place = place[order]
@@ -289,11 +298,11 @@ class _Tree:
     def file_keys(
         self, by_name: npt.NDArray[np.uint32]
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-        """(hash of the path, inode) of every file."""
+        """Return (hash of the path, inode) of every file."""
         return _join(self._hashes, "u8"), by_name
 
     def directory_keys(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
-        """(hash of the path, number) of every directory."""
+        """Return (hash of the path, number) of every directory."""
         hashes = np.frombuffer(self._directory_hashes, np.uint64)
         return hashes, np.arange(self.directories, dtype=np.uint32)
 
@@ -316,7 +325,7 @@ def _join(arrays: Sequence[npt.NDArray[Any]], kind: str) -> npt.NDArray[Any]:
 
 
 def _narrow(column: npt.NDArray[np.uint64]) -> npt.NDArray[np.unsignedinteger]:
-    """In 32 bits if every value fits: the format allows either width."""
+    """Return the column in 32 bits if every value fits: the format allows either width."""
     return column.astype(np.uint32) if int(column.max(initial=0)) < 1 << 32 else column
 
 
@@ -328,7 +337,7 @@ def _check_names(directory: bytes, names: Sequence[bytes]) -> None:
 
 
 def _check_sorted(directory: bytes, names: Sequence[bytes]) -> None:
-    """Ascending without repetition: a listing of the snapshot shows them in this order."""
+    """Raise unless names ascend without repetition: the snapshot lists them in this order."""
     if not all(map(operator.lt, names, islice(names, 1, None))):
         raise RecordCorrupt(f"the index lists names of {directory!r} twice or out of order")
 
@@ -340,7 +349,7 @@ def _plan(
     sections: _Sections,
     reaches: tuple[int, int],
 ) -> SnapshotHeader:
-    """The header but for the hash: where every section will lie."""
+    """Return the header without the hash: the position of every section."""
     at = header_bytes(dataset.name)
     extents = {}
     for section in SECTIONS:

@@ -1,7 +1,8 @@
-"""Many paths at once: path → inode for a list, inode → path for an array. Pure numpy over a snapshot's columns.
+"""Look-ups of many paths at once: path → inode for a list, inode → path for an array.
 
-Both work in blocks whose intermediate arrays stay in the processor's cache, and both compare or copy the names themselves, so that
-a damaged column yields "absent" or an error, never another file's name.
+They are pure numpy over a snapshot's columns. Both work in blocks whose intermediate arrays stay in
+the processor's cache. Both compare or copy the names themselves, so that a damaged column yields
+"absent" or an error, never another file's name.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ _Numbers = npt.NDArray[np.int64]
 _PATHS_A_BLOCK = 8192
 _WORD_BYTES = 8
 _STRIDE_WORDS = 8
-"""Names are compared in strides of up to 64 bytes, so that `TAIL_BYTES` keeps the last one inside the file."""
+"""The words of a stride, the unit in which names are compared: up to 64 bytes.
+
+So `TAIL_BYTES` keeps the last stride inside the file.
+"""
 assert _STRIDE_WORDS * _WORD_BYTES <= TAIL_BYTES
 
 # _MASKS[k] covers the first k bytes of a word.
 _MASKS = np.array([(1 << (8 * k)) - 1 for k in range(_WORD_BYTES + 1)], np.uint64)
 
 _NO_PATH = b"//"
-"""Stands for a query that holds a NUL, which no path does."""
+"""The stand-in for a query that holds a NUL, which no path does."""
 
 
 def resolve_many(
     header: SnapshotHeader, columns: Columns, paths: Sequence[str] | Sequence[bytes]
 ) -> _Numbers:
-    """The inode of each path, -1 where absent."""
+    """Return the inode of each path, -1 if absent."""
     if not len(paths):
         return np.zeros(0, np.int64)
     blocks = range(0, len(paths), _PATHS_A_BLOCK)
@@ -46,7 +50,10 @@ def resolve_many(
 
 
 def _encode(paths: Sequence[str] | Sequence[bytes]) -> tuple[list[bytes], bytes]:
-    """The paths as bytes, apart and joined by NUL. One encoding of all of them is several times faster than one each."""
+    """Return the paths as bytes, apart and joined by NUL.
+
+    One encoding of all of them is several times faster than one each.
+    """
     if isinstance(paths[0], str):
         text = "\0".join(paths).encode("utf-8", "surrogateescape")  # type: ignore[arg-type]
     else:
@@ -87,7 +94,8 @@ def _resolve_block(
 
     def are_directories(rows: npt.NDArray[np.intp], numbers: _Numbers) -> npt.NDArray[np.bool_]:
         at, ended_bytes = _directory_extents(columns, numbers)
-        path_bytes = np.maximum(ended_bytes - 1, 0)  # without the `/` that ends all but the root's
+        # without the final `/`, which only the root lacks
+        path_bytes = np.maximum(ended_bytes - 1, 0)
         hit: npt.NDArray[np.bool_] = path_bytes == length[rows]
         hit[hit] = _equal(query, start[rows][hit], columns.file, at[hit], path_bytes[hit])
         return hit
@@ -113,7 +121,7 @@ def _resolve_block(
 def _directory_extents(
     columns: Columns, numbers: npt.NDArray[np.integer]
 ) -> tuple[_Numbers, _Numbers]:
-    """Where in the file the paths of directories start, and their lengths, `/` included."""
+    """Return where in the file the paths of directories start, and their lengths, `/` included."""
     wide = numbers.astype(np.int64)
     start = columns.directory_path_at[wide].astype(np.int64)
     length = columns.directory_path_at[wide + 1].astype(np.int64) - start
@@ -127,9 +135,10 @@ def _directory_extents(
 def _equal(
     left: _Bytes, left_at: _Numbers, right: _Bytes, right_at: _Numbers, length: _Numbers
 ) -> npt.NDArray[np.bool_]:
-    """Which `left[left_at : left_at + length]` equal `right[right_at : right_at + length]`, in strides of words.
+    """Return which `left[left_at : left_at + length]` equal the bytes of `right` at `right_at`.
 
-    Both buffers are readable for a stride beyond the end of each string. A position outside of them is an IndexError.
+    The comparison goes in strides of words. Both buffers are readable for a stride beyond the end
+    of each string. A position outside of them raises `IndexError`.
     """
     equal = np.ones(len(length), bool)
     rows: npt.NDArray[np.intp] = np.arange(len(length))
@@ -154,7 +163,10 @@ def _equal(
 
 
 def _words_at(buffer: _Bytes, at: _Numbers, words: int) -> npt.NDArray[np.uint64]:
-    """Rows of `words` words, from any byte positions: gathered from a bounded, overlapping view (4 ns a row)."""
+    """Return rows of `words` words, from any byte positions.
+
+    They are gathered from a bounded, overlapping view (4 ns a row).
+    """
     width = words * _WORD_BYTES
     windows: npt.NDArray[np.void] = np.ndarray(
         (max(0, len(buffer) - width + 1),), f"V{width}", buffer, 0, (1,)
@@ -163,7 +175,10 @@ def _words_at(buffer: _Bytes, at: _Numbers, words: int) -> npt.NDArray[np.uint64
 
 
 def paths_text(columns: Columns, inodes: npt.NDArray[np.integer], separator: bytes) -> bytes:
-    """The paths of files, each ended by `separator`. `ValueError` if a path holds the separator itself."""
+    """Return the paths of files, each ended by `separator`.
+
+    Raises `ValueError` if a path holds the separator itself.
+    """
     if len(separator) != 1 or separator == b"/":
         raise ValueError(f"paths are separated by one byte other than '/', not {separator!r}")
     return b"".join(_text_blocks(columns, np.asarray(inodes), separator))
@@ -176,7 +191,8 @@ def _text_blocks(
         raise IndexError("only files have a line in a list of paths: an inode is not a file's")
     for at in range(0, len(inodes), _PATHS_A_BLOCK):
         block = inodes[at : at + _PATHS_A_BLOCK].astype(np.int64)
-        # A line is two pieces of the file: the directory's path, and the name with the NUL that ends it.
+        # A line consists of two ranges of the file: the directory's path, and the name with its
+        # final NUL.
         source = np.empty((len(block), 2), np.int64)
         length = np.empty((len(block), 2), np.int64)
         source[:, 0], length[:, 0] = _directory_extents(columns, columns.parent[block])

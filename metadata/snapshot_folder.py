@@ -1,7 +1,8 @@
-"""The local folder that snapshots live in: what they are called and how one gets there, whole or not at all.
+"""The local folder of snapshots: their names, and how a file appears there, whole or not at all.
 
-A file is written under a temporary name, made durable, and renamed to `<dataset>-<generation>-<hash>.snapshot`, a name that
-no other content has. So nothing that is mapped is ever written to, and a name that exists needs no second look.
+A file is written under a temporary name, made durable, and renamed to
+`<dataset>-<generation>-<hash>.snapshot`, a name that no other content has. So a mapped file is
+never written to, and a file that has its final name needs no further check.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from typing import IO, Final
 
 SUFFIX: Final = ".snapshot"
 INCOMPLETE: Final = ".incomplete-"
-"""How the names of files start that are being written, or whose writer was killed."""
+"""The prefix of the names of files that are being written, or whose writer was killed."""
 
 
 def file_name(dataset_name: str, snapshot_id: str) -> str:
+    """Return the name of a snapshot's file."""
     return f"{dataset_name}-{snapshot_id}{SUFFIX}"
 
 
 @contextmanager
 def publish(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[str], Path]]]:
-    """A new file in `folder`, and the function that makes it durable and visible under a name. Without that call it is dropped.
+    """Yield a new file in `folder`, and the function that publishes it under a name.
 
-    The folder is made, for its owner alone, if it does not exist.
+    The function makes the file durable and visible. Without that call the file is dropped. The
+    folder is created, for its owner alone, if it does not exist.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=INCOMPLETE, dir=folder)

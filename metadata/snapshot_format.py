@@ -1,11 +1,14 @@
-"""Snapshot format v1: a header and flat columns, to bytes and back. The law, byte by byte, is docs/snapshot-format.md.
+"""Snapshot format v1: a header and flat columns, to bytes and back.
 
-A snapshot is one immutable file that is only ever read through a memory map. Everything in it is an array of fixed-width
-numbers or a heap of names, so that opening costs nothing, every process of a node shares one copy, and damage can only
-yield wrong numbers, which are checked before they are used. Why not LMDB: docs/decisions/0001-flat-snapshot.md.
+The specification, byte by byte, is docs/snapshot-format.md. A snapshot is one immutable file that
+is only ever read through a memory map. Everything in it is an array of fixed-width numbers or a
+heap of names. So opening costs nothing, all processes of a node share one copy, and damage can only
+yield wrong numbers, which are checked before they are used. The reasons against LMDB are in
+docs/decisions/0001.
 
-Inode i < F is the file of rank i by (chunk id, position in the chunk), so a chunk's files are one range of inodes.
-Inode DIRECTORY_BASE + d is directory d; directory 0 is the root and parents come before their children.
+Inode i < F is the file of rank i by (chunk id, position in the chunk), so a chunk's files are one
+range of inodes. Inode DIRECTORY_BASE + d is directory d; directory 0 is the root and parents come
+before their children.
 """
 
 from __future__ import annotations
@@ -27,12 +30,18 @@ from metadata.errors import SnapshotRefused
 MAGIC: Final = b"DIESELSN"
 FORMAT_VERSION: Final = 1
 DIRECTORY_BASE: Final = 1 << 39
-"""First inode of a directory. A kernel inode is mount epoch << 40 | snapshot inode (design §6 a)."""
+"""The first inode of a directory.
+
+A kernel inode is mount epoch << 40 | snapshot inode (docs/snapshot-format.md, "Inodes").
+"""
 MAX_FILES: Final = (1 << 31) - 1
-"""Inode + 1 and the slots of the path index, two a file, are 32-bit numbers."""
+"""The most files: inode + 1 and the slots of the path index, two a file, are 32-bit numbers."""
 ALIGNMENT: Final = 64
 TAIL_BYTES: Final = 64
-"""Zeros at the end of the file: reading a name in steps of up to 64 bytes never leaves the map."""
+"""The zeros at the end of the file.
+
+Reading a name in steps of up to 64 bytes never leaves the map.
+"""
 MAX_HEADER_BYTES: Final = 4096
 
 if (
@@ -43,12 +52,15 @@ if (
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One array of the file. Its width is its length divided by its rows: the narrowest of `types` that holds all values."""
+    """One array of the file.
+
+    Its width is its length divided by its rows: the narrowest of `types` that holds all values.
+    """
 
     name: str
     types: tuple[str, ...]
     rows: str = ""
-    """Which count of the header gives its rows; '' if its length is its own (heaps, indexes)."""
+    """The count of the header that gives its rows; '' if its length is its own (heaps, indexes)."""
     extra_rows: int = 0
 
 
@@ -89,10 +101,13 @@ SECTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The sections as arrays, views of the map (shape, order and meaning: docs/snapshot-format.md)."""
+    """The sections as arrays, views of the map.
+
+    Their shape, order and meaning are in docs/snapshot-format.md.
+    """
 
     file: npt.NDArray[np.uint8]
-    """The whole file as bytes: `names_start + name_at[i]` is where the name of inode i starts."""
+    """The whole file as bytes: the name of inode i starts at `names_start + name_at[i]`."""
     names_start: int
     directory_paths_start: int
     offset: npt.NDArray[np.unsignedinteger]
@@ -101,31 +116,37 @@ class Columns:
     mtime_ns: npt.NDArray[np.int64]
     mode: npt.NDArray[np.uint16]
     chunk: npt.NDArray[np.uint32]
-    """Number of the chunk that a file lies in; ascending."""
+    """The number of the chunk that a file lies in; ascending."""
     parent: npt.NDArray[np.uint32]
-    """Number of the directory that a file lies in."""
+    """The number of the directory that a file lies in."""
     name_at: npt.NDArray[np.unsignedinteger]
     name_bytes: npt.NDArray[np.uint8]
     by_name: npt.NDArray[np.uint32]
     names: npt.NDArray[np.uint8]
-    """Names by rank, each ended by NUL."""
+    """The names by rank, each ended by NUL."""
     chunk_id: npt.NDArray[np.void]
     chunk_head_bytes: npt.NDArray[np.uint32]
     chunk_payload_bytes: npt.NDArray[np.uint64]
     chunk_first_inode: npt.NDArray[np.uint32]
-    """One more than there are chunks: chunk c holds inodes [c] to [c + 1]."""
+    """The first inodes of the chunks, one more than there are: chunk c holds [c] to [c + 1]."""
     directory_parent: npt.NDArray[np.uint32]
     directory_path_at: npt.NDArray[np.uint64]
-    """One more than there are directories: path d lies in `directory_paths` from [d] to [d + 1]."""
+    """The positions of paths, one more than there are.
+
+    Path d lies in `directory_paths` from [d] to [d + 1].
+    """
     directory_mode: npt.NDArray[np.uint16]
     directory_mtime_ns: npt.NDArray[np.int64]
     directory_first_file: npt.NDArray[np.uint32]
-    """Rank of the first file."""
+    """The rank of the directory's first file."""
     directory_file_count: npt.NDArray[np.uint32]
     directory_first_directory: npt.NDArray[np.uint32]
     directory_directory_count: npt.NDArray[np.uint32]
     directory_paths: npt.NDArray[np.uint8]
-    """Full paths, each ended by `/`, the root's empty: a file's path is its directory's and its name, joined as they are."""
+    """Full paths, each ended by `/`; the root's is empty.
+
+    A file's path is its directory's path and its name, joined as they are.
+    """
     file_index: npt.NDArray[np.uint32]
     directory_index: npt.NDArray[np.uint32]
 
@@ -139,42 +160,44 @@ _EXTENT = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """What the first bytes of the file say of the rest."""
+    """The first bytes of the file, which describe the rest."""
 
     dataset: DatasetRef
     generation: int
     updated_ns: int
-    """Time of the generation's commit, by its writer's clock."""
+    """The time of the generation's commit, by its writer's clock."""
     files: int
     total_bytes: int
-    """Sum of the files' lengths."""
+    """The sum of the files' lengths."""
     directories: int
-    """With the root."""
+    """The number of directories, including the root."""
     chunks: int
-    """Only those that hold a live file."""
+    """The number of chunks that hold a live file."""
     file_bytes: int
-    """Length of the snapshot file."""
+    """The length of the snapshot file."""
     file_hash: bytes
-    """xxh3_128 of the whole file with this hash and the header's own as zeros."""
+    """The xxh3_128 of the whole file, with zeros for this hash and for the header's own."""
     file_index_reach: int
-    """A path is found within so many slots of the one it hashes to."""
+    """The most slots, from the one that it hashes to, within which a path is found."""
     directory_index_reach: int
     sections: Mapping[str, tuple[int, int]]
-    """Name -> offset and length in bytes, for each of `SECTIONS`."""
+    """The map name -> offset and length in bytes, for each of `SECTIONS`."""
 
     @property
     def id(self) -> str:
+        """The id `<generation>-<hash of the whole file>`."""
         return f"{self.generation}-{self.file_hash.hex()}"
 
 
 def header_bytes(dataset_name: str) -> int:
-    """Length of an encoded header: known before the hash is."""
+    """Return the length of an encoded header, which is known before the hash is."""
     return (
         _FIXED.size + len(SECTIONS) * _EXTENT.size + len(dataset_name.encode()) + _HEADER_HASH_BYTES
     )
 
 
 def encode_header(header: SnapshotHeader) -> bytes:
+    """Return the header as bytes, with its own checksum at the end."""
     name = header.dataset.name.encode()
     fixed = _FIXED.pack(
         MAGIC,
@@ -202,7 +225,7 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 
 def blank_hashes(header: bytes) -> bytes:
-    """`header` with both hashes as zeros: what the whole-file hash covers in its place."""
+    """Return `header` with zeros for both hashes: the whole-file hash covers this instead."""
     before, after = (
         header[:_FILE_HASH_AT],
         header[_FILE_HASH_AT + _FILE_HASH_BYTES : -_HEADER_HASH_BYTES],
@@ -211,13 +234,16 @@ def blank_hashes(header: bytes) -> bytes:
 
 
 def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
-    """Decode and check the header at the start of `data`, for a file of `file_bytes`. Raises `SnapshotRefused` with the reason."""
+    """Decode and check the header at the start of `data`, for a file of `file_bytes`.
+
+    Raises `SnapshotRefused` with the reason.
+    """
     data = bytes(data)
     if len(data) < _FIXED.size:
         raise SnapshotRefused(f"not a snapshot: only {len(data)} bytes long")
     (
-        magic, version, _, length, dataset_id, generation, updated_ns, files, total, directories, chunks, declared,
-        file_hash, file_reach, directory_reach, name_bytes, section_count, _,
+        magic, version, _, length, dataset_id, generation, updated_ns, files, total, directories,
+        chunks, declared, file_hash, file_reach, directory_reach, name_bytes, section_count, _,
     ) = _FIXED.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
         raise SnapshotRefused(f"not a snapshot: it starts with {magic!r}")
@@ -264,7 +290,7 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
 
 
 def _check_bounds(header: SnapshotHeader) -> None:
-    """Every section lies in the file, aligned, with as many rows as the counts say."""
+    """Raise unless every section lies in the file, aligned, with as many rows as the counts say."""
     if (
         header.files > MAX_FILES
         or not 1 <= header.directories <= MAX_FILES
@@ -281,7 +307,7 @@ def _check_bounds(header: SnapshotHeader) -> None:
 
 
 def section_type(header: SnapshotHeader, section: Section) -> np.dtype[np.generic]:
-    """The width that a section was written with."""
+    """Return the width that a section was written with."""
     size = header.sections[section.name][1]
     candidates = [
         np.dtype(name) if name[0] == "V" else np.dtype("<" + name) for name in section.types
@@ -298,7 +324,7 @@ def section_type(header: SnapshotHeader, section: Section) -> np.dtype[np.generi
 
 
 def map_columns(header: SnapshotHeader, buffer: memoryview) -> Columns:
-    """The sections of `buffer`, the whole file, without copying."""
+    """Return the sections of `buffer`, the whole file, without copying."""
     arrays = {}
     for section in SECTIONS:
         start, size = header.sections[section.name]

@@ -1,7 +1,8 @@
-"""Everything a snapshot promises, checked: for a file that comes from elsewhere, before it is mounted.
+"""The check of all that a snapshot promises, for a file from elsewhere, before it is mounted.
 
-The whole file's hash finds damage. The checks of the content find what a hash cannot, a file that was built wrong or with intent: after
-them a name is what the kernel can be shown, a listing is complete and in order, and every file lies inside of its chunk.
+The whole file's hash finds damage. The checks of the content find a file that was built wrong or
+with intent, which a hash cannot. After them every name is one that the kernel can be shown, a
+listing is complete and in order, and every file lies inside of its chunk.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _FILES_A_BLOCK = 1 << 16
 
 
 def check_file_hash(path: str | os.PathLike[str]) -> None:
-    """Read the file once, through no map, and compare its hash with the header's. `SnapshotRefused`, `OSError`."""
+    """Read the file once, through no map, and compare its hash with the header's.
+
+    Raises `SnapshotRefused` and `OSError`.
+    """
     with open(path, "rb") as file:
         start = file.read(MAX_HEADER_BYTES)
         header = decode_header(start, os.fstat(file.fileno()).st_size)
@@ -74,7 +78,10 @@ def _tiles(
     start: int,
     end: int,
 ) -> npt.NDArray[np.intp]:
-    """The order in which the non-empty ranges [first, first + count) fill [start, end) without gap or overlap."""
+    """Return the order in which the non-empty ranges [first, first + count) fill [start, end).
+
+    Raises unless they fill it without gap or overlap.
+    """
     used = np.flatnonzero(count)
     used = used[np.argsort(first[used], kind="stable")]
     ends = start + np.cumsum(count[used].astype(np.int64))
@@ -159,7 +166,8 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
     longest = int((directory_bytes + name_bytes).max(initial=0))
     _require(longest <= MAX_PATH_BYTES, "a path is too long")
     for start, end in _blocks(header.files):
-        # With the name before the block, whose order with the block's first counts as well.
+        # The name before the block is included, since its order with the block's first name counts
+        # too.
         first = max(0, start - 1)
         low = int(ends[first - 1]) if first else 0
         names = columns.names[low : int(ends[end - 1]) - 1].tobytes().split(b"\0")
@@ -170,7 +178,7 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
 
 
 def _check_indexes(header: SnapshotHeader, columns: Columns) -> None:
-    """The tables are functions of the paths: make them again."""
+    """Build the tables again and compare them, since they are functions of the paths."""
     hashes = np.empty(header.files, np.uint64)
     for start, end in _blocks(header.files):
         text = snapshot_bulk.paths_text(columns, np.arange(start, end), b"\0")

@@ -1,4 +1,7 @@
-"""Addresses as they may be shown. Wrong addresses are shown too, so nothing here raises, and what is in doubt counts as secret."""
+"""Addresses in a form that may be shown.
+
+Wrong addresses are shown too. So nothing here raises, and in doubt a part counts as secret.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Final
 from urllib.parse import unquote
 
 _PATH_SCHEMES: Final = frozenset({"file", "lmdb", "memory", "dl"})
-"""Nobody logs in there; `?`, `#` and `@` belong to names."""
+"""The schemes without a log-in; `?`, `#` and `@` belong to their names."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
 _LOGIN = re.compile(r"([^/?#@:]*):(.*)@(.*)")
 _SECRET_NAME = re.compile("pass|secret|token|key|auth|credential", re.IGNORECASE)
@@ -15,12 +18,15 @@ _HIDDEN: Final = "***"
 
 
 def redacted(text: str) -> str:
-    """`text` with the passwords of all URLs in it replaced by `***`."""
+    """Return `text` with the passwords of all URLs in it replaced by `***`."""
     return _URL.sub(lambda match: _redacted_url(match[1], match[2]), text)
 
 
 def without_secrets(url: str) -> str:
-    """An address without user, password, query and fragment (which a path keeps: they belong to its names)."""
+    """Return an address without user, password, query and fragment.
+
+    A path keeps query and fragment, since they belong to its names.
+    """
     scheme, separator, rest = (
         url.rpartition("://") if url.count("://") < 2 else url.partition("://")
     )
@@ -31,7 +37,7 @@ def without_secrets(url: str) -> str:
         return rest.rpartition("@")[2].partition("?")[0]
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     if "@" in rest[len(authority) :]:
-        return f"{scheme}://{_HIDDEN}"  # where the password ends can't be told
+        return f"{scheme}://{_HIDDEN}"  # the end of the password is unclear
     place = re.split("[?#]", rest, maxsplit=1)[0]
     return f"{scheme}://{place.rpartition('@')[2]}"
 
@@ -40,7 +46,7 @@ def _redacted_url(scheme: str, rest: str) -> str:
     if scheme.lower() not in _PATH_SCHEMES:
         place, mark, query = rest.partition("?")
         rest = place + mark + "&".join(map(_redacted_option, query.split("&")))
-    # Up to the last @: a password may hold some itself.
+    # The match goes up to the last @, since a password may hold some itself.
     if login := _LOGIN.fullmatch(rest):
         rest = f"{login[1]}:{_HIDDEN}@{login[3]}"
     return f"{scheme}://{rest}"
@@ -51,5 +57,5 @@ def _redacted_option(option: str) -> str:
     if not equals or not _SECRET_NAME.search(unquote(name)):
         return option
     if value.startswith(_HIDDEN) and not value.strip("*:;,.'\")"):
-        return option  # redacted before, and the sentence goes on
+        return option  # already redacted, and the sentence continues
     return f"{name}={_HIDDEN}"

@@ -1,7 +1,9 @@
-/* From a path to its file, in the memory map of a snapshot: what metadata/path_lookup.py does, without Python between two
- * waits for memory. metadata/_path_lookup.pyi says what the calls mean, docs/snapshot-format.md what the sections hold.
+/* The look-up from a path to its file, in the memory map of a snapshot: the same as in
+ * metadata/path_lookup.py, without Python between two waits for memory. The calls are documented in
+ * metadata/_path_lookup.pyi, the sections in docs/snapshot-format.md.
  *
- * Numbers that come from the map are checked where they are used as an index: a damaged file finds nothing, never another path.
+ * Numbers that come from the map are checked where they are used as an index: a damaged file finds
+ * nothing, never another path.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,14 +13,16 @@
 #include <string.h>
 
 #define LINE_BYTES 64
-#define AT_ONCE 64 /* paths whose memory is asked for together: some times what a core has under way, and a page of stack */
+/* The paths whose memory is requested together: several times the requests that a core has in
+ * flight, and a page of stack. */
+#define AT_ONCE 64
 
 enum { FILE_INDEX, PARENT, NAME_AT, NAME_BYTES, NAMES, DIRECTORY_PATH_AT, DIRECTORY_PATHS, CHUNK, OFFSET, LENGTH, SECTIONS };
 
 typedef struct {
     PyObject_HEAD
     PyObject *digest;             /* xxhash.xxh3_64_intdigest */
-    Py_buffer sections[SECTIONS]; /* keep the map */
+    Py_buffer sections[SECTIONS]; /* they keep the map alive */
     const uint32_t *index;
     uint64_t index_entries, slots, reach;
     uint64_t files;
@@ -32,7 +36,7 @@ typedef struct {
     const uint64_t *path_at;
     const char *paths;
     uint64_t paths_bytes;
-    uint64_t extent_width[3];     /* of chunk, offset and length, which are only prefetched */
+    uint64_t extent_width[3];     /* of chunk, offset and length: only prefetched */
 } FileLookup;
 
 static uint64_t name_at(const FileLookup *self, uint64_t inode)
@@ -42,7 +46,7 @@ static uint64_t name_at(const FileLookup *self, uint64_t inode)
 
 /* --- one path ----------------------------------------------------------------------------------- */
 
-/* A path's bytes, a new reference: of a str its UTF-8. */
+/* Return a path's bytes, a new reference; for a str its UTF-8. */
 static PyObject *encode(PyObject *path)
 {
     if (PyUnicode_Check(path))
@@ -52,7 +56,8 @@ static PyObject *encode(PyObject *path)
     return PyErr_Format(PyExc_TypeError, "a path is str or bytes, not %.100s", Py_TYPE(path)->tp_name);
 }
 
-/* Where an encoded path is looked for first: metadata/path_index.py. False with an error set. */
+/* Find the first slot of an encoded path (metadata/path_index.py). Return false with an error
+ * set. */
 static bool find_home(const FileLookup *self, PyObject *path, uint64_t *home)
 {
     PyObject *digest = PyObject_CallOneArg(self->digest, path);
@@ -70,20 +75,22 @@ static bool has_path(const FileLookup *self, uint64_t inode, PyObject *path)
     uint64_t directory = self->parent[inode], name = name_at(self, inode), name_bytes = self->name_bytes[inode];
     if (directory >= self->directories || name > self->names_bytes || name_bytes > self->names_bytes - name)
         return false;
-    uint64_t above = self->path_at[directory], above_bytes = self->path_at[directory + 1] - above; /* huge if they are not in order */
+    /* The length is huge if the positions are not in order. */
+    uint64_t above = self->path_at[directory], above_bytes = self->path_at[directory + 1] - above;
     return above <= self->paths_bytes && above_bytes <= self->paths_bytes - above &&
            above_bytes + name_bytes == (uint64_t)PyBytes_GET_SIZE(path) &&
            !memcmp(bytes + above_bytes, self->names + name, name_bytes) && !memcmp(bytes, self->paths + above, above_bytes);
 }
 
-/* Whoever opens a file asks for its extent next, one Python instruction after the other: 0.2 µs less if it is on its way. */
+/* Prefetch the extent of a file: its opener asks for it next, one Python instruction after the
+ * other, and that takes 0.2 µs less. */
 static void prefetch_extent(const FileLookup *self, uint64_t inode)
 {
     for (int i = CHUNK; i <= LENGTH; i++)
         __builtin_prefetch((const char *)self->sections[i].buf + inode * self->extent_width[i - CHUNK]);
 }
 
-/* The inode, or None; a new reference. */
+/* Return the inode or None, a new reference. */
 static PyObject *find(const FileLookup *self, uint64_t home, PyObject *path)
 {
     uint64_t end = home + self->reach < self->index_entries ? home + self->reach : self->index_entries;
@@ -126,7 +133,7 @@ static PyObject *is_path_of(FileLookup *self, PyObject *const *arguments, Py_ssi
 
 /* --- many paths --------------------------------------------------------------------------------- */
 
-/* Ask for the memory of all of them, one step of `find` after the other, before any is waited for. */
+/* Prefetch the memory for all paths, one step of `find` after the other, before any wait. */
 static void prefetch(const FileLookup *self, const uint64_t *home, Py_ssize_t count)
 {
     uint64_t inodes[2 * AT_ONCE], directories[2 * AT_ONCE];
@@ -155,7 +162,7 @@ static void prefetch(const FileLookup *self, const uint64_t *home, Py_ssize_t co
     }
 }
 
-/* `paths` of at most AT_ONCE, to `found` from `first` on. False with an error set. */
+/* Find at most AT_ONCE paths; fill `found` from `first` on. Return false with an error set. */
 static bool find_block(const FileLookup *self, PyObject *const *paths, Py_ssize_t count, PyObject *found, Py_ssize_t first)
 {
     PyObject *encoded[AT_ONCE];
@@ -188,7 +195,8 @@ static bool find_block(const FileLookup *self, PyObject *const *paths, Py_ssize_
 
 static PyObject *files(FileLookup *self, PyObject *sequence)
 {
-    PyObject *paths = PySequence_Tuple(sequence); /* nobody changes it while the digest, which is Python's, is taken */
+    /* A tuple cannot change while `digest`, a Python function, runs. */
+    PyObject *paths = PySequence_Tuple(sequence);
     if (!paths)
         return NULL;
     Py_ssize_t count = PyTuple_GET_SIZE(paths);
