@@ -1,12 +1,18 @@
-"""The chunks of a task in a node's shared memory, as its readers see them: a `ChunkSource` over a slower one.
+"""A task's chunks in the shared memory of a node, as readers see them.
 
-Every process of the task maps the same files. A read of what is mapped is a slice: no lock, no system call, no message. What is in
-the folder and not mapped yet is mapped, once a process. What is missing is asked of the task's master, who fetches it once for all.
-What the master has no room for, or finds damaged or missing, or if there is no master, is read from the source: the file's range alone, and
-counted. So of a damaged chunk only the files that are hit can't be read. A source that reaches other nodes' memories is asked for their chunks' files
-without asking a full master each time (`full_memory`).
+Node memory is a `ChunkSource` over a slower one.
 
-The idea is in docs/decisions/0006-node-memory.md; who the master is, and what happens when it dies, in `membership`.
+Every process of the task maps the same files. A read of a mapped block is a slice: no lock, no
+system call, no message. A block that is in the folder and not mapped yet is mapped, once a process.
+A missing block is requested from the task's master, which fetches it once for all.
+
+Three cases are read from the source, as the file's range alone, and counted: the master has no room
+for the block, the master finds it damaged or missing, or there is no master. So of a damaged chunk
+only the files that are hit cannot be read. A source that reaches other nodes' memories is asked for
+the files of their chunks without a request to a full master each time (`full_memory`).
+
+The design is in docs/decisions/0006-node-memory.md; `membership` says how the master is chosen, and
+what happens when it dies.
 """
 
 from __future__ import annotations
@@ -52,36 +58,49 @@ from dieselfs.peercache.task_statistics import TaskStatistics
 log = logging.getLogger(__name__)
 
 CLOSE_S: Final = 10.0
-"""For all that is under way at the end; who leads also deletes the chunks in this time, or has it done by another process."""
+"""The time limit for all that is under way at the end.
+
+A leader also deletes the chunks in this time, or leaves that to another process.
+"""
 LINGER_S: Final = 5.0
-"""Between two epochs there may be no member for a moment: workers come and go."""
+"""The time that a helper stays without members.
+
+Between two epochs there may be no member for a moment: workers come and go.
+"""
 _ATTEMPTS: Final = 3
-"""To get a piece from a master: it may die, or evict the piece before it is mapped."""
+"""The attempts to get a block from a master.
+
+The master may die, or evict the block before it is mapped.
+"""
 _NOTHING: Final = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMemoryStatistics:
-    """Of this process, since it opened node memory or was forked; and of the task."""
+    """Counters of this process since it opened node memory or was forked, and those of the task."""
 
     hits: int
-    """Reads answered from what is mapped, or was found in the folder."""
+    """Reads answered from blocks that were mapped, or were found in the folder."""
     misses: int
-    """Reads for which the master had to be asked, for one piece or several, or was known to be full. Each read that is not empty is one or the other."""
+    """Reads for which the master had to be asked, or was known to be full.
+
+    A read that asks for several blocks counts once. Each read that is not empty is a hit or a miss.
+    """
     fallbacks: int
-    """Reads past node memory: no room, no master, or a piece that is damaged or missing."""
+    """Reads that bypassed node memory: no room, no master, or a damaged or missing block."""
     mapped_blocks: int
-    """As of now."""
+    """The current number."""
     mapped_bytes: int
+    """The current number."""
     joins: int
-    """Masters that this process has had."""
+    """The number of masters that this process has had."""
     node: MemoryStatistics | None
-    """What the master counts; None if there is none just now."""
+    """The counters of the master; None if there is no master now."""
 
 
 @dataclass(slots=True)
 class _SessionSettings:
-    """What a master must be told again if another one follows it."""
+    """The settings that each new master must be told again."""
 
     expected: Sequence[str] = ()
     used: int = 0
@@ -89,13 +108,14 @@ class _SessionSettings:
 
 
 class NodeMemory:
-    """Implements `ChunkSource`, `CachedSource` and `OwnNode`. Thread-safe.
+    """The node memory of one process. Implements `ChunkSource`, `CachedSource` and `OwnNode`.
 
-    Fork-safe: a child uses what its parent has mapped, and has connections of its own. It pickles to what opens it again. Open it by `open`.
+    Thread-safe. Fork-safe: a child uses the maps of its parent, and has connections of its own. A
+    pickle of it opens it again. Open it by `open`.
     """
 
     def __init__(self, settings: MemorySettings, source: ChunkSource, lead: bool = False) -> None:
-        """A member from its first need of a master on."""
+        """Become a member when a master is first needed."""
         self._settings = settings
         self._source = source
         self._shared = source if isinstance(source, SharedSource) else None
@@ -107,7 +127,8 @@ class NodeMemory:
         self._hearing = threading.Lock()
         self._session = _SessionSettings()
         self._succession: Succession | None = None
-        # Of all threads: CPython lets no other thread in between the steps of an addition like these, which a test holds it to.
+        # Counted by all threads without a lock: CPython runs no other thread between the steps of
+        # such an addition. A test verifies that.
         self._hits = self._misses = self._fallbacks = 0
         if self._shared is not None:
             self._shared.serve(self)
@@ -126,12 +147,14 @@ class NodeMemory:
         join: bool = True,
         peers: PeerSettings | None = None,
     ) -> NodeMemory:
-        """Become a member of the task, or the leader of it; without `join` when it is first needed.
+        """Become a member of the task or its leader; without `join`, when that is first needed.
 
-        `lead`: this process forks no code of a user's, and leads if nobody does. Else it starts a helper if nobody leads. If `source` can't be
-        pickled, the memory is this process's own, with those that it forks. Never fails: without a master reads go to `source`.
+        `lead`: this process forks no user code, and leads if no other process does. Otherwise it
+        starts a helper if no process leads. If `source` cannot be pickled, the memory belongs to
+        this process and its forked children alone. This never fails: without a master reads go to
+        `source`.
 
-        `peers`: whoever leads takes part in the task's peer cache, through `source`, a `PeerSource`.
+        `peers`: the leader takes part in the task's peer cache, through `source`, a `PeerSource`.
         """
         settings = MemorySettings(folder, budget_bytes, policy, linger_s, peers)
         memory = cls(settings, source, lead)
@@ -142,16 +165,22 @@ class NodeMemory:
         return memory
 
     def join(self) -> None:
-        """Become a member now, if this is none. A helper that is started gets `source` as it is at this moment."""
+        """Become a member now, if this process is none.
+
+        A helper that is started gets `source` as it is at this moment.
+        """
         self._ask(lambda master: None)
 
     @property
     def folder(self) -> TaskFolder:
-        """The task's; this process's own if its source can't be handed to a helper."""
+        """The task's folder; this process's own if its source cannot be handed to a helper."""
         return self._membership.folder
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
-        """The bytes if they are mapped, or in the folder (some 20 µs, once); None otherwise. Never blocks."""
+        """Return the bytes if they are mapped or in the folder, else None. Never block.
+
+        A block that is in the folder is mapped, which takes some 20 µs, once.
+        """
         chunk = file.chunk
         if chunk.payload_bytes <= MAX_WHOLE_BYTES:
             view = self._whole(chunk.id.value)
@@ -199,7 +228,7 @@ class NodeMemory:
         return _joined(parts)
 
     def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """Return what `read` would; what is not in memory comes from the source, and no chunk is loaded."""
+        """Return what `read` returns, but load no chunk: missing bytes come from the source."""
         view = self.peek(file, start, length)
         if view is None:
             self._misses += 1
@@ -208,7 +237,11 @@ class NodeMemory:
         return view
 
     def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """See `ManyFilesSource`. Missing chunks are fetched together, and what can't be kept is read past node memory together."""
+        """See `ManyFilesSource`.
+
+        Missing chunks are fetched together. Files that cannot be kept are read together, bypassing
+        node memory.
+        """
         columns = FileExtents.of(files)
         missing = [
             CacheBlock(chunk)
@@ -246,7 +279,10 @@ class NodeMemory:
         return contents
 
     def read_bypassing(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files from the source, in order, for chunks of which `map` or `is_bypassed` said that they can't be kept."""
+        """Return whole files from the source, in order.
+
+        Use it for chunks that cannot be kept, according to `map` or `is_bypassed`.
+        """
         self._misses += len(files)
         self._fallbacks += len(files)
         if len(files) > 1 and self._many is not None:
@@ -254,7 +290,12 @@ class NodeMemory:
         return [bytes(self._source.read(file, 0, file.length)) for file in files]
 
     def is_bypassed(self, chunk: ChunkRef) -> bool:
-        """Whether files of a chunk that is not mapped are to be read from the node that owns it, since there is no room for it here. 0.2 µs mostly."""
+        """Return whether files of a chunk that is not mapped are to be read from its owner.
+
+        0.2 µs mostly.
+
+        The reason is that there is no room for the chunk on this node.
+        """
         full, shared = self._full, self._shared
         if shared is None or not full.is_full() or not is_whole(chunk):
             return False
@@ -274,12 +315,14 @@ class NodeMemory:
         """See `OwnNode`."""
         block = CacheBlock(chunk)
         view = self._held(block)
-        # Of a chunk that was not another's a moment ago the master has just said that there is no room.
+        # If the chunk was not noted as another node's, the master has just refused it for lack of
+        # room.
         if view is None and self._full.forget(chunk.id.value):
             view = self._loaded(block)
         return view
 
     def payload(self, chunk: ChunkRef) -> memoryview:
+        """See `ChunkSource`."""
         view = self._obtain(CacheBlock(chunk)) if is_whole(chunk) else None
         if view is None:
             self._fallbacks += 1
@@ -287,65 +330,78 @@ class NodeMemory:
         return view
 
     def map(self, block: CacheBlock) -> memoryview:
-        """The whole piece, which stays mapped until it is evicted. Raises `CacheFull` if it can't be had here, or what `ChunkSource` does."""
+        """Return the whole block, which stays mapped until it is evicted.
+
+        Raises `CacheFull` if it cannot be cached here, or what `ChunkSource` raises.
+        """
         view = self._obtain(block)
         if view is None:
             raise CacheFull(f"piece {block.name} can't be kept in node memory, or there is none")
         return view
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
-        """Call `forget` with the name of each piece that this process lets go of since it was evicted, at the latest when it maps another."""
+        """Call `forget` with the name of each evicted block that this process drops.
+
+        The call comes at the latest when the process maps another block.
+        """
         self._blocks.on_dropped(forget)
 
     def fetch(self, chunks: Sequence[ChunkRef]) -> None:
-        """Return when they are in node memory, ahead of their readers. Those above 16 MiB are left out: they come by pieces, as they are read.
+        """Return when the chunks are in node memory, ahead of their readers.
 
-        Raises `CacheFull`, `MasterGone`, or what `ChunkSource` does.
+        Chunks above 16 MiB are left out: they are loaded block by block, as they are read. Raises
+        `CacheFull`, `MasterGone`, or what `ChunkSource` raises.
         """
         blocks = [CacheBlock(chunk) for chunk in chunks if chunk.payload_bytes and is_whole(chunk)]
         master = self._membership.master()
         if len(blocks) > 1:
-            master.prefetch(blocks)  # all under way at once; then each is waited for
+            master.prefetch(blocks)  # all are fetched at once; then each is waited for
         for block in blocks:
             self._fetch(master, block, ahead=True)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
-        """Have them fetched in the background, in order, as far as there is room. Without a master nothing happens."""
+        """Have the blocks fetched in the background, in order, as far as there is room.
+
+        Without a master nothing happens.
+        """
         self._ask(lambda master: master.prefetch(blocks))
 
     def discard(self, chunk: ChunkId) -> None:
-        """Have a whole chunk evicted, if it is there. Does not wait for it."""
+        """Have a whole chunk evicted, if it is cached. Do not wait for it."""
         master = self._membership.current()
         if master is not None:
             _try(lambda: master.tell(Discard(str(chunk)), wait=False))
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
-        """The chunks that will be used from now on, in order; one may occur again. Replaces what was expected before; [] ends it."""
+        """Expect the uses of these chunks, in order; a chunk may occur again.
+
+        They replace what was expected before; [] ends it.
+        """
         names = tuple(map(str, chunks))
         self._session.expected, self._session.used = names, 0
         self._ask(lambda master: master.expect(names))
 
     def progress(self, used: int) -> None:
-        """The first `used` of those expected are done with. Does not wait for it."""
+        """Note that the first `used` of the expected uses are over. Do not wait."""
         self._session.used = used
         master = self._membership.current()
         if master is not None:
             _try(lambda: master.tell(PlanProgress(used), wait=False))
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Of the budgets that connected members wish for, the greatest counts."""
+        """Ask for this budget. The greatest budget that a connected member asks for counts."""
         self._settings = replace(self._settings, budget_bytes=budget_bytes)
         self._membership.set_budget(budget_bytes)
         self._ask(lambda master: master.set_budget(budget_bytes))
 
     def follow(self, plan: Path) -> None:
-        """Have the master fetch ahead of the readers of a plan file. Raises `PlanTooLarge`."""
+        """Have the master prefetch for the reader of a plan file. Raises `PlanTooLarge`."""
         self._ask(lambda master: master.follow(plan))
         self._session.plan = plan
         self._full.trusted_s = FULL_WITH_PLAN_S
 
     def statistics(self) -> NodeMemoryStatistics:
-        """Asks the master, if there is one: about 0.1 ms."""
+        """Return the counters, with those of the master if there is one: about 0.1 ms."""
         node = None
         master = self._membership.current()
         if master is not None:
@@ -358,7 +414,10 @@ class NodeMemory:
         return NodeMemoryStatistics(*counts, blocks, size, self._membership.joins, node)
 
     def task_statistics(self) -> TaskStatistics | None:
-        """What the node's part in its task's peer cache does; None if it has none, or there is no master just now. Asks the master."""
+        """Return the statistics of the node's part in its task's peer cache; the master is asked.
+
+        None: the node has no part in one, or there is no master now.
+        """
         master = self._membership.current()
         try:
             return None if master is None else master.task_statistics()
@@ -366,9 +425,10 @@ class NodeMemory:
             return None
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Leave the task; end its lead, if this process has it. What was read stays valid; later reads go to the source.
+        """Leave the task; end its leadership if this process has it.
 
-        What does not end within `timeout_s` is left to the end of the process.
+        Bytes that were read stay valid; later reads go to the source. Work that does not end within
+        `timeout_s` is left to the end of the process.
         """
         deadline = time.monotonic() + timeout_s
         _opened.discard(self)
@@ -392,7 +452,10 @@ class NodeMemory:
         return NodeMemory, (self._settings, self._source)
 
     def _obtain(self, block: CacheBlock) -> memoryview | None:
-        """The piece, mapped; None if it must be read past node memory. Raises what `ChunkSource` does."""
+        """Return the block, mapped; None if it must be read bypassing node memory.
+
+        Raises what `ChunkSource` raises.
+        """
         if not block.length:
             return _NOTHING
         view, missed = self._sought(block)
@@ -401,7 +464,7 @@ class NodeMemory:
         return view
 
     def _sought(self, block: CacheBlock) -> tuple[memoryview | None, bool]:
-        """(the piece as `_obtain` says, whether it was neither mapped nor in the folder)."""
+        """Return (the block as `_obtain` does, whether it was neither mapped nor in the folder)."""
         view = self._blocks.get(block)
         if view is None and self.is_bypassed(block.chunk):
             return None, True
@@ -412,16 +475,16 @@ class NodeMemory:
         return view, False
 
     def _held(self, block: CacheBlock) -> memoryview | None:
-        """The piece, if it is mapped or in the folder."""
+        """Return the block if it is mapped or in the folder."""
         view = self._blocks.get(block)
         if view is None:
-            if self._membership.current() is None:  # who maps must hear what is evicted
+            if self._membership.current() is None:  # a process that maps must get the cache events
                 self.join()
             view = self._map(block)
         return view
 
     def _loaded(self, block: CacheBlock) -> memoryview | None:
-        """The piece, asked of the master; None if it must be read past node memory."""
+        """Request the block from the master; None if it must be read bypassing node memory."""
         elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
         if elsewhere and not self._full.may_ask():
             return None
@@ -455,7 +518,10 @@ class NodeMemory:
         master.fetch(block, ahead=ahead, on_events=exchange)
 
     def _map(self, block: CacheBlock) -> memoryview | None:
-        """Map it, if it is there; the time to hear what was evicted, and to tell what is mapped. Never waits."""
+        """Map the block if its file exists. Never wait.
+
+        At the same time pending cache events are handled and the master is told of new maps.
+        """
         master = self._membership.current()
         if master is not None:
             _try(lambda: self._handle_event(master))
@@ -477,7 +543,10 @@ class NodeMemory:
         self._blocks.tell(lambda notice: master.tell(notice, wait=False))
 
     def _joined(self, master: RemoteMaster) -> None:
-        """A new master: what it must know; and what the one before has evicted without our hearing of it."""
+        """Tell a new master the session settings and the maps.
+
+        First drop the blocks that the master before has evicted without this process noticing.
+        """
         self._blocks.drop_missing(self._membership.folder.chunks)
         self._blocks.report_all(master.tell)
         try:
@@ -492,7 +561,7 @@ class NodeMemory:
             log.warning("the new master of %s does not follow: %s", self._settings.folder, error)
 
     def _ask(self, request: Callable[[RemoteMaster], None]) -> None:
-        """What a master is told when there is one."""
+        """Make a request of the master; drop it if there is none."""
         try:
             request(self._membership.master())
         except MasterGone as error:
@@ -502,10 +571,10 @@ class NodeMemory:
         return os.stat(self._membership.folder.chunks).st_mtime_ns
 
     def _renew(self) -> None:
-        """In a forked child."""
+        """Renew locks, counters and session in a forked child."""
         self._blocks.renew_locks()
         self._hearing = threading.Lock()
-        self._session = _SessionSettings()  # the parent sees to them
+        self._session = _SessionSettings()  # the parent's settings stay with the parent
         self._succession = None
         trusted_s = self._full.trusted_s
         self._full = CacheBypass(self._folder_changed_ns)
@@ -519,7 +588,10 @@ def _joined(parts: Sequence[memoryview]) -> memoryview:
 
 
 def _try(notice: Callable[[], object]) -> None:
-    """What needs no answer: another master is told anew."""
+    """Send a notice that needs no answer.
+
+    If the master is gone, the next one is told everything again.
+    """
     try:
         notice()
     except MasterGone:
@@ -535,7 +607,7 @@ def _renew_all() -> None:
 
 
 def _close_all() -> None:
-    """At the end of a program: a lead ends in order, and its folder with it."""
+    """Close all node memories at the end of a program, so that leaders remove their folders."""
     for memory in list(_opened):
         memory.close()
 

@@ -1,4 +1,4 @@
-"""Unix sockets that keep packets apart (SOCK_SEQPACKET) that carry `messages`."""
+"""Unix sockets that keep packets apart (SOCK_SEQPACKET) and carry `messages`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from dieselfs.node_memory.messages import MAX_PACKET_BYTES, Message, decode, enc
 
 _BACKLOG: Final = 128
 _CREDENTIALS: Final = struct.Struct("=iII")
-"""struct ucred of unix(7): pid, uid, gid."""
+"""The struct ucred of unix(7): pid, uid, gid."""
 
 _TIMEVAL: Final = struct.Struct("@ll")
-"""struct timeval of socket(7): seconds, microseconds."""
+"""The struct timeval of socket(7): seconds, microseconds."""
 
 
 def listen(path: Path) -> socket.socket:
-    """A non-blocking listening socket; what was at `path` before is gone. `OSError`."""
+    """Return a non-blocking listening socket. Raises `OSError`.
+
+    A file that was at `path` before is removed.
+    """
     path.unlink(missing_ok=True)
     listening = _made()
     try:
@@ -33,7 +36,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket:
-    """A connection whose operations time out. `OSError` if nobody listens."""
+    """Return a connection whose operations time out. Raises `OSError` if no process listens."""
     connection = _made()
     try:
         connection.settimeout(timeout_s)
@@ -45,7 +48,10 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """(pid, uid) of the process that connected, or that listened. The kernel vouches for it."""
+    """Return (pid, uid) of the process that connected, or that listened.
+
+    The kernel vouches for them.
+    """
     pid, uid, _ = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -53,27 +59,36 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def send(connection: socket.socket, message: Message, flags: int = 0) -> None:
-    """Whole or not at all. `OSError`: `BlockingIOError` if it would have to wait and may not."""
+    """Send the message whole or not at all.
+
+    Raises `OSError`: `BlockingIOError` if the call would have to wait and may not.
+    """
     connection.send(encode(message), flags | socket.MSG_NOSIGNAL)
 
 
 def receive(connection: socket.socket, flags: int = 0) -> Message:
-    """The next message. `OSError`: `ConnectionError` when the other side is gone; `BadMessage`."""
-    packet = connection.recv(MAX_PACKET_BYTES + 1, flags)  # a longer one is cut, and refused
+    """Return the next message.
+
+    Raises `OSError` (`ConnectionError` when the other side is gone), or `BadPacket`.
+    """
+    packet = connection.recv(MAX_PACKET_BYTES + 1, flags)  # a longer packet is cut, and refused
     if not packet:
         raise ConnectionResetError("the other side has closed the connection")
     return decode(packet)
 
 
 def limit_sends(connection: socket.socket, timeout_s: float) -> None:
-    """Let a send that waits for longer fail with `BlockingIOError`; receiving waits as long as before."""
+    """Let a send that waits for longer than `timeout_s` fail with `BlockingIOError`.
+
+    The time limit for receiving stays as it is.
+    """
     seconds, rest = divmod(timeout_s, 1)
     limit = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def ask(connection: socket.socket, message: Message) -> Message:
-    """Send, and wait for the answer."""
+    """Send a message and return the answer."""
     send(connection, message)
     return receive(connection)
 

@@ -1,4 +1,7 @@
-"""Tells observers which pieces come and go, in the order in which they do, each in a thread of its own: a slow one delays nobody."""
+"""Cache events: observers learn which blocks are inserted and evicted, in that order.
+
+Each observer has a thread of its own, so a slow one delays no other.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,26 @@ _Call: TypeAlias = Callable[[], None]
 
 
 class CacheEvents:
-    """`listen`, `arrived` and `evicted` are called by one thread at a time; they never block."""
+    """The subscribers to the events of one node memory.
+
+    One thread at a time calls `listen`, `arrived` and `evicted`; they never block.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []
 
     def listen(self, observer: CacheObserver, there: Iterable[str]) -> None:
-        """It hears of those that are there, then of all that come and go."""
+        """Tell `observer` of the blocks `there`, then of all later events."""
         listener = _Listener(observer)
         for name in there:
             listener.arrived(name)
         self._listeners = [*self._listeners, listener]
 
     def forget(self, observer: CacheObserver) -> _Call:
-        """Call what is returned to wait until the observer is not called any more."""
+        """Unsubscribe the observer.
+
+        Call the returned function to wait until the observer is not called any more.
+        """
         ended = [each for each in self._listeners if each.observer is observer]
         self._listeners = [each for each in self._listeners if each.observer is not observer]
         for listener in ended:
@@ -43,15 +52,21 @@ class CacheEvents:
         return wait
 
     def arrived(self, name: str) -> None:
+        """Publish that the block was inserted."""
         for listener in self._listeners:
             listener.arrived(name)
 
     def evicted(self, name: str) -> None:
+        """Publish that the block was evicted."""
         for listener in self._listeners:
             listener.evicted(name)
 
     def close(self, timeout_s: float) -> None:
-        """No observer is called any more, but for one that is busy for longer than `timeout_s`, which ends its call."""
+        """Unsubscribe all observers.
+
+        No observer is called any more, except one that is busy for longer than `timeout_s`: it ends
+        its call.
+        """
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener.end()
@@ -61,6 +76,8 @@ class CacheEvents:
 
 
 class _Listener:
+    """One observer with its queue and its thread."""
+
     def __init__(self, observer: CacheObserver) -> None:
         self.observer = observer
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -75,7 +92,7 @@ class _Listener:
         self._calls.put(lambda: self.observer.evicted(name))
 
     def end(self) -> None:
-        """But for a call that is under way, it is not called any more."""
+        """Call the observer no more, except for a call that is under way."""
         self._ended = True
         self._calls.put(None)
 

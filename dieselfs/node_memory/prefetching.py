@@ -1,4 +1,7 @@
-"""Fetches lists of pieces in the background, in order, by a few threads that are made when they are first needed."""
+"""Background fetches of lists of blocks, in order, by a few threads.
+
+The threads are started when they are first needed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class Prefetching:
-    """Thread-safe. `fetch` is called for each piece; a list ends at its first `CacheFull`, other errors are its readers' to see."""
+    """The fetches of one master. Thread-safe.
+
+    `fetch` is called for each block. A list ends at its first `CacheFull`; other errors are left
+    for the block's readers.
+    """
 
     def __init__(self, fetch: Callable[[CacheBlock], None], threads: int) -> None:
         self._fetch = fetch
@@ -26,6 +33,7 @@ class Prefetching:
         self._closed = False
 
     def submit(self, blocks: Sequence[CacheBlock]) -> None:
+        """Fetch these blocks after all earlier lists. Return at once."""
         with self._changed:
             if self._closed:
                 return
@@ -37,7 +45,10 @@ class Prefetching:
             self._changed.notify_all()
 
     def close(self, timeout_s: float) -> None:
-        """Begin no more fetches, and wait for those under way; one that takes longer is left to end by itself."""
+        """Begin no more fetches, and wait for those under way.
+
+        A fetch that takes longer than `timeout_s` ends by itself later.
+        """
         with self._changed:
             self._closed = True
             self._lists.clear()
@@ -57,7 +68,7 @@ class Prefetching:
                 log.warning("piece %s is not fetched ahead: %s", block.name, error)
 
     def _next(self) -> tuple[deque[CacheBlock], CacheBlock] | None:
-        """The list whose turn it is, and the piece taken from it; None at the end."""
+        """Return the first list that is not empty and the block taken from it; None at the end."""
         with self._changed:
             while not self._closed:
                 while self._lists and not self._lists[0]:

@@ -46,16 +46,22 @@ from dieselfs.peercache.task_statistics import TaskStatistics
 
 CONNECT_TIMEOUT_S: Final = 2.0
 ANSWER_TIMEOUT_S: Final = 30.0
-"""A master that has died is noticed at once; this is for one that hangs. One that waits for its store says that it works, three times as often."""
+"""The time limit for an answer, or for a sign that the master works on it.
+
+A master that has died is noticed at once; the limit is for one that hangs. A master that waits for
+its store reports three times as often that it works.
+"""
 STATISTICS_TIMEOUT_S: Final = 2.0
 _IDLE_CONNECTIONS: Final = 4
 
 
 class RemoteMaster:
-    """Implements `MasterPort`. One membership, ended by `close` or with the process; never used in a forked child.
+    """The `MasterPort` of a member in another process.
 
-    A request takes a connection that is idle, or opens one, so that threads do not wait for each other. Notices and news
-    share one more: they keep their order.
+    It is one membership, ended by `close` or with the process, and is never used in a forked child.
+
+    A request takes an idle connection or opens one, so threads do not wait for each other. Notices
+    and cache events share one more connection: they keep their order.
     """
 
     def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
@@ -73,42 +79,58 @@ class RemoteMaster:
     def fetch(
         self, block: CacheBlock, *, ahead: bool = False, on_events: Callable[[], None] | None = None
     ) -> None:
-        """`on_events` is called while this waits and there is something to hear: the room that it waits for may be what this process maps."""
+        """See `MasterPort`.
+
+        `on_events` is called while this waits and cache events are pending: the room that it waits
+        for may be mapped by this process.
+        """
         self._ask(Fetch(block, ahead), on_events=on_events)
 
     def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `MasterPort`."""
         starts = range(0, len(blocks), MAX_BLOCKS)
         self._ask(*(Prefetch(tuple(blocks[at : at + MAX_BLOCKS])) for at in starts))
 
     def mapped(self, name: str) -> None:
+        """See `MasterPort`."""
         self.tell(Mapped((name,)))
 
     def unmapped(self, name: str) -> None:
+        """See `MasterPort`."""
         self.tell(Unmapped((name,)))
 
     def discard(self, name: str) -> None:
+        """See `MasterPort`."""
         self.tell(Discard(name))
 
     def expect(self, names: Sequence[str]) -> None:
+        """See `MasterPort`."""
         self._ask(*(Expect(part, False) for part in batches(names)), Expect((), True))
 
     def progress(self, used: int) -> None:
+        """See `MasterPort`."""
         self.tell(PlanProgress(used))
 
     def set_budget(self, budget_bytes: int) -> None:
+        """See `MasterPort`."""
         self._ask(SetBudget(budget_bytes))
 
     def follow(self, plan: Path) -> None:
+        """See `MasterPort`."""
         self._ask(FollowPlan(str(plan)))
 
     def statistics(self) -> MemoryStatistics:
+        """See `MasterPort`. It waits at most `STATISTICS_TIMEOUT_S`."""
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
         if not isinstance(answer, StatisticsReported):
             raise self._lost(BadPacket("not statistics"))
         return answer.statistics
 
     def task_statistics(self) -> TaskStatistics | None:
-        """What the node's part in its task's peer cache does; None if it has none. 0.3 ms, and as much again each 48 members."""
+        """Return the statistics of the node's part in its task's peer cache; None if it has none.
+
+        It takes 0.3 ms, and as much again for each 48 members.
+        """
         parts: list[TaskStatistics] = []
         while True:
             first = len(parts) * MEMBERS_AT_ONCE
@@ -122,11 +144,17 @@ class RemoteMaster:
                 return joined(parts)
 
     def suspect(self, peer: str) -> None:
-        """A peer of the task was asked in vain. When this returns the master asks it no more for a while."""
+        """Report that a peer of the task failed to answer.
+
+        When this returns, the master does not ask the peer for a while.
+        """
         self._ask(SuspectPeer(peer))
 
     def tell(self, notice: Message, *, wait: bool = True) -> bool:
-        """Send a notice; False if that would have to wait and may not. Raises `MasterGone`, also if it waits too long."""
+        """Send a notice; return False if that would have to wait and may not.
+
+        Raises `MasterGone`, also if it waits too long.
+        """
         try:
             packet_socket.send(self._events, notice, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError as error:
@@ -138,9 +166,9 @@ class RemoteMaster:
         return True
 
     def events(self) -> Sequence[tuple[bool, str]]:
-        """What there is to hear, (evicted, name), in order; empty if there is nothing.
+        """Return the pending cache events in order, as (evicted, name).
 
-        One thread at a time. Raises `MasterGone`.
+        One thread at a time may call it. Raises `MasterGone`.
         """
         items: list[tuple[bool, str]] = []
         try:
@@ -154,7 +182,7 @@ class RemoteMaster:
             raise self._lost(error) from None
 
     def close(self) -> None:
-        """Leave. Whoever waits for an answer or for news gets `MasterGone`."""
+        """Leave the task. Threads that wait for an answer or for cache events get `MasterGone`."""
         self.is_gone = True
         for connection in tuple(self._open):
             try:
@@ -166,7 +194,7 @@ class RemoteMaster:
         self._closed(self._events)
 
     def forsake(self) -> None:
-        """In a forked child: close its copies of the connections; they go on being the parent's."""
+        """Close the copies of the connections in a forked child; the parent keeps its own."""
         self.is_gone = True
         for connection in tuple(self._open):
             connection.close()
@@ -177,7 +205,7 @@ class RemoteMaster:
         timeout_s: float | None = None,
         on_events: Callable[[], None] | None = None,
     ) -> Message:
-        """The answer to the last of `requests`, made one after another on one connection."""
+        """Make the requests in order on one connection; return the answer to the last one."""
         answer: Message = Done()
         connection = None
         try:
@@ -210,7 +238,7 @@ class RemoteMaster:
                 return answer
 
     def _wait(self, connection: socket.socket, on_events: Callable[[], None]) -> None:
-        """Until there is an answer, or none for too long."""
+        """Wait until there is an answer, or none for too long."""
         answer = connection.fileno()
         waiting = select.poll()
         waiting.register(answer, select.POLLIN)
@@ -236,7 +264,7 @@ class RemoteMaster:
                 return
 
     def _opened(self, greeting: Message) -> socket.socket:
-        """Raises `MasterGone`."""
+        """Return a new connection that was greeted. Raises `MasterGone`."""
         try:
             connection = packet_socket.connect(self._path, CONNECT_TIMEOUT_S)
         except OSError as error:

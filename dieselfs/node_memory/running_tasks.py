@@ -1,4 +1,4 @@
-"""The tasks that this user has on this node, each asked of its master: for who looks from outside."""
+"""The tasks of this user on this node, with the statistics of their masters, for tools."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ from dieselfs.peercache.task_statistics import TaskStatistics
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
-    """A task's folder, and what its master says. A master that has gone or hangs says nothing."""
+    """A task's folder and the statistics of its master.
+
+    A master that is gone or hangs gives none.
+    """
 
     folder: Path
     leader_pid: int | None = None
     memory: MemoryStatistics | None = None
     peers: TaskStatistics | None = None
-    """None: it has no peer cache."""
+    """None: the task has no peer cache."""
 
     @property
     def name(self) -> str:
+        """The name of the task."""
         return self.folder.name
 
     @property
     def processes(self) -> int:
-        """That read through its memory just now, without who asks."""
+        """The number of processes that read through its memory now, without the asking one."""
         return 0 if self.memory is None else self.memory.members - 1
 
 
 def running_tasks() -> list[RunningTask]:
-    """All that have a folder, sorted by name. A master that hangs takes up to 2 s."""
+    """Return all tasks that have a folder, sorted by name. A master that hangs takes up to 2 s."""
     root = memory_root()
     with os.scandir(root) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -42,7 +46,7 @@ def running_tasks() -> list[RunningTask]:
 
 
 def ask(folder: Path) -> RunningTask:
-    """Of one task; joins it for a moment. Never fails."""
+    """Return the state of one task, by joining it for a moment. Never fail."""
     try:
         master = RemoteMaster(folder / "socket")
     except MasterGone:

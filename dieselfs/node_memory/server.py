@@ -1,7 +1,10 @@
-"""Lets the members of a task reach their master: over the socket in the task's folder, those of one's own user only.
+"""The server through which the members of a task reach their master.
 
-One thread accepts, hears notices and sends news, and never waits for a member. Requests may take as long as a fetch, so every request
-connection has a thread of its own: as many as there are readers that miss at the same time.
+It listens on the socket in the task's folder, for processes of its own user only.
+
+One thread accepts, reads notices and sends cache events, and never waits for a member. A request
+may take as long as a fetch, so every request connection has a thread of its own: as many as there
+are readers that miss at the same time.
 """
 
 from __future__ import annotations
@@ -54,34 +57,46 @@ from dieselfs.peercache.task_statistics import TaskStatistics
 log = logging.getLogger(__name__)
 
 _MAX_BACKLOG: Final = 1 << 17
-"""News that a member has not taken. Who does not take that many is let go of; it may join again."""
+"""The cache events that may wait for a member.
+
+A member that leaves more of them unread is disconnected; it may join again.
+"""
 
 WORKING_S: Final = 10.0
-"""Who waits for an answer hears so often that it is worked at: a third of what a member bears (`remote_master.ANSWER_TIMEOUT_S`)."""
+"""The time between two signs that a request is still being handled.
+
+It is a third of the time limit of members (`remote_master.ANSWER_TIMEOUT_S`).
+"""
 _END_TIMEOUT_S: Final = 0.5
-"""A store that hangs must not keep a mount from ending."""
+"""The time limit for fetches at the end: a store that hangs must not keep a mount from ending."""
 
 
 class PeerTask(Protocol):
     """The node's part in its task's peer cache (`peer_cache.PeerCache`)."""
 
-    def statistics(self) -> TaskStatistics: ...
+    def statistics(self) -> TaskStatistics:
+        """Return the statistics of this part."""
+        ...
 
-    def suspect(self, peer: str) -> None: ...
+    def suspect(self, peer: str) -> None:
+        """Stop asking this peer for a while: a process of this node found it failing."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class _MemberConnection:
+    """One member, its connections, and its unsent cache events."""
+
     port: MasterPort
     connection: socket.socket
     mapped: set[str] = field(default_factory=set)
     events: deque[tuple[bool, str]] = field(default_factory=deque)
-    """Not sent yet. Any thread appends; the server's own takes away."""
+    """The events that are not sent yet. Any thread appends; the server's own thread removes."""
     requests: set[socket.socket] = field(default_factory=set)
 
 
 class Server:
-    """Serves one master from when it is made until `close`. Implements `CacheObserver`."""
+    """The server of one master, from its creation until `close`. Implements `CacheObserver`."""
 
     def __init__(
         self,
@@ -89,22 +104,26 @@ class Server:
         master: Master,
         task: PeerTask | None = None,
     ) -> None:
-        """Only for who leads the folder. `task`: if the node takes part in a peer cache. `OSError` if the socket can't be made."""
+        """Begin to serve. Only the leader of the folder may do so.
+
+        `task` is given if the node takes part in a peer cache. Raises `OSError` if the socket
+        cannot be made.
+        """
         self._task = task
         self._folder = folder
         self._master = master
         self._members: dict[bytes, _MemberConnection] = {}
         self._changed = threading.Condition()
-        """Of `_members`, and of who is in it."""
+        """Guards `_members`; notified when a member joins or leaves."""
         self._closing = False
         self._remained = 0
         self._threads: set[threading.Thread] = set()
         self._busy: dict[socket.socket, float] = {}
-        """Connections whose request is being answered, and when they last heard of it."""
+        """The connections with a request under way, and the time of the last sign of work."""
         self._report_working_at = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._strangers: set[socket.socket] = set()
-        """Connected, and not greeted yet."""
+        """The connections that have not sent a greeting yet."""
         self._listening = packet_socket.listen(folder.socket_path)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ, self._accept)
@@ -115,11 +134,15 @@ class Server:
 
     @property
     def members(self) -> int:
+        """The number of connected members."""
         with self._changed:
             return len(self._members)
 
     def wait_until_left(self, linger_s: float, first_s: float) -> None:
-        """Return when there has been no member for `linger_s`; the first may take `first_s` to come."""
+        """Return when there has been no member for `linger_s`.
+
+        The first member may take `first_s` to join.
+        """
         patience_s = max(first_s, linger_s)
         with self._changed:
             while True:
@@ -130,15 +153,17 @@ class Server:
                     return
 
     def arrived(self, name: str) -> None:
-        """Nobody waits for it."""
+        """Do nothing: members do not wait for insertions."""
 
     def evicted(self, name: str) -> None:
+        """Tell the members that map the block."""
         self._publish(True, name, lambda member: name in member.mapped)
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
-        """Let go of all members, who elect another master; how many there were.
+        """Disconnect all members, who elect another master; return how many there were.
 
-        Its threads end, but for those in a fetch that does not end within `_END_TIMEOUT_S`, or `timeout_s` if that is less.
+        The threads end, except those in a fetch that does not end within `_END_TIMEOUT_S`, or
+        `timeout_s` if that is less.
         """
         with self._changed:
             self._closing = True
@@ -151,7 +176,10 @@ class Server:
         return self._remained
 
     def forsake(self) -> None:
-        """In a forked child: close its copies of all descriptors, which would keep members waiting for a parent that has died."""
+        """Close the copies of all descriptors in a forked child.
+
+        They would keep members waiting for a parent that has died.
+        """
         self._listening.close()
         for member in tuple(self._members.values()):
             for connection in (member.connection, *member.requests):
@@ -186,13 +214,13 @@ class Server:
             for connection, said_at in self._busy.items():
                 if now - said_at >= WORKING_S:
                     self._busy[connection] = now
-                    with suppress(OSError):  # it does not listen, or has gone
+                    with suppress(OSError):  # the member does not read, or is gone
                         packet_socket.send(connection, StillWorking(), socket.MSG_DONTWAIT)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listening.accept()
-        except OSError as error:  # it has given up, or there are too many descriptors
+        except OSError as error:  # the member has given up, or descriptors are short
             log.warning("a member could not be accepted: %s", error)
             time.sleep(0.01)  # rather than spin while descriptors are short
             return
@@ -255,9 +283,12 @@ class Server:
         member.port.close()
 
     def _handle_event(self, member_id: bytes) -> None:
-        """All notices that have come; the end of the connection is the end of the membership."""
+        """Handle all notices that have come.
+
+        The end of the connection is the end of the membership.
+        """
         member = self._members.get(member_id)
-        if member is None:  # let go of since the selector said that there is something to hear
+        if member is None:  # disconnected since the selector reported an event
             return
         try:
             while True:
@@ -268,7 +299,7 @@ class Server:
             if not isinstance(error, ConnectionError):
                 log.warning("a member is let go of: %s", error)
             self._let_go(member_id)
-        except Exception:  # one notice that the master can't bear must not end its service
+        except Exception:  # a notice at which the master fails must not end the service
             log.exception("a member is let go of")
             self._let_go(member_id)
 
@@ -278,7 +309,8 @@ class Server:
                 for name in names:
                     member.mapped.add(name)
                     member.port.mapped(name)
-                    # It may have left before the master heard that it is mapped, and is not evicted again.
+                    # The block may have been evicted before this notice came, and is not evicted
+                    # again.
                     if not os.path.lexists(self._folder.chunks / name):
                         member.events.append((True, name))
             case Unmapped(names):
@@ -383,12 +415,12 @@ class Server:
                 return Done()
             return _answer(port, request)
         finally:
-            with self._changed:  # nothing follows the answer
+            with self._changed:  # no sign of work may follow the answer
                 del self._busy[connection]
 
 
 def _answer(port: MasterPort, request: Message) -> Message:
-    """Raises `BadPacket` for what is no request."""
+    """Return the answer to a request. Raises `BadPacket` for any other message."""
     try:
         match request:
             case Fetch(block, ahead):
@@ -423,7 +455,7 @@ def _failed(error: Exception) -> Message:
 
 
 def _end(connection: socket.socket) -> None:
-    """Wake the thread that reads from it; that thread closes it."""
+    """Wake the thread that reads from the connection; that thread closes it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

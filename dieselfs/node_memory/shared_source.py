@@ -1,4 +1,7 @@
-"""The port through which a master fetches for its task's other nodes too (docs/decisions/0011-peer-cache.md)."""
+"""The port through which a master also fetches for its task's other nodes.
+
+The design is in docs/decisions/0011-peer-cache.md.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,21 @@ from dieselfs.node_memory.piece import CacheBlock
 
 
 class OwnNode(Protocol):
-    """What a process's source tells its node's memory. Thread-safe."""
+    """The node memory of a process as the process's source sees it. Thread-safe."""
 
     def suspect(self, peer: str) -> None:
-        """Another node, by its id, was asked in vain: the node's other processes shall know. Once a second each at most; returns when they will."""
+        """Report that another node, given by its id, failed to answer.
+
+        The node's other processes learn of it; this returns when they have. At most once a second
+        for each node.
+        """
         ...
 
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
-        """The payload of a chunk whose owner has failed, so that it is this node's now: fetched once for all. None if it can't be kept, or was this node's before."""
+        """Return the payload of a chunk that is this node's now, since its owner has failed.
+
+        It is fetched once for all processes. None: it cannot be kept, or was this node's before.
+        """
         ...
 
 
@@ -25,25 +35,33 @@ class OwnNode(Protocol):
 class SharedSource(ChunkSource, Protocol):
     """A source that asks other nodes' memories first. Thread-safe.
 
-    *As an owner* one asks another node only for what it holds, and then the store: so nobody waits for a node that waits for somebody.
+    A call *as an owner* asks another node only for chunks that it has cached, and then the store.
+    So no node waits for a node that waits for a third one.
     """
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """(head, payload) of a chunk of ordinary size, from its owner or from the store."""
+        """Return (head, payload) of a chunk of at most 16 MiB, from its owner or from the store."""
         ...
 
-    def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]: ...
+    def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
+        """Return the same as `whole`, but ask as an owner."""
+        ...
 
-    def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview: ...
+    def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """Return the same as `read`, but ask as an owner."""
+        ...
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
-        """Whether another node is asked to fetch it. About 1 µs."""
+        """Return whether another node is asked to fetch the chunk. About 1 µs."""
         ...
 
     def serve(self, node: OwnNode) -> None:
-        """It reads for this node from now on; kept as a weak reference."""
+        """Read for this node from now on; keep a weak reference to it."""
         ...
 
     def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
-        """Whether a call is reading a whole chunk, or a piece of a large file, from the store just now."""
+        """Return whether a call is reading this chunk or block from the store now.
+
+        `block` is a block of a large file; None means the whole chunk.
+        """
         ...

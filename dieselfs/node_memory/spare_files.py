@@ -1,9 +1,13 @@
-"""Files of evicted pieces whose memory the next pieces take over.
+"""Recycled buffers: files of evicted blocks whose memory new blocks take over.
 
-A tmpfs clears each page that it hands out: of the 2.2 ms that it takes to store 4 MiB in a new file 1.8 go into that, and 0.4 more into giving the old
-file's pages back. Writing over a file that is there takes 0.4 ms. What others may still see must never change, so the kernel is asked: a write lease (fcntl(2),
-F_SETLEASE) is granted only for a file that nobody else has open or mapped, and a spare file has no name that anybody would open. Where leases are not
-to be had there are no spare files.
+A tmpfs clears each page that it hands out. To store 4 MiB in a new file takes 2.2 ms; 1.8 ms of
+them clear pages, and 0.4 ms more give the old file's pages back. To write over an existing file
+takes 0.4 ms.
+
+Bytes that other processes may still see must never change, so the kernel is asked: it grants a
+write lease (fcntl(2), F_SETLEASE) only for a file that no other process has open or mapped. A
+recycled file has no name that any process would open. Where leases are not available, no files are
+recycled.
 """
 
 from __future__ import annotations
@@ -19,26 +23,29 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RecycledFile:
-    """Open for writing, and nobody else's."""
+    """A file that is open for writing and used by no other process."""
 
     fd: int
     path: Path
 
 
 class RecycledFiles:
-    """Thread-safe."""
+    """The recycled files of one folder. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.limit_bytes = 0
-        """Beyond the budget: what they may hold together."""
+        """The bytes that they may take together, beside the budget."""
         self._lock = threading.Lock()
         self._kept: list[tuple[Path, int]] = []
-        """Longest kept first: the likeliest to be unmapped."""
+        """The files, oldest first: an older file is more likely to be unmapped."""
         self._kept_bytes = 0
 
     def keep(self, name: str) -> bool:
-        """Take a piece's file out of sight; False if it is not there, or there are enough: then it is the caller's to remove."""
+        """Rename a block's file so that it can be recycled.
+
+        Return False if it is missing or there are enough; then the caller removes it.
+        """
         path = self._folder / f".spare.{secrets.token_hex(8)}"
         try:
             size = os.lstat(self._folder / name).st_size
@@ -53,7 +60,7 @@ class RecycledFiles:
         return True
 
     def take(self) -> RecycledFile | None:
-        """One that nobody maps any more."""
+        """Return a file that no process maps any more, or None."""
         with self._lock:
             for kept in self._kept:
                 fd = _leased(kept[0])
@@ -64,7 +71,7 @@ class RecycledFiles:
         return None
 
     def clear(self) -> bool:
-        """Give their memory back; whether there was any."""
+        """Free the memory of all files; return whether there were any."""
         with self._lock:
             kept, self._kept, self._kept_bytes = self._kept, [], 0
         for path, _ in kept:
@@ -73,18 +80,19 @@ class RecycledFiles:
 
 
 def _leased(path: Path) -> int | None:
-    """The file, open, if nobody else has it; with its name out of sight nobody will."""
+    """Open the file if no other process has it; no later process can, since its name is hidden."""
     try:
         os.chmod(path, 0o600)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        # Who opened it in this moment would have a signal sent to us, by default a deadly one.
+        # If a process opened the file now, the kernel would send a signal here, by default a deadly
+        # one.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError:  # somebody has it open or mapped, or there are no leases here
+    except OSError:  # another process has it open or mapped, or leases are missing
         os.close(fd)
         return None
     return fd

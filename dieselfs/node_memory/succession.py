@@ -1,7 +1,8 @@
-"""The thread of a process that leads its task if nobody does, also while it needs nothing from node memory itself.
+"""The thread that makes a process lead its task if no other process does.
 
-Peers are served, and a oneshot share is fetched, by the task's leader. When a leader ends, as the server before a refresh does, members
-that nobody reads through would not ask for another one.
+It does so also while the process needs nothing from node memory itself. The leader of a task serves
+peers and fetches a oneshot share. When a leader ends, as the server before a refresh does, members
+that are not read through would not elect another one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ from typing import Final, Protocol
 from dieselfs.errors import MasterGone
 
 LOOK_S: Final = 1.0
+"""The time between two checks."""
 
 
 class MasterSeeker(Protocol):
-    """What is needed of a `Membership`."""
+    """The part of a `TaskSession` that is needed here."""
 
-    def current(self) -> object | None: ...
+    def current(self) -> object | None:
+        """Return the master if there is one now."""
+        ...
 
-    def master(self) -> object: ...
+    def master(self) -> object:
+        """Return the master; elect one if there is none."""
+        ...
 
 
 class Succession:
-    """Begins at once, ends with `close`."""
+    """The thread, from its creation until `close`."""
 
     def __init__(self, member: MasterSeeker, look_s: float = LOOK_S) -> None:
         self._member, self._look_s = member, look_s

@@ -1,11 +1,16 @@
-"""The folder of a task in a node's shared memory, and who leads it: `<tmpfs>/dieselfs-<uid>/<task>/`.
+"""The folder of a task in a node's shared memory, and the task's leadership.
 
-The leader holds a POSIX record lock on the file `lock`: children do not inherit it, and the kernel frees it however the process ends. Two
-of its traits shape this module. A process is never excluded by its own lock, so a registry says what this one leads. And closing
-*any* descriptor of the file drops the lock, so nobody but this module opens that file, and never one that this process leads.
+The folder is `<tmpfs>/dieselfs-<uid>/<task>/`.
 
-Byte 0 of the lock file is the leader's. A sweeper takes byte 1 with it until it has moved the folder away, so that who starts just then can
-tell it from a leader, and waits for it.
+The leader holds a POSIX record lock on the file `lock`. Children do not inherit it, and the kernel
+frees it however the process ends. Two of its traits shape this module:
+
+- A process is never excluded by its own lock, so a registry lists what this process leads.
+- To close *any* descriptor of the file drops the lock. So only this module opens the file, and
+  never one that this process leads.
+
+Byte 0 of the lock file is the leader's. A sweeper takes byte 1 with it until it has moved the
+folder away. So a process that starts at this moment can tell it from a leader, and waits for it.
 """
 
 from __future__ import annotations
@@ -33,15 +38,18 @@ from dieselfs.errors import LocalFileError, UsageError
 VARIABLE: Final = "DIESELFS_MEMORY_FOLDER"
 _TASK: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 _ID_DIGITS: Final = 16
-"""Of a dataset's id in a task's name; 64 bits of 128 tell datasets of one name apart."""
+"""The digits of a dataset's id in a task's name: 64 of 128 bits tell datasets of one name apart."""
 _MAX_SOCKET_PATH: Final = 107
-"""Bytes of a socket's path that fit into sockaddr_un: unix(7)."""
+"""The bytes of a socket's path that fit into sockaddr_un: unix(7)."""
 _LEADER_BYTE: Final = 0
 _SWEEPER_BYTE: Final = 1
 
 
 def memory_root() -> Path:
-    """Where this user's tasks have their folders, made if it is missing. `LocalFileError` if it is not this user's alone."""
+    """Return the folder of this user's tasks; create it if it is missing.
+
+    Raises `LocalFileError` if other users have access to it.
+    """
     base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
     root = base / f"dieselfs-{os.geteuid()}"
     _make_private(root)
@@ -49,20 +57,23 @@ def memory_root() -> Path:
 
 
 def default_task(dataset: DatasetRef) -> str:
-    """The task of those who did not name one: all that read the same dataset on the node."""
+    """Return the task of processes that name none: all that read the same dataset on the node."""
     digits = dataset.id.hex()[:_ID_DIGITS]
     return f"{dataset.name[: 63 - len(digits)]}-{digits}"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFolder:
-    """Paths of one task on one node."""
+    """The paths of one task on one node."""
 
     path: Path
 
     @classmethod
     def at(cls, task: str, root: Path | None = None) -> TaskFolder:
-        """Make it, if it is missing. `UsageError` for a name that is none, `LocalFileError` if it can't be this user's alone."""
+        """Create the folder if it is missing.
+
+        Raises `UsageError` for an invalid name, `LocalFileError` if other users have access to it.
+        """
         if not _TASK.fullmatch(task):
             raise UsageError(
                 f"{task!r} is not a name for a task",
@@ -72,40 +83,50 @@ class TaskFolder:
         if len(os.fsencode(folder.socket_path)) > _MAX_SOCKET_PATH:
             raise LocalFileError(
                 f"{folder.socket_path}: a socket's path has at most {_MAX_SOCKET_PATH} bytes",
-                f"set {VARIABLE} to a folder with a shorter path, or choose a shorter name for the task",
+                f"set {VARIABLE} to a folder with a shorter path, or choose a shorter name for"
+                " the task",
             )
         folder._make()
         return folder
 
     @property
     def lock_path(self) -> Path:
-        """Never open it: see the module's text."""
+        """The lock file. Never open it: see the module's docstring."""
         return self.path / "lock"
 
     @property
     def socket_path(self) -> Path:
+        """The socket on which the master listens."""
         return self.path / "socket"
 
     @property
     def chunks(self) -> Path:
+        """The folder of cache blocks."""
         return self.path / "chunks"
 
     @property
     def heads(self) -> Path:
-        """Of the chunks, in a task with peers; made by its master."""
+        """The heads of the chunks, in a task with peers; its master creates the folder."""
         return self.path / "heads"
 
     @property
     def plans(self) -> Path:
+        """The folder of plan files."""
         return self.path / "plans"
 
     @property
     def peers(self) -> Path:
-        """What the node's processes need to ask other nodes; made by the master of a task with peers."""
+        """The files that the node's processes need to ask other nodes.
+
+        The master of a task with peers creates the folder.
+        """
         return self.path / "peers"
 
     def try_lead(self) -> Leadership | None:
-        """The lead of this task; None if another process has it, or this one already. Never waits for a leader."""
+        """Return the leadership of this task, or None if this or another process has it.
+
+        Never wait for a leader.
+        """
         with _registry.mutex:
             while True:
                 self._make()
@@ -121,7 +142,7 @@ class TaskFolder:
                     continue  # swept just now
                 locked = _try_lock(fd, _LEADER_BYTE)
                 if not locked:
-                    fcntl.lockf(fd, fcntl.LOCK_EX, 1, _SWEEPER_BYTE)  # no sweeper is at work then
+                    fcntl.lockf(fd, fcntl.LOCK_EX, 1, _SWEEPER_BYTE)  # then no sweeper is at work
                     locked = _try_lock(fd, _LEADER_BYTE)
                     fcntl.lockf(fd, fcntl.LOCK_UN, 1, _SWEEPER_BYTE)
                 if _file_id(self.lock_path) != _id_of(os.fstat(fd)):
@@ -130,7 +151,7 @@ class TaskFolder:
                 if not locked:
                     os.close(fd)
                     return None
-                self._make()  # what a sweep that was killed has left out
+                self._make()  # a sweep that was killed may have left parts out
                 return _registry.enter(Leadership(self, fd), fd)
 
     def _make(self) -> None:
@@ -145,7 +166,10 @@ class TaskFolder:
 
 
 class Leadership:
-    """The lead of a task, until it is released or the process ends. A forked child has none."""
+    """The leadership of a task, until it is released or the process ends.
+
+    A forked child has none.
+    """
 
     def __init__(self, folder: TaskFolder, fd: int) -> None:
         self.folder = folder
@@ -153,13 +177,14 @@ class Leadership:
 
     @property
     def held(self) -> bool:
-        """False in a forked child too."""
+        """True if this process leads; False in a forked child."""
         return self._fd is not None
 
     def release(self, remove_folder: bool = False, timeout_s: float = math.inf) -> None:
-        """Let another process lead; nothing happens if it was released before. With all its files, if the folder shall go too.
+        """Let another process lead; do nothing if it was released before.
 
-        Files that are left after `timeout_s` are deleted by a process of their own.
+        With `remove_folder` the folder and its files are removed. Files that are left after
+        `timeout_s` are deleted by a process of their own.
         """
         with _registry.mutex:
             fd, self._fd = self._fd, None
@@ -181,14 +206,17 @@ class Leadership:
         self.release()
 
     def _lose(self) -> None:
-        """In a forked child, before it can have locks of its own that closing would drop."""
+        """Close the file in a forked child, before the child has locks that closing would drop."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def sweep(root: Path | None = None) -> int:
-    """Remove this user's task folders that nobody leads; how many. Others may start, lead and sweep meanwhile."""
+    """Remove this user's task folders that no process leads; return how many.
+
+    Other processes may start, lead and sweep meanwhile.
+    """
     root = memory_root() if root is None else root
     removed = 0
     for entry in os.scandir(root):
@@ -208,7 +236,7 @@ def _sweep_one(folder: Path) -> bool:
         return False
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:  # removed by another sweep, or no lock file but something odd
+    except OSError:  # removed by another sweep, or not a regular lock file
         return False
     try:
         return (
@@ -223,7 +251,10 @@ def _sweep_one(folder: Path) -> bool:
 def _remove(
     folder: Path, moved: Callable[[], object] = lambda: None, timeout_s: float = math.inf
 ) -> bool:
-    """Delete a folder whose lock is ours. Its name is free at once; deleting takes some 0.2 ms a chunk."""
+    """Delete a folder that this process has locked.
+
+    Its name is free at once; deleting takes some 0.2 ms a chunk.
+    """
     grave = folder.with_name(f".{secrets.token_hex(8)}")  # swept by others if we are killed here
     try:
         os.rename(folder, grave)
@@ -243,7 +274,7 @@ def _remove(
 
 
 def _leave_to_another(grave: Path) -> None:
-    """Delete it in a process that is nobody's child."""
+    """Delete the folder in a detached process."""
     nothing = subprocess.DEVNULL
     command = ["sh", "-c", 'rm -rf -- "$0" &', os.fspath(grave)]
     with suppress(OSError):  # then the next leader of any task sweeps it
@@ -253,7 +284,7 @@ def _leave_to_another(grave: Path) -> None:
 
 
 def _try_lock(fd: int, first: int, last: int | None = None) -> bool:
-    """Lock bytes first … last of the file, if nobody else has one of them."""
+    """Lock bytes first … last of the file, unless another process has one of them."""
     length = 1 if last is None else last - first + 1
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, length, first)
@@ -263,7 +294,7 @@ def _try_lock(fd: int, first: int, last: int | None = None) -> bool:
 
 
 _FileId = tuple[int, int]
-"""Device and inode."""
+"""The device and the inode."""
 
 
 def _id_of(found: os.stat_result) -> _FileId:
@@ -278,7 +309,10 @@ def _file_id(path: Path) -> _FileId | None:
 
 
 class _Registry:
-    """What this process leads. The mutex is held whenever a lock file is opened or closed."""
+    """The tasks that this process leads.
+
+    The mutex is held whenever a lock file is opened or closed.
+    """
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
@@ -293,7 +327,10 @@ class _Registry:
         os.close(fd)
 
     def forget(self) -> None:
-        """In a forked child, which has no locks yet: closing the files drops none of its own."""
+        """Drop all in a forked child.
+
+        It has no locks yet, so closing the files drops none of its own.
+        """
         self.mutex = threading.Lock()
         for leadership in self.led.values():
             leadership._lose()
@@ -305,7 +342,10 @@ os.register_at_fork(after_in_child=_registry.forget)
 
 
 def _make_private(folder: Path) -> None:
-    """A folder that is this user's alone. What lies in a tmpfs that all users share may have been put there by any of them."""
+    """Create a folder that only this user can access, or check it.
+
+    In a tmpfs that all users share any of them may have created the folder.
+    """
     try:
         _make(folder)
         found = os.lstat(folder)
@@ -329,7 +369,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """`Path.mkdir(exist_ok=True)` fails if the folder goes while it looks what is in its way."""
+    """Create the folder unless it exists.
+
+    `Path.mkdir(exist_ok=True)` fails if the folder is removed while it checks the existing file.
+    """
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:

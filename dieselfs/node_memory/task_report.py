@@ -1,4 +1,7 @@
-"""`TaskStatistics` in the messages between a master and the processes of its node: as plain arrays, a part of the members at a time."""
+"""`TaskStatistics` as plain arrays, for the messages between a master and its node's processes.
+
+The members are sent in batches.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from dieselfs.peercache.held_chunks import NodeStatus
 from dieselfs.peercache.task_statistics import FillingStatistics, MemberStatistics, TaskStatistics
 
 MEMBERS_AT_ONCE: Final = 48
-"""In one message: up to 1,100 bytes each."""
+"""The members in one message: up to 1,100 bytes each."""
 _MAX_TROUBLE: Final = 2000
 
 
 def flat(statistics: TaskStatistics, first: int) -> list[object]:
-    """With members [first, first + MEMBERS_AT_ONCE) of all."""
+    """Return the statistics with members [first, first + MEMBERS_AT_ONCE) as an array."""
     members = statistics.members[first : first + MEMBERS_AT_ONCE]
     return [
         statistics.task,
@@ -27,7 +30,7 @@ def flat(statistics: TaskStatistics, first: int) -> list[object]:
 
 
 def read(value: object) -> TaskStatistics:
-    """Raises `ValueError`, `TypeError`."""
+    """Return the statistics in an array. Raises `ValueError` or `TypeError`."""
     match value:
         case [
             str(task),
@@ -49,7 +52,7 @@ def read(value: object) -> TaskStatistics:
 
 
 def joined(parts: list[TaskStatistics]) -> TaskStatistics:
-    """The last part's, with the members of all."""
+    """Return the statistics of the last batch with the members of all batches."""
     return replace(parts[-1], members=tuple(member for part in parts for member in part.members))
 
 
