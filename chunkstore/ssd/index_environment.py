@@ -1,8 +1,13 @@
-"""One LMDB environment per folder and process: LMDB forbids a process to open one database twice, and to use an open one after a fork.
+"""One LMDB environment for each folder and process.
 
-All stores of a folder share one here. To open one, or to remove one whose tier has gone, a process locks the folder in which all of a user's are. Before a fork it is closed, once its transactions have ended, and both sides open it again when they need it:
-who closes it in the child frees the slots of the parent's readers, and pages are overwritten which they read. Who waits for another process's transaction
-for too long at that moment has no index in the child.
+LMDB forbids a process to open one database twice, and to use an open one after a fork. All stores
+of a folder share one environment. A process that opens an environment, or removes one whose tier is
+gone, locks the folder that holds all environments of the user.
+
+Before a fork, the environment is closed once its transactions have ended; parent and child open it
+again when they need it. Closing it in the child instead would free the slots of the parent's
+readers, and pages that they read would be overwritten. If a transaction still waits too long for
+another process's transaction at the time of the fork, the child has no index.
 """
 
 from __future__ import annotations
@@ -19,21 +24,35 @@ from typing import Any, Final
 import lmdb
 
 MAP_BYTES: Final = 16 << 30
-"""Address space, the same for all processes, so that none finds the database larger than its map: enough for 25 TB in segments of 256 KiB."""
+"""Bytes of address space that the database is mapped into.
+
+The value is the same for all processes, so that no process finds the database larger than its map.
+It is enough for 25 TB in segments of 256 KiB.
+"""
 _MAX_READERS: Final = 4096
 """Slots for read transactions of all processes together; 64 bytes each."""
 _LOCK_FILE_BYTES: Final = _MAX_READERS * 64 + 4096
 _SPARE_READERS: Final = 64
-"""Read transactions that keep their slots, as many as threads read at once: to take a slot waits for a mutex, which a stopped process may have."""
+"""Read transactions that keep their slots: as many as there are concurrent readers.
+
+Taking a slot waits for a mutex, which a stopped process may hold.
+"""
 _END_S: Final = 1.0
-"""For transactions that run: they take microseconds, unless they wait for another process's."""
+"""Seconds to wait for running transactions.
+
+They take microseconds, unless they wait for another process's transaction.
+"""
 _TIER: Final = "tier"
-"""The file that names the folder of the tier whose index it is."""
+"""The file that names the folder of the tier to which the index belongs."""
 DATABASES: Final = (b"segments", b"regions", b"contents", b"reads")
+"""The names of the databases in an environment."""
 
 
 class IndexEnvironment:
-    """Of one folder in this process. Its transactions are whole calls of one thread."""
+    """The environment of one folder in this process.
+
+    Each transaction is one call of one thread.
+    """
 
     def __init__(self, folder: Path, tier: Path) -> None:
         self.folder, self.tier = folder, tier
@@ -47,7 +66,7 @@ class IndexEnvironment:
 
     @contextmanager
     def begin(self, *, write: bool = False) -> Iterator[Any]:
-        """A transaction; committed at the end if it writes. `lmdb.Error`."""
+        """Yield a transaction, committed at the end if it writes. Raises `lmdb.Error`."""
         with self._changed:
             while self._suspended:
                 self._changed.wait()
@@ -67,30 +86,39 @@ class IndexEnvironment:
 
     @property
     def is_there(self) -> bool:
-        """Whether the folder still has the database that was opened: another process may have found it damaged, and begun anew."""
+        """True if the folder still has the database that was opened.
+
+        Another process may have found it damaged and created a new one.
+        """
         try:
             return _file_id(self.folder) == self._file
         except OSError:
             return False
 
     def free_slots_of_the_dead(self) -> None:
-        """A killed reader's slot keeps old pages from being used again, and the database grows."""
+        """Free the reader slots of killed processes.
+
+        Such a slot prevents the reuse of old pages, so the database would grow.
+        """
         with self._changed:
             if self._environment is not None:
                 self._environment.reader_check()
 
     def close(self) -> None:
+        """Close the environment after its running transactions, which get a second to end."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._running, _END_S)
             self._close()
 
     def suspend(self) -> None:
+        """Close the environment before a fork; block new transactions until `resume`."""
         self._changed.acquire()
         self._suspended = self._changed.wait_for(lambda: not self._running, _END_S)
         self._close()
 
     def resume(self) -> None:
+        """Allow transactions again after a fork, in the parent."""
         self._suspended = False
         self._changed.notify_all()
         self._changed.release()
@@ -130,25 +158,27 @@ class IndexEnvironment:
 _open: dict[Path, IndexEnvironment] = {}
 _opening = threading.Lock()
 _alone = threading.Lock()
-"""Taken last."""
+"""The lock for `_only_one_opens`, taken after all other locks."""
 
 
 def acquire(folder: Path, tier: Path) -> IndexEnvironment:
-    """This process's environment of the folder, made for a tier if it is missing; each call needs one `release`. `lmdb.Error`, `OSError`.
+    """Return this process's environment of the folder; create it for `tier` if it is missing.
 
-    `PermissionError` unless folder and parent are this user's alone: a tmpfs is shared by all users, and what lies there is mapped and believed.
+    Each call needs one `release`. Raises `lmdb.Error` and `OSError`. Raises `PermissionError`
+    unless folder and parent belong to this user alone: all users share a tmpfs, and the files are
+    mapped and trusted.
     """
     with _opening:
         _make_private(folder.parent)
         found = _open.get(folder)
-        if found is None or not found.is_there:  # who uses the former one comes for this one soon
+        if found is None or not found.is_there:  # users of the former one open this one soon
             found = _open[folder] = IndexEnvironment(folder, tier)
         found.users += 1
         return found
 
 
 def release(environment: IndexEnvironment) -> None:
-    """The last one closes it."""
+    """Release an environment; the last release closes it."""
     with _opening:
         environment.users -= 1
         if not environment.users:
@@ -158,18 +188,24 @@ def release(environment: IndexEnvironment) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a database that can't be used. Who has it open goes on with what is then nobody else's, until he looks."""
+    """Remove an unusable database.
+
+    A process that has it open continues with the removed files until it checks `is_there`.
+    """
     for name in ("data.mdb", "lock.mdb"):
         (folder / name).unlink(missing_ok=True)
 
 
 def sweep(parent: Path) -> list[Path]:
-    """Remove the databases of tiers that have been deleted, of those in a folder that nobody has open; which ones. Asks the disks of all tiers: in a thread that may be lost."""
+    """Remove the databases of deleted tiers that no process has open; return their folders.
+
+    The function accesses the disks of all tiers, so call it in a thread that may hang.
+    """
     return [folder for folder in parent.iterdir() if _is_of_none(folder) and _removed(folder)]
 
 
 def _is_of_none(folder: Path) -> bool:
-    """Whether it says of which tier it is, and there is no such tier."""
+    """Return whether the database names its tier, and that tier does not exist."""
     tier = _tier_of(folder)
     if tier is None:
         return False
@@ -201,7 +237,10 @@ def _removed(folder: Path) -> bool:
 
 
 def _is_open_elsewhere(folder: Path) -> bool:
-    """Whoever has it open has LMDB's lock of the first byte. Not to be asked by who has it open: he would lose his."""
+    """Return whether another process has the database open: it holds LMDB's lock of byte 0.
+
+    This process must not have the database open: it would lose its own lock.
+    """
     try:
         fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -217,8 +256,8 @@ def _is_open_elsewhere(folder: Path) -> bool:
 
 @contextmanager
 def _only_one_opens(parent: Path) -> Iterator[None]:
-    """Of all processes, for the milliseconds that it takes."""
-    with _alone:  # to close the file drops the lock for all threads
+    """Exclude other processes and threads for the milliseconds of an opening."""
+    with _alone:  # closing the file drops the lock for all threads
         fd = os.open(parent / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX)
@@ -228,9 +267,11 @@ def _only_one_opens(parent: Path) -> Iterator[None]:
 
 
 def _reserve_locks(folder: Path) -> None:
-    """All blocks of LMDB's lock file, which is mapped and written to: on a tmpfs that is full that would end the process with SIGBUS. `OSError`.
+    """Reserve all blocks of LMDB's lock file. Raises `OSError`.
 
-    Only while this process has not opened the database: to close the file drops all its POSIX locks on it.
+    The file is mapped and written to; on a full tmpfs this would end the process with SIGBUS. Call
+    this only while the process has not opened the database: closing the file drops all its POSIX
+    locks on it.
     """
     fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -252,7 +293,8 @@ def _make_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(
-            f"{folder} is not a folder of this user's alone (user {os.geteuid()}, mode 0700): remove it"
+            f"{folder} is not a folder of this user's alone "
+            f"(user {os.geteuid()}, mode 0700): remove it"
         )
 
 
@@ -269,7 +311,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """Whose stores open their own."""
+    """Drop the environments in a forked child; its stores open their own."""
     global _opening, _alone
     for environment in _open.values():
         _left.append(environment)
@@ -278,7 +320,7 @@ def _after_fork_in_child() -> None:
 
 
 _left: list[IndexEnvironment] = []
-"""Of the parent, in a child. They are closed, or were in use at the fork."""
+"""The parent's environments, in a child: closed, or in use at the fork."""
 os.register_at_fork(
     before=_before_fork,
     after_in_parent=_after_fork_in_parent,

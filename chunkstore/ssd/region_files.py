@@ -1,11 +1,13 @@
-"""The regions of a tier as files of a folder, and the locks of those that are being filled.
+"""The regions of a tier as files in a folder, and the locks of regions that are being filled.
 
-    <folder>/geometry.json    sizes, fixed when the folder was made, and the tier's random id
+    <folder>/geometry.json    sizes, fixed when the folder was created, and the tier's random id
     <folder>/budget           bytes that all files together may take
-    <folder>/lock             byte n is locked by the process that fills region n; others by who fetches a chunk
-    <folder>/regions/<n>      table (twice), then data; all blocks reserved when it is made
+    <folder>/lock             byte n is locked by the process that fills region n; bytes far above
+                              are locked by processes that fetch a chunk
+    <folder>/regions/<n>      table (twice), then data; all blocks are reserved at creation
 
-Every call may block, and raises `OSError`. POSIX locks are dropped by closing *any* descriptor of the file, so a process opens it once and never closes it.
+Every call may block, and raises `OSError`. Closing *any* descriptor of a file drops a process's
+POSIX locks on it, so a process opens the lock file once and never closes it.
 """
 
 from __future__ import annotations
@@ -39,71 +41,83 @@ _GEOMETRY: Final = "geometry.json"
 _SEGMENT_BYTES: Final = [BLOCKS * PAGE_BYTES << n for n in range(8)]
 _MIN_REGION_BYTES: Final = 4 << 20
 _MAX_REGION_BYTES: Final = 64 << 20
-"""While there are not too many."""
+"""The largest region as long as there are not too many."""
 _REGIONS_WANTED: Final = 256
-"""Of a small budget: so that a region that is used again is a small part of it."""
+"""The number of regions of a small budget, so that one reused region is a small part of it."""
 _MOST_REGIONS: Final = 8192
-"""Of a large one (above 512 GiB): all are looked at when one is chosen to be used again, 2 µs each."""
+"""The number of regions of a large budget (above 512 GiB).
+
+The choice of a region to reuse looks at all of them, 2 µs each.
+"""
 _BESIDE_BYTES: Final = 1 << 20
-"""Of the budget, for folders, small files and probes."""
+"""The part of the budget that is left for folders, small files and probes."""
 _LARGEST_BYTES: Final = 1 << 30
-"""Offsets in a region have 32 bits."""
+"""The largest region: offsets in a region have 32 bits."""
 _READAHEAD_BYTES: Final = 128 << 10
 _EXCLUSIVE: Final = 1 << 40
-"""The byte that who reads all tables, or changes the number of regions, locks."""
+"""The byte locked by a process that reads all tables or changes the number of regions."""
 _CLAIMS: Final = 1 << 61
-"""Bytes from here on are locked by who fetches a chunk: one each, by the chunk's hash."""
+"""The first of the bytes locked by processes that fetch chunks: one byte for each chunk's hash."""
 _PARTS_AT_ONCE: Final = 512
-"""Of a gathered write: IOV_MAX is 1,024."""
+"""The most parts of one gathered write: IOV_MAX is 1,024."""
 _LEFT_OVER_S: Final = 3600.0
-"""A temporary file of this age is nobody's."""
+"""Seconds after which a temporary file belongs to no living process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Of a tier's folder, for ever."""
+    """The sizes of a tier's folder, which never change."""
 
     id: str
     segment_bytes: int
     region_bytes: int
-    """Of a file, with its table."""
+    """The size of a region's file, with its table."""
 
     @property
     def block_bytes(self) -> int:
+        """The size of a segment's block, the unit of a checksum."""
         return self.segment_bytes // BLOCKS
 
     @property
     def max_entries(self) -> int:
-        """In a region: tails of chunks are shorter than a segment."""
+        """The most entries of a region: the tails of chunks are shorter than a segment."""
         return 4 * self.region_bytes // self.segment_bytes
 
     @property
     def slot_bytes(self) -> int:
+        """The size of one of the two slots of a region's table."""
         return slot_bytes(self.max_entries)
 
     @property
     def data_offset(self) -> int:
+        """The offset in a region's file at which segments begin."""
         return 2 * self.slot_bytes
 
     @property
     def least_bytes(self) -> int:
-        """The smallest budget that has room for anything."""
+        """The smallest budget that has room for a region."""
         return _BESIDE_BYTES + self.region_bytes + PAGE_BYTES
 
     def regions_within(self, budget_bytes: int) -> int:
-        """How many files a budget has room for, with what the file system needs beside them."""
+        """Return how many region files fit a budget, with the overhead of the file system."""
         return max(0, budget_bytes - _BESIDE_BYTES) // (self.region_bytes + PAGE_BYTES)
 
 
 def region_bytes_for(budget_bytes: int, segment_bytes: int) -> int:
-    """4 to 64 MiB, more only for the largest budgets; in whole segments."""
+    """Return the region size for a budget, in whole segments.
+
+    It is 4 to 64 MiB, and more only for the largest budgets.
+    """
     wanted = min(max(budget_bytes // _REGIONS_WANTED, _MIN_REGION_BYTES), _MAX_REGION_BYTES)
     wanted = max(wanted, min(budget_bytes // _MOST_REGIONS, _LARGEST_BYTES))
     return max(wanted // segment_bytes, 8) * segment_bytes
 
 
 class RegionFiles:
-    """Thread-safe, as long as each region is written by one thread at a time. A forked child opens its own."""
+    """The files and locks of one tier's regions.
+
+    Thread-safe if only one thread at a time writes to a region. A forked child opens its own.
+    """
 
     def __init__(
         self,
@@ -111,9 +125,10 @@ class RegionFiles:
         budget_bytes: int | None,
         segment_bytes: int = DEFAULT_SEGMENT_BYTES,
     ) -> None:
-        """Opens the folder, or makes it. The budget is the folder's: None takes what was said last. The other sizes of one that exists stay as they are.
+        """Open the folder, or create it.
 
-        `ValueError` for sizes that make no sense.
+        The budget belongs to the folder: None keeps the last one that was set. The other sizes of
+        an existing folder do not change. Raises `ValueError` for invalid sizes.
         """
         if segment_bytes not in _SEGMENT_BYTES:
             raise ValueError("a segment has 32 KiB to 4 MiB, a power of two")
@@ -133,16 +148,23 @@ class RegionFiles:
 
     @property
     def count(self) -> int:
-        """How many regions there may be. Another process may have said so since: 5 µs."""
+        """The number of regions that the budget allows now. 5 µs.
+
+        Another process may have changed the budget.
+        """
         return self.geometry.regions_within(self.budget_bytes)
 
     @property
     def has_budget(self) -> bool:
-        """Whether anybody has said how large the folder may be."""
+        """True if the folder's budget was ever set."""
         return (self.folder / "budget").exists()
 
     @property
     def budget_bytes(self) -> int:
+        """The folder's budget.
+
+        Raises `ValueError` if it was never set, and `OSError` if its file is damaged.
+        """
         try:
             return int((self.folder / "budget").read_text())
         except FileNotFoundError:
@@ -153,28 +175,34 @@ class RegionFiles:
             ) from error
 
     def lock(self, region: int) -> bool:
-        """Take it, to fill it; False if anybody has it, this process included."""
+        """Lock a region for filling; return False if any process, also this one, holds the lock."""
         return self._locks.take(region)
 
     def unlock(self, region: int) -> None:
+        """Unlock a region."""
         self._locks.release(region)
 
     def lock_all(self) -> None:
-        """Wait to be the only one who reads or removes all of them; `unlock_all` ends it."""
+        """Wait for the exclusive lock for reading or removing all regions; `unlock_all` ends it."""
         self._locks.wait(_EXCLUSIVE)
 
     def unlock_all(self) -> None:
+        """End the exclusive lock."""
         self._locks.release(_EXCLUSIVE)
 
     def claim(self, name: bytes) -> bool:
-        """Whether nobody else on the node is at something of this name; `disclaim` ends it, or the end of the process. Two names may be taken for one."""
+        """Claim a name on this node; return False if a process already holds the claim.
+
+        `disclaim` or the end of the process ends the claim. Two names may share one claim.
+        """
         return self._locks.take(_claim(name))
 
     def disclaim(self, name: bytes) -> None:
+        """End the claim of a name."""
         self._locks.release(_claim(name))
 
     def remove_left_overs(self) -> None:
-        """Temporary files of processes that were killed."""
+        """Remove temporary files of processes that were killed."""
         for folder in (self.folder, self.folder / "datasets"):
             for path in folder.glob(".*"):
                 with suppress(OSError):
@@ -182,7 +210,7 @@ class RegionFiles:
                         path.unlink()
 
     def table(self, region: int) -> RegionTable | None:
-        """What it says of itself; None if it says nothing sound, or is not there."""
+        """Return a region's table, or None if it is damaged or missing."""
         size = self.geometry.slot_bytes
         try:
             with self._opened(region) as fd:
@@ -192,18 +220,19 @@ class RegionFiles:
         return decode_table(region, slots, size, self.geometry.region_bytes)
 
     def make(self, region: int) -> None:
-        """With all its blocks, so that writing to it never finds the disk full."""
+        """Create a region's file with all its blocks; later writes never find the disk full."""
         path = self._path(region)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, self.geometry.region_bytes)
         except BaseException:
-            os.unlink(path)  # it had not all its blocks, so nothing of it counts
+            os.unlink(path)  # without all its blocks the file must not be used
             raise
         finally:
             os.close(fd)
 
     def write(self, region: int, offset: int, parts: Sequence[Buffer]) -> None:
+        """Write `parts` one behind the other, from `offset` on."""
         with self._opened(region, os.O_WRONLY) as fd:
             for first in range(0, len(parts), _PARTS_AT_ONCE):
                 some = parts[first : first + _PARTS_AT_ONCE]
@@ -213,27 +242,34 @@ class RegionFiles:
                 offset += length
 
     def write_table(self, region: int, table: RegionTable) -> None:
-        """Into the slot of its turn; the other one stays."""
+        """Write a region's table into the slot of its turn; the other slot stays."""
         size = self.geometry.slot_bytes
         self.write(region, table.turn % 2 * size, [encode_table(table, size)])
 
     def read_into(self, target: memoryview, region: int, offset: int) -> bool:
-        """Whether all of it came; not at the end of the file. The kernel is told at once how much it is: its own readahead begins small."""
+        """Fill `target` from a region; return False if the file ends before.
+
+        The kernel learns the whole length at once, because its own readahead begins small.
+        """
         with self._opened(region) as fd:
             if len(target) > _READAHEAD_BYTES:
                 os.posix_fadvise(fd, offset, len(target), os.POSIX_FADV_WILLNEED)
             return os.preadv(fd, [target], offset) == len(target)
 
     def read_from_memory(self, target: memoryview, region: int, offset: int) -> None:
-        """As far as the page cache has it: never waits. `BlockingIOError` if not all of it is there, `FileNotFoundError`."""
+        """Fill `target` from the page cache, without any wait.
+
+        Raise `BlockingIOError` if part of it is not in memory, and `FileNotFoundError`.
+        """
         read_from_memory(target, os.fsencode(self._path(region)), offset)
 
     def remove(self, region: int) -> None:
+        """Remove a region's file, if there is one."""
         with suppress(FileNotFoundError):
             os.unlink(self._path(region))
 
     def is_there(self) -> bool:
-        """Whether the folder is still the one that was opened."""
+        """Return whether the folder is still the one that was opened."""
         try:
             known = _read_geometry(self.folder / _GEOMETRY) == self.geometry
             return known and os.path.isdir(self._regions)
@@ -241,7 +277,7 @@ class RegionFiles:
             return False
 
     def present(self) -> list[int]:
-        """The regions that have files, in order."""
+        """Return the numbers of the regions that have files, in order."""
         return sorted(int(name) for name in os.listdir(self.folder / "regions") if name.isdecimal())
 
     def _path(self, region: int) -> str:
@@ -249,7 +285,10 @@ class RegionFiles:
 
     @contextmanager
     def _opened(self, region: int, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """3 µs. Descriptors that are kept would meet their limit (often 1,024)."""
+        """Yield a descriptor of a region's file. 3 µs.
+
+        Permanently open descriptors would exceed their limit (often 1,024).
+        """
         fd = os.open(self._path(region), flags | os.O_CLOEXEC)
         try:
             yield fd
@@ -258,7 +297,7 @@ class RegionFiles:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Others see the old file or the new one."""
+    """Write a file so that other processes see either the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     temporary.write_text(text)
     os.rename(temporary, path)
@@ -267,12 +306,13 @@ def _replace(path: Path, text: str) -> None:
 def _require_room(folder: Path, geometry: Geometry, budget_bytes: int) -> None:
     if not geometry.regions_within(budget_bytes):
         raise ValueError(
-            f"a tier of {budget_bytes} bytes is too small: {folder} needs {geometry.least_bytes} at least"
+            f"a tier of {budget_bytes} bytes is too small: "
+            f"{folder} needs {geometry.least_bytes} at least"
         )
 
 
 def _geometry(folder: Path, mine: Geometry) -> Geometry:
-    """Of the folder; who comes first says it."""
+    """Return the folder's geometry; the first process defines it."""
     path = folder / _GEOMETRY
     if not path.exists():
         temporary = folder / f".geometry.{mine.id}"
@@ -294,7 +334,7 @@ def _read_geometry(path: Path) -> Geometry:
 
 
 class _RegionLocks:
-    """The locks of one folder in this process; never closed."""
+    """The locks of one folder in this process; its file is never closed."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -343,9 +383,7 @@ _opening_locks = threading.Lock()
 
 def _locks_of(folder: Path) -> _RegionLocks:
     path = folder / "lock"
-    path.touch(
-        mode=0o600
-    )  # before it is opened: a second descriptor would drop the locks when it is closed
+    path.touch(mode=0o600)  # before the open: closing a second descriptor drops the locks
     with _opening_locks:
         found = os.stat(path)
         key = found.st_dev, found.st_ino
@@ -355,7 +393,11 @@ def _locks_of(folder: Path) -> _RegionLocks:
 
 
 def _forget_locks() -> None:
-    """In a forked child, which has none of its parent's. Closing drops none of the parent's either, but the numbers may be in use."""
+    """Drop the lock objects in a forked child, which owns none of the locks.
+
+    The descriptors stay open: closing them would drop none of the parent's locks, but their numbers
+    may be in use.
+    """
     global _opening_locks
     _opening_locks = threading.Lock()
     _open_locks.clear()

@@ -1,4 +1,7 @@
-"""Regions filled with segments, each dataset's in one of its own: which region comes next, and how it is emptied, written and ended."""
+"""The filling of regions with segments, for each dataset in regions of its own.
+
+The module chooses the next region, empties it, writes to it and closes it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from chunkstore.ssd.segments import Placed, Segment, checksums_of, is_sound
 from chunkstore.stores.object_store import Buffer
 
 IDLE_S: Final = 60.0
-"""A region that was not written to for so long is not kept open for its dataset."""
+"""Seconds without a write after which a region is no longer kept open for its dataset."""
 _WORTH_RESUMING: Final = 4
-"""A region with a quarter of its room left, and of entries at least so many, is filled on."""
+"""The bounds for resuming a region: a quarter of its room is left, and this many entries."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
 class FillingRules:
-    """Who leaves for what comes, and when it is."""
+    """The eviction and reinsertion rules of a tier, and its clock."""
 
     order: Order
     limits_of: LimitsOf
@@ -36,8 +39,11 @@ class FillingRules:
 
 
 class RegionFilling:
-    """For one thread at a time: its caller sees to it. Raises `OSError` and `lmdb.Error`; the region that is concerned is then left as it is, and the next
-    write tries another place."""
+    """The regions that this process fills, used by one thread at a time (the caller ensures this).
+
+    Raises `OSError` and `lmdb.Error`. The region concerned is then left as it is, and the next
+    write tries another place.
+    """
 
     def __init__(self, files: RegionFiles, index: SegmentIndex, rules: FillingRules) -> None:
         self._files, self._index = files, index
@@ -45,10 +51,13 @@ class RegionFilling:
         self._order, self._limits_of, self._now = rules.order, rules.limits_of, rules.now
         self._reinsertion = rules.reinsertion
         self._filling: dict[bytes, Filling] = {}
-        """By dataset."""
+        """Dataset -> the region that this process fills for it."""
 
     def append(self, dataset: bytes, segments: Sequence[tuple[Segment, memoryview]]) -> bool:
-        """False if there is no room for the dataset; then some of them may be written."""
+        """Write segments of a dataset.
+
+        Return False if there is no room for the dataset; some of the segments may then be written.
+        """
         left = list(segments)
         while left:
             self.end_above(self._files.count)
@@ -64,12 +73,12 @@ class RegionFilling:
         return True
 
     def end_idle(self) -> None:
-        """So that they may leave, too."""
+        """Close regions without recent writes, so that they can be evicted too."""
         for idle in [of for of, filling in self._filling.items() if self._is_idle(filling)]:
             self.end(idle)
 
     def end_above(self, count: int) -> None:
-        """Regions that the budget has no room for any more, since another process made it smaller."""
+        """Remove regions beyond `count`: another process made the budget smaller."""
         for dataset, filling in list(self._filling.items()):
             if filling.region.number >= count:
                 self.end(dataset)
@@ -101,7 +110,7 @@ class RegionFilling:
             raise
 
     def _begin_region(self, dataset: bytes) -> Filling | None:
-        """The next region, emptied, with what is reinserted of it written again first."""
+        """Return the next region, emptied; its reinserted segments are written to it first."""
         self.end_idle()
         resumed = self._resumed(dataset)
         if resumed is not None:
@@ -111,14 +120,18 @@ class RegionFilling:
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            # Others have filled the disk: what has its blocks can be used again.
+            # Other users have filled the disk: regions that already have their blocks can be
+            # reused.
             filling = self._begun(dataset, may_grow=False)
             if filling is None:
                 raise
             return filling
 
     def _resumed(self, dataset: bytes) -> Filling | None:
-        """A region that another process, or this one earlier, has left half filled: who reads little and often would take a region each time."""
+        """Return a half-filled region that another process, or this one earlier, has left, or None.
+
+        Otherwise a process that reads little and often would take a new region each time.
+        """
         count = self._files.count
         for region in self._index.regions():
             if (
@@ -136,7 +149,7 @@ class RegionFilling:
         return None
 
     def _taken_up(self, region: Region) -> Filling | None:
-        """With its lock held; None if it is not what it was."""
+        """Return the region for filling while its lock is held, or None if it has changed."""
         now = [found for found in self._index.regions() if found.number == region.number]
         table = self._files.table(region.number)
         if now != [region] or table is None or table.generation != region.generation:
@@ -146,7 +159,7 @@ class RegionFilling:
         for _, placed in table.entries:
             end = placed.offset + -(-placed.length // PAGE_BYTES) * PAGE_BYTES
             filling.offset = max(filling.offset, end)
-        # Who died, or was refused by the index, has written more than the index knows.
+        # A process that died, or whose index update failed, has written more than the index knows.
         filling.region = replace(region, used_bytes=filling.offset, entries=len(filling.entries))
         if self._is_worth_resuming(filling.region):
             filling.region = replace(filling.region, state=FILLING, last_used=self._now())
@@ -181,12 +194,12 @@ class RegionFilling:
                 region.number, FILLING, secrets.randbits(63), dataset, 0, 0, born, self._now()
             )
 
-        self._limits_of(dataset)  # reads what is to be read before others wait for the transaction
+        self._limits_of(dataset)  # reads the limits before other processes wait for the transaction
         taken = self._index.take(choose, self._files.lock, begun)
         if taken is None:
             return None
         former, region, lost = taken
-        if region.number >= self._files.count:  # made smaller in this moment
+        if region.number >= self._files.count:  # another process has just made the budget smaller
             self._files.unlock(region.number)
             remove(self._files, self._index, region.number)
             return None
@@ -194,7 +207,7 @@ class RegionFilling:
             kept = self._kept(former.dataset, lost)
             self._files.make(region.number)
             filling = Filling(region, self._geometry)
-            for filling.turn in (0, 1):  # nothing of its predecessor's is to be believed
+            for filling.turn in (0, 1):  # tables of the former generation must not be trusted
                 self._files.write_table(region.number, filling.table)
         except BaseException:
             self._index.release(region.number)
@@ -208,7 +221,7 @@ class RegionFilling:
         return abs(self._now() - filling.region.last_used) > IDLE_S
 
     def _kept(self, dataset: bytes, lost: Sequence[Entry]) -> list[tuple[Segment, memoryview]]:
-        """What is to be reinserted, read before it is overwritten."""
+        """Return the segments to reinsert, read before they are overwritten."""
         by_segment = dict(lost)
         kept = []
         for segment in self._reinsertion.stays(dataset, list(by_segment)):
@@ -220,7 +233,10 @@ class RegionFilling:
         return kept
 
     def _reinsert(self, dataset: bytes, kept: Sequence[tuple[Segment, memoryview]]) -> None:
-        """As far as the region has room that is being filled for their dataset: no other leaves for them."""
+        """Write the kept segments into the region that is being filled for their dataset.
+
+        Only as many are written as fit: no other segment is evicted for them.
+        """
         filling = self._filling.get(dataset)
         if filling is not None and kept:
             count = filling.room_for([len(data) for _, data in kept])
@@ -228,7 +244,7 @@ class RegionFilling:
                 self._write(filling, kept[:count])
 
     def end(self, dataset: bytes) -> None:
-        """Its region, if it has one here, is nobody's now, and may leave, or be filled on."""
+        """Close the dataset's region here, if any; it can then be evicted or filled further."""
         filling = self._filling.pop(dataset, None)
         if filling is None:
             return
@@ -238,24 +254,25 @@ class RegionFilling:
             self._files.unlock(filling.region.number)
 
     def end_if(self, region: Region) -> None:
-        """If this process fills it."""
+        """Close the region if this process fills it."""
         filling = self._filling.get(region.dataset)
         if filling is not None and filling.region.number == region.number:
             self.end(region.dataset)
 
     def end_all(self) -> None:
+        """Close all regions that this process fills."""
         for dataset in list(self._filling):
             self.end(dataset)
 
     def give_up(self) -> None:
-        """All of them, without a word to files and index, which may be out of reach."""
+        """Abandon all regions without access to files and index, which may be out of reach."""
         for filling in self._filling.values():
             self._files.unlock(filling.region.number)
         self._filling.clear()
 
 
 class Filling:
-    """One region that this process fills."""
+    """A region that this process fills."""
 
     def __init__(self, region: Region, geometry: Geometry) -> None:
         self.region = region
@@ -266,13 +283,14 @@ class Filling:
 
     @property
     def table(self) -> RegionTable:
+        """The region's table as it is to be written."""
         region = self.region
         return RegionTable(
             region.generation, self.turn, region.dataset, region.born, tuple(self.entries)
         )
 
     def room_for(self, lengths: Sequence[int]) -> int:
-        """How many of the segments, in order, still fit."""
+        """Return how many of the segments, in order, still fit."""
         offset = self.offset
         for count, length in enumerate(lengths):
             offset += -(-length // PAGE_BYTES) * PAGE_BYTES

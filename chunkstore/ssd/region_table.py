@@ -1,11 +1,14 @@
-"""What a region says of itself: the table at the beginning of its file. Pure: bytes in, bytes out.
+"""The table at the beginning of a region's file, which describes the region. Pure: bytes to bytes.
 
-    slot (twice, written in turn):
-        magic 8 · generation 8 · turn 8 · dataset 16 · number of entries 4 · born 4 · entries of 60 bytes · zero · xxh3_64 of all before 8
-    entry:  chunk 16 · number 4 · offset 4 · length 4 · checksums 32          all little-endian
+    slot (twice, written in turn), all little-endian:
+        magic 8 · generation 8 · turn 8 · dataset 16 · number of entries 4 · born 4 ·
+        entries of 60 bytes · zero · xxh3_64 of all before 8
+    entry:
+        chunk 16 · number 4 · offset 4 · length 4 · checksums 32
 
-Of two sound slots of one generation the one of the later turn counts; a torn one leaves the other. The generation is a random number, drawn anew when
-a region is used again, so that a table never speaks for segments of its predecessor.
+If both slots are valid and of one generation, the one of the later turn counts; a torn write leaves
+the other slot. The generation is a random number, drawn again for each reuse of a region, so that a
+table never describes segments of an earlier generation.
 """
 
 from __future__ import annotations
@@ -46,23 +49,25 @@ PAGE_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class RegionTable:
+    """The decoded table of a region."""
+
     generation: int
     turn: int
     dataset: bytes
-    """16 bytes: whose segments it holds."""
+    """The dataset whose segments the region holds: 16 bytes."""
     born: int
-    """Counts up over all regions: when it was begun."""
+    """The position of the region in the order in which all regions were begun: a counter."""
     entries: tuple[tuple[Segment, Placed], ...]
 
 
 def slot_bytes(max_entries: int) -> int:
-    """Of a table with so many entries at most, in whole pages."""
+    """Return the size of a slot for a table of at most `max_entries` entries, in whole pages."""
     wanted = _HEADER.itemsize + max_entries * _ENTRY.itemsize + _CHECKSUM_BYTES
     return -(-wanted // PAGE_BYTES) * PAGE_BYTES
 
 
 def encode_table(table: RegionTable, size: int) -> bytes:
-    """A slot of `size` bytes."""
+    """Return the table as a slot of `size` bytes."""
     header = np.zeros(1, _HEADER)
     header["magic"], header["generation"], header["turn"] = MAGIC, table.generation, table.turn
     header["dataset"] = np.frombuffer(table.dataset, "V16")
@@ -76,7 +81,10 @@ def encode_table(table: RegionTable, size: int) -> bytes:
 
 
 def decode_table(region: int, slots: bytes, size: int, region_bytes: int) -> RegionTable | None:
-    """The table that counts, of both slots; None if neither is sound. About 2 µs an entry."""
+    """Return the valid table of the two slots, or None if neither is valid.
+
+    Takes about 2 µs an entry.
+    """
     found = [slot for at in (0, size) if _is_sound(slot := slots[at : at + size], region_bytes)]
     newest = max(found, key=_turn, default=None)
     return None if newest is None else _decode(region, newest)

@@ -1,12 +1,15 @@
-"""Where each segment lies: LMDB in shared memory, a view of the regions' tables that all processes of a node share.
+"""The index of segments: LMDB in shared memory, shared by all processes of a node.
+
+It is a view of the regions' tables:
 
     segments   chunk (16) + number (4, big-endian)  →  region, offset, length, checksums
-    regions    region (4, big-endian)               →  state, generation, dataset, bytes, entries, born, last used
+    regions    region (4, big-endian)               →  state, generation, dataset, bytes, entries,
+                                                       born, last used
     contents   region (4, big-endian)               →  the keys of its segments, one after the other
     reads      dataset (16)                         →  hits, their bytes, misses
 
-Every method is one transaction. `lmdb.Error` means that the index can't be used just now; one that can't be opened is thrown away, and made again from the
-tables.
+Every method is one transaction. `lmdb.Error` means that the index is unusable at the moment. An
+index that cannot be opened is discarded and rebuilt from the tables.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _REGION: Final = struct.Struct("<BQ16sIIQd")
 _READS: Final = struct.Struct("<QQQ")
 _META: Final = b"view of"
 CLOCK_S: Final = 60.0
-"""A time of use that lies farther in the future is of a clock that was set back since."""
+"""Seconds beyond which a time of use in the future stems from a clock that was set back since."""
 FREE, FILLING, FULL = range(3)
 UNSOUND: Final = (
     lmdb.CorruptedError,
@@ -42,59 +45,73 @@ UNSOUND: Final = (
     lmdb.PanicError,
     lmdb.VersionMismatchError,
 )
-"""The index is damaged, and not only out of reach just now."""
+"""Errors which show that the index is damaged, and not only temporarily unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region's record. Immutable."""
+    """The record of one region. Immutable."""
 
     number: int
     state: int = FREE
-    """`FREE`, `FILLING` (or left by who did) or `FULL`."""
+    """`FREE`, `FILLING` (also if the filling process died) or `FULL`."""
     generation: int = 0
     dataset: bytes = bytes(16)
     used_bytes: int = 0
-    """Up to here its file is filled."""
+    """The position in the region's file up to which it is filled."""
     entries: int = 0
     born: int = 0
-    """When its turn began: counts up."""
+    """The position of the region in the order in which regions were begun: a counter."""
     last_used: float = 0.0
-    """Read or written: wall clock, in seconds. Not on the SSD: what an index that is made finds counts as used then."""
+    """The wall-clock time in seconds of the last read or write.
+
+    The SSD does not hold it: in a rebuilt index, it is the time of the rebuild.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CachedChunk:
-    """What there is of a chunk's object."""
+    """The cached part of a chunk's object."""
 
     bytes: int
     is_whole: bool
 
 
 class SegmentIndex:
-    """Thread-safe, and shared between processes and between the stores of one; a forked child opens its own."""
+    """The index of one tier, shared by processes and by the stores of one process.
+
+    Thread-safe; a forked child opens its own.
+    """
 
     def __init__(self, folder: Path, tier: Path) -> None:
-        """`folder` is on a tmpfs, `tier` the folder whose index it is. `lmdb.Error`, `OSError` if it can't be opened, or is not this user's alone."""
+        """Open the index of the folder `tier`; `folder` is on a tmpfs.
+
+        Raises `lmdb.Error` and `OSError` if the index cannot be opened or if other users can access
+        it.
+        """
         self._environment = acquire(folder, tier)
         self._closed = False
 
     @property
     def is_there(self) -> bool:
-        """Whether other processes that come now find the same index."""
+        """True while other processes that open the index find the same one."""
         return self._environment.is_there
 
     def close(self) -> None:
+        """Close the index. May be repeated."""
         if not self._closed:
             self._closed = True
             release(self._environment)
 
     def free_slots_of_the_dead(self) -> None:
-        """A killed reader's slot keeps old pages from being used again, and the index grows."""
+        """Free the reader slots of killed processes.
+
+        Such a slot prevents the reuse of old pages, so the index would grow.
+        """
         self._environment.free_slots_of_the_dead()
 
     def is_view_of(self, tables: bytes) -> bool:
-        """Whether it was filled from the tables of this name."""
+        """Return whether the index was filled from the tables of this name."""
         with self._environment.begin() as transaction:
             return bool(transaction.get(_META) == tables)
 
@@ -103,7 +120,10 @@ class SegmentIndex:
         tables: bytes,
         regions: Iterable[tuple[Region, Sequence[tuple[Segment, Placed]]]],
     ) -> None:
-        """Anew, from what the tables say; of two that name a segment the later one counts. About 3 µs a segment."""
+        """Rebuild the index from the tables. Takes about 3 µs a segment.
+
+        If two tables name the same segment, the later one counts.
+        """
         with self._environment.begin(write=True) as transaction:
             of = self._environment
             for database in (of.segments, of.regions, of.contents, of.reads):
@@ -122,7 +142,7 @@ class SegmentIndex:
             transaction.put(_META, tables)
 
     def find(self, chunk: bytes, first: int, count: int) -> list[Placed | None]:
-        """Segments `first` … of a chunk. About 1 µs each."""
+        """Return the places of `count` segments of a chunk from `first` on. About 1 µs each."""
         found: list[Placed | None] = [None] * count
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(db=self._environment.segments)
@@ -137,13 +157,13 @@ class SegmentIndex:
         return found
 
     def add(self, region: Region, entries: Sequence[tuple[Segment, Placed]]) -> None:
-        """More segments of a region that is being filled, whose state is now `region`."""
+        """Add segments of a region that is being filled; `region` is the region's new state."""
         with self._environment.begin(write=True) as transaction:
             self._put_region(transaction, region)
             self._put_entries(transaction, region.number, entries)
 
     def put_region(self, region: Region) -> None:
-        """Its state as of now; when it was used last is as of the later time that is known."""
+        """Set a region's state, and keep the later of the two times of last use."""
         with self._environment.begin(write=True) as transaction:
             key = _REGION_KEY.pack(region.number)
             value = transaction.get(key, db=self._environment.regions)
@@ -154,7 +174,7 @@ class SegmentIndex:
             self._put_region(transaction, region)
 
     def drop(self, segment: Segment, placed: Placed) -> bool:
-        """Forget a segment that is damaged; False if it lies elsewhere by now, or nowhere."""
+        """Drop a damaged segment; return False if it lies elsewhere by now, or nowhere."""
         key = _KEY.pack(segment.chunk, segment.number)
         with self._environment.begin(write=True) as transaction:
             value = transaction.get(key, db=self._environment.segments)
@@ -163,6 +183,7 @@ class SegmentIndex:
             return bool(transaction.delete(key, db=self._environment.segments))
 
     def regions(self) -> list[Region]:
+        """Return the records of all regions."""
         with self._environment.begin() as transaction:
             return list(self._all(transaction))
 
@@ -172,9 +193,11 @@ class SegmentIndex:
         lock: Callable[[int], bool],
         begun: Callable[[Region, int], Region],
     ) -> tuple[Region, Region, list[tuple[Segment, Placed]]] | None:
-        """A region to be filled from its beginning: what it was, what it is now, and the segments that lay in it and are forgotten. None if there is none.
+        """Take a region for filling from its beginning.
 
-        `choose` picks one that is not among the busy ones, `lock` takes it or makes it one of them; `begun` says what it is from now on, given the number of its turn.
+        Return its former record, its new record, and the segments that lay in it and are dropped;
+        or None if there is no region. `choose` picks a region that is not busy. `lock` locks it; if
+        that fails, the region becomes busy. `begun` returns its new record, given its turn number.
         """
         busy: set[int] = set()
         with self._environment.begin(write=True) as transaction:
@@ -191,7 +214,7 @@ class SegmentIndex:
         return None
 
     def add_free(self, count: int) -> None:
-        """Records of those of the first `count` regions that have none."""
+        """Add records for those of the first `count` regions that have none."""
         with self._environment.begin(write=True) as transaction:
             for number in range(count):
                 value = _region_value(Region(number))
@@ -200,13 +223,19 @@ class SegmentIndex:
                 )
 
     def reads(self) -> dict[bytes, ReadCount]:
-        """By dataset: of all processes, since the index was made, as far as they have told."""
+        """Return the counts of reads by dataset.
+
+        They cover all processes since the index was created, as far as those have published them.
+        """
         with self._environment.begin() as transaction:
             cursor = transaction.cursor(db=self._environment.reads)
             return {dataset: ReadCount(*_READS.unpack(value)) for dataset, value in cursor}
 
     def touch(self, used: Mapping[int, float], counted: Mapping[bytes, ReadCount]) -> None:
-        """Regions that were read, and when, unless a later time is known; reads of datasets, to be added to those known."""
+        """Record the times at which regions were read, and add to the counts of reads.
+
+        A later time that is already known stays.
+        """
         with self._environment.begin(write=True) as transaction:
             for dataset, count in counted.items():
                 known = transaction.get(dataset, bytes(_READS.size), db=self._environment.reads)
@@ -224,7 +253,10 @@ class SegmentIndex:
                     transaction.put(key, record, db=regions)
 
     def release(self, number: int, generation: int | None = None, *, remove: bool = False) -> bool:
-        """Forget what a region holds; `remove` forgets the region too. False, and nothing is done, if it is not of this generation any more."""
+        """Drop the segments of a region; `remove` drops its record too.
+
+        Return False, and do nothing, if the region is no longer of `generation`.
+        """
         key = _REGION_KEY.pack(number)
         with self._environment.begin(write=True) as transaction:
             value = transaction.get(key, db=self._environment.regions)
@@ -238,7 +270,7 @@ class SegmentIndex:
             return True
 
     def forget_chunk(self, chunk: bytes) -> int:
-        """All segments of a chunk; how many there were."""
+        """Drop all segments of a chunk; return how many there were."""
         with self._environment.begin(write=True) as transaction:
             cursor, count = transaction.cursor(db=self._environment.segments), 0
             there = cursor.set_range(_KEY.pack(chunk, 0))
@@ -248,7 +280,7 @@ class SegmentIndex:
             return count
 
     def cached(self, dataset: bytes, segment_bytes: int) -> dict[bytes, CachedChunk]:
-        """What there is of each chunk of a dataset. About 2 µs a segment."""
+        """Return the cached part of each chunk of a dataset. Takes about 2 µs a segment."""
         counted: dict[bytes, tuple[int, int, int]] = {}
         with self._environment.begin() as transaction:
             for region in self._all(transaction):
@@ -284,9 +316,9 @@ class SegmentIndex:
         )
 
     def _entries(self, transaction: Any, region: int) -> Iterator[tuple[Segment, Placed]]:
-        """Those recorded for it that have not been recorded for another region since."""
+        """Yield the segments recorded for a region and not recorded for another region since."""
         keys = transaction.get(_REGION_KEY.pack(region), b"", db=self._environment.contents)
-        size = _KEY.size  # a segment that was dropped and came again into its region is there twice
+        size = _KEY.size  # a segment that was dropped and written again is listed twice
         for key in dict.fromkeys(keys[at : at + size] for at in range(0, len(keys), size)):
             value = transaction.get(key, db=self._environment.segments)
             if value is not None:

@@ -1,4 +1,7 @@
-"""Segments read from the regions in which they lie: what lies side by side at once, each block verified if that is wanted."""
+"""A reader of segments from their regions.
+
+Adjacent segments are read together; each block is verified if the caller wants it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Entry: TypeAlias = tuple[Segment, Placed]
 
 
 class SegmentReader:
-    """Thread-safe."""
+    """The reader of one tier's segments. Thread-safe."""
 
     def __init__(self, files: RegionFiles, index: SegmentIndex, now: Callable[[], float]) -> None:
         self._files, self._index, self._now = files, index, now
@@ -23,15 +26,18 @@ class SegmentReader:
         self._used: dict[int, float] = {}
 
     def take_used(self) -> dict[int, float]:
-        """Which regions were read since this was asked last, and when."""
+        """Return the regions that were read since the last call, and when."""
         used, self._used = self._used, {}
-        return dict(used)  # a thread may still be adding to it
+        return dict(used)  # a thread may still add to it
 
     def read(
         self, entries: Sequence[Entry], start: int, length: int, verified: bool, waits: bool
     ) -> memoryview | None:
-        """`length` bytes from `start`, counted from the beginning of the first entry, as far as there are; None if they are not sound, or were let go in
-        this moment. Segments of one chunk, in order. For `verified` and `waits` see `SegmentStore.read`.
+        """Return `length` bytes from `start`, counted from the beginning of the first entry.
+
+        The result is shorter if the entries end before. It is None if the bytes are damaged, or if
+        a region was released at that moment. The entries are segments of one chunk, in order. See
+        `SegmentStore.read` for `verified` and `waits`.
         """
         block, size = self._geometry.block_bytes if verified else 1, self._geometry.segment_bytes
         total = (len(entries) - 1) * size + entries[-1][1].length
@@ -53,7 +59,7 @@ class SegmentReader:
                 elif not self._files.read_into(part, region, offset):
                     return None
             except FileNotFoundError:
-                self._drop(run, waits)  # it was let go in this moment, or somebody has removed it
+                self._drop(run, waits)  # the region was just released, or a user removed its file
                 return None
             if verified:
                 damaged = self._damaged(run, first - run_start, part)
@@ -64,7 +70,7 @@ class SegmentReader:
         return data[start - begin : start - begin + length].toreadonly()
 
     def _damaged(self, run: Sequence[Entry], start: int, view: memoryview) -> Entry | None:
-        """The first one that is not sound of what was read of a run, from a block's beginning on."""
+        """Return the first damaged entry in a part of a run that starts at a block's beginning."""
         block, size = self._geometry.block_bytes, self._geometry.segment_bytes
         at = 0
         while at < len(view):
@@ -77,7 +83,11 @@ class SegmentReader:
         return None
 
     def _drop(self, entries: Sequence[Entry], waits: bool) -> None:
-        """Forget what is not there, so that it comes again from the store. Others may be at the index for long."""
+        """Drop unreadable segments from the index, so that they are fetched from the store again.
+
+        A caller that must not wait gets `BlockingIOError`, because others may use the index for
+        long.
+        """
         if not waits:
             raise BlockingIOError
         for segment, placed in entries:
@@ -85,12 +95,12 @@ class SegmentReader:
 
 
 def uninitialised(length: int) -> memoryview:
-    """Memory that is not filled with zeros before it is filled with data: touching it first is what costs."""
+    """Return memory that is not zeroed first, because the first touch is the expensive one."""
     return np.empty(length, np.uint8).data
 
 
 def _runs(entries: Sequence[Entry], segment_bytes: int) -> Iterator[list[Entry]]:
-    """Entries that lie one behind the other, to be read at once."""
+    """Yield runs of entries that are adjacent in a region, to be read together."""
     run: list[Entry] = []
     for entry in entries:
         if run:

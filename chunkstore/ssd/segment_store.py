@@ -1,6 +1,7 @@
-"""Segments of chunks' objects in the regions of an SSD: read by ranges, appended in batches. What puts files, index, reading and filling together.
+"""The store of segments on an SSD: it joins files, index, reading and filling.
 
-Blocking; raises `OSError` or `lmdb.Error` for whatever is wrong with the SSD or the index. Whoever calls it bears with both (`tier`).
+Segments of chunks' objects are read by ranges and appended in batches. Calls block, and raise
+`OSError` or `lmdb.Error` for any fault of the SSD or the index; the caller (`tier`) handles both.
 """
 
 from __future__ import annotations
@@ -29,28 +30,34 @@ from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
 log = logging.getLogger(__name__)
 
 _REGIONS_A_SECOND: Final = 1000
-"""Looked at for quotas and TTLs: 3 ms."""
+"""Regions checked for quotas and TTLs in a second: this takes 3 ms."""
 _WHOLE_BYTES: Final = 64 << 20
-"""No larger object is read whole."""
+"""The largest object that is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Of one dataset on a tier, as of now."""
+    """The space and the reads of one dataset on a tier at present."""
 
     dataset: bytes
     regions: int
     bytes: int
-    """Of the SSD: whole regions."""
+    """The size of the dataset's regions on the SSD."""
     last_used: float
     hits: int = 0
-    """Of all processes, since the index was made, like those below; what a process has counted in the last second is not in it."""
+    """Hits of all processes since the index was created, as are the two counts below.
+
+    The counts lack what a process counted in the last second.
+    """
     hit_bytes: int = 0
     misses: int = 0
 
 
 class SegmentStore:
-    """Thread-safe; any number of processes of a node share one folder. A forked child opens its own."""
+    """The segments of one folder, which any number of processes of a node share.
+
+    Thread-safe; a forked child opens its own.
+    """
 
     def __init__(
         self,
@@ -64,19 +71,23 @@ class SegmentStore:
         limits_of: LimitsOf = lambda dataset: DatasetLimits(),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the folder or makes it; the budget is the folder's, see `RegionFiles`. About 1 s for 100,000 segments if the index must be filled, some milliseconds else."""
+        """Open the folder, or create it; the budget belongs to the folder (`RegionFiles`).
+
+        Takes about 1 s for 100,000 segments if the index must be filled, and some milliseconds if
+        not.
+        """
         files = RegionFiles(folder, budget_bytes, segment_bytes)
         self._open_files: Callable[[int | None], RegionFiles] = partial(
             RegionFiles, folder, segment_bytes=segment_bytes
         )
         self._budget_known = files.budget_bytes
-        """In case that the folder is made anew."""
+        """The last known budget, for the case that the folder is created again."""
         self._rules = FillingRules(order, limits_of, reinsertion or ReinsertNothing(), now)
         self._index_folder = index_folder
         self._now = now
         self._writing = threading.Lock()
         self.counts = ReadCounts()
-        """For readers to say what they have had, and what not."""
+        """The counters in which readers record hits and misses."""
         self._take_up(files, open_index(files, index_folder, now()))
 
     def _take_up(self, files: RegionFiles, index: SegmentIndex) -> None:
@@ -88,24 +99,27 @@ class SegmentStore:
 
     @property
     def budget_bytes(self) -> int:
-        """Of the folder, as somebody said it last."""
+        """The folder's budget, as it was last set."""
         return self._files.budget_bytes
 
     @property
     def budget_regions(self) -> int:
+        """The number of regions that the budget allows now."""
         return self._files.count
 
     @property
     def region_data_bytes(self) -> int:
-        """Of a region, without its table."""
+        """The size of a region without its table."""
         return self._geometry.region_bytes - self._geometry.data_offset
 
     @property
     def region_bytes(self) -> int:
+        """The size of a region's file, with its table."""
         return self._geometry.region_bytes
 
     @property
     def segment_bytes(self) -> int:
+        """The size of a segment."""
         return self._geometry.segment_bytes
 
     def read(
@@ -117,10 +131,12 @@ class SegmentStore:
         verified: bool = True,
         waits: bool = True,
     ) -> memoryview | None:
-        """Bytes of a chunk's object as far as it has them; None if one of their segments is not held, or not sound.
+        """Return bytes of a chunk's object, up to its end.
 
-        Not `verified`: they may be damaged, or another's, and it is for the caller to find it out and to `forget` them. Not `waits`: `BlockingIOError` if
-        they are not in the page cache.
+        Return None if a segment of the range is not cached, or is damaged. Without `verified`, the
+        bytes may be damaged or belong to another segment; the caller must detect this and `forget`
+        them. Without `waits`, the call raises `BlockingIOError` if the bytes are not in the page
+        cache.
         """
         size = self._geometry.segment_bytes
         first, last = start // size, (start + max(length, 1) - 1) // size
@@ -136,7 +152,7 @@ class SegmentStore:
     def read_whole(
         self, chunk: bytes, *, verified: bool = True, waits: bool = True
     ) -> memoryview | None:
-        """A chunk's whole object, if all of it is held; see `read`."""
+        """Return a chunk's whole object if all of it is cached; see `read`."""
         size = self._geometry.segment_bytes
         entries: list[Entry] = []
         for number, placed in enumerate(self._index.find(chunk, 0, _WHOLE_BYTES // size)):
@@ -153,11 +169,14 @@ class SegmentStore:
     def append(
         self, dataset: bytes, chunk: bytes, first: int, data: memoryview, is_end: bool
     ) -> bool:
-        """Keep what is missing of a run of segments of a chunk, from number `first` on; False if there is no room for the dataset. `is_end`: the object ends with it."""
+        """Write those of a run of segments, from number `first` on, that are not cached yet.
+
+        Return False if there is no room for the dataset. `is_end`: the object ends with the run.
+        """
         size = self._geometry.segment_bytes
         parts = [data[at : at + size] for at in range(0, len(data), size)]
         if is_end and len(data) % size == 0:
-            parts.append(memoryview(b""))  # so that the end can be told
+            parts.append(memoryview(b""))  # marks the object's end
         if not is_end and len(data) % size:
             raise ValueError("only an object's last segment is shorter")
         with self._writing:
@@ -170,28 +189,35 @@ class SegmentStore:
             return self._filling.append(dataset, missing)
 
     def holds(self, chunk: bytes, first: int, length: int, is_end: bool) -> bool:
-        """Whether `length` bytes from segment `first` on are held; `is_end`: the object ends with them."""
+        """Return whether `length` bytes from segment `first` on are cached.
+
+        `is_end`: the object ends with these bytes.
+        """
         size = self._geometry.segment_bytes
         count = length // size + 1 if is_end else -(-length // size)
         return None not in self._index.find(chunk, first, count)
 
     def forget(self, chunk: bytes) -> int:
-        """What is held of a chunk turned out to be wrong, or not wanted; how many segments it was."""
+        """Drop a chunk that is damaged or unwanted; return how many segments it had."""
         return self._index.forget_chunk(chunk)
 
     def claim(self, name: bytes) -> bool:
-        """Whether nobody else on the node fetches what has this name; `disclaim` ends it, or the end of this process."""
+        """Claim a fetch on this node; return False if a process already holds the claim.
+
+        `disclaim` or the end of this process ends the claim.
+        """
         return self._files.claim(name)
 
     def disclaim(self, name: bytes) -> None:
+        """End the claim of a name."""
         self._files.disclaim(name)
 
     def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
-        """What there is of each chunk of a dataset. About 2 µs a segment."""
+        """Return the cached part of each chunk of a dataset. Takes about 2 µs a segment."""
         return self._index.cached(dataset, self._geometry.segment_bytes)
 
     def occupancy(self) -> list[Occupancy]:
-        """Of each dataset that holds something, or was read. About 2 µs a region."""
+        """Return the occupancy of each dataset with regions or reads. About 2 µs a region."""
         reads = self._index.reads()
         last_used: dict[bytes, list[float]] = {dataset: [] for dataset in reads}
         for region in self._index.regions():
@@ -209,7 +235,10 @@ class SegmentStore:
         return found
 
     def evict(self, dataset: bytes) -> int:
-        """Let go of all that is held of a dataset, but for what another process is just writing; how many bytes of the SSD are free now."""
+        """Release all regions of a dataset; return how many bytes of the SSD became free.
+
+        Regions that another process is filling stay.
+        """
         with self._writing:
             self._filling.end(dataset)
             return sum(
@@ -220,7 +249,7 @@ class SegmentStore:
 
     @property
     def is_there(self) -> bool:
-        """Whether folder and index are still those that were opened."""
+        """True if folder and index are still those that were opened."""
         return (
             self._files.is_there()
             and self._index.is_there
@@ -228,7 +257,10 @@ class SegmentStore:
         )
 
     def reopen(self, *, anew: bool = False) -> None:
-        """Make the folder anew, or take the one that is in its place now; `anew`: the index is damaged, and is made again from the tables."""
+        """Open the folder that is in place now, or create it again.
+
+        `anew`: the index is damaged, and is rebuilt from the tables.
+        """
         with self._writing:
             self._filling.give_up()
             files = self._open_files(None if self._files.has_budget else self._budget_known)
@@ -236,8 +268,12 @@ class SegmentStore:
             self._take_up(files, open_index(files, self._index_folder, self._now(), anew=anew))
 
     def tend(self) -> None:
-        """What is due from time to time: the others hear which regions were read; regions above the budget or a quota, or not used for as long as
-        their TTL, are let go; what is not written to any more is not kept open. `OSError` if folder or index are not those that were opened. If nothing is due 50 µs, and 2 µs a region.
+        """Do the periodic work.
+
+        The process publishes which regions it read. It releases regions above the budget or a quota
+        and regions past their TTL, and closes regions that are no longer written to. Raises
+        `OSError` if folder or index are not those that were opened. Without work to do it takes 50
+        µs, and 2 µs a region.
         """
         if not self.is_there:
             raise OSError("the folder, or the index, is not the one that was opened")
@@ -249,23 +285,24 @@ class SegmentStore:
             self._obey_limits()
 
     def sweep(self) -> None:
-        """Remove indexes of this user's tiers that have been deleted, and that nobody uses. It may wait for disks of other tiers."""
+        """Remove unused indexes of this user's deleted tiers. May wait for disks of other tiers."""
         for folder in index_environment.sweep(self._index_folder.parent):
             log.info("the index %s is of a tier that has gone: removed", folder)
 
     def touch(self) -> None:
-        """Tell the others which regions were read, and how often datasets were."""
+        """Publish to other processes which regions were read, and the counts of reads."""
         used, counted = self._reader.take_used(), self.counts.take()
         if used or counted:
             self._index.touch(used, counted)
 
     def close(self) -> None:
+        """Publish the counts, and close regions and index."""
         with self._writing:
             self.touch()
             self._filling.end_all()
         self._index.close()
 
-    # With the lock held.
+    # The caller of the methods below holds the lock.
 
     def _obey_budget(self) -> None:
         count = self._files.count
@@ -276,7 +313,11 @@ class SegmentStore:
             self._budget_seen = count if fits else -1
 
     def _obey_limits(self) -> None:
-        """Quotas and TTLs; and times of use that a clock set back has left in the future. At once where there are few regions; many are looked at every few seconds."""
+        """Enforce quotas and TTLs, and correct times of use that lie in the future.
+
+        Such times remain when a clock is set back. With few regions this happens at each call; many
+        regions are checked every few seconds.
+        """
         began = time.monotonic()
         if began < self._limits_due:
             return

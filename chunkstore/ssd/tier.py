@@ -1,8 +1,9 @@
-"""An SSD between readers and a slow store, which can only help: it answers in time, or it is not asked.
+"""An SSD between readers and a slow store that never delays a read beyond a deadline.
 
-Every access runs in a thread that may be lost, under a deadline. What is wrong with the SSD (errors, late answers, a folder that has gone, answers slower
-than the store's) takes it out of service (`health`); a probe in the background brings it back. What is to be written waits in a bounded queue, and is forgotten if it
-has no place there.
+Every access runs under a deadline, in a thread that may hang for ever. A fault of the SSD (errors,
+late answers, a missing folder, answers slower than the store's) takes the tier out of service
+(`health`); a probe in the background puts it back. Inserts wait in a bounded queue and are dropped
+if the queue is full.
 """
 
 from __future__ import annotations
@@ -37,18 +38,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DEADLINE_S: Final = 0.25
-"""Of an access, and 20 ms a MiB: 50 MB/s."""
+"""Seconds until an access is late, plus 20 ms a MiB (50 MB/s)."""
 _DEADLINE_S_PER_BYTE: Final = 0.02 / (1 << 20)
 _WHOLE_BYTES: Final = 4 << 20
-"""Of a chunk, as a rule."""
+"""The usual size of a chunk."""
 _OPEN_TIMEOUT_S: Final = 30.0
 _WRITE_TIMEOUT_S: Final = 10.0
 TEND_INTERVAL_S: Final = 1.0
 _RETRY_INTERVAL_S: Final = 0.1
 QUEUE_BYTES: Final = 64 << 20
-"""Fetched and not written yet."""
+"""The most bytes that are fetched and not written yet."""
 _NO_ROOM_S: Final = 5.0
-"""What a dataset has no room for, since others are pinned or its quota is too small, is not fetched in vain for so long."""
+"""Seconds in which nothing is fetched for a dataset that found no room.
+
+A dataset finds no room if other datasets are pinned or its quota is too small; a fetch would be
+wasted.
+"""
 _THREADS: Final = 64
 _WRONG: Final = (OSError, lmdb.Error, NoThread)
 _PROBE_BYTES: Final = 64 << 10
@@ -56,25 +61,25 @@ _PROBE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class TierStatistics:
-    """Of one process since it opened the tier, unless said otherwise."""
+    """The statistics of one process since it opened the tier, unless noted otherwise."""
 
     hits: int = 0
     hit_bytes: int = 0
     misses: int = 0
-    """While in service."""
+    """Misses while the tier is in service."""
     bypassed: int = 0
-    """Reads while it was out of service."""
+    """Reads while the tier is out of service."""
     written_bytes: int = 0
     not_admitted: int = 0
-    """Chunks."""
+    """Chunks that the admission policy refused."""
     not_written: int = 0
-    """Chunks that had no place in the queue, or on the SSD."""
+    """Chunks for which the queue or the SSD had no room."""
     failures: int = 0
-    """Times that it went out of service."""
+    """The number of times that the tier went out of service."""
     in_service: bool = False
-    """As of now."""
+    """True if the tier is in service now."""
     reason: str = ""
-    """Of the last failure."""
+    """The reason for the last failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +94,10 @@ class CacheInsert:
 
 
 class SsdTier:
-    """Thread-safe; a forked child opens its own. Pickles if its parts do.
+    """The SSD tier of a process. Thread-safe; pickles if its parts do.
 
-    `open_segments` may block and fail; it is called in the background, again after failures.
+    A forked child opens its own tier. `open_segments` may block and fail; it is called in the
+    background, and again after failures.
     """
 
     def __init__(
@@ -109,6 +115,7 @@ class SsdTier:
         return type(self), (self._open, self._folder, self.admission)
 
     def renew(self) -> None:
+        """Start with a closed tier and zero counts; called at first and in a forked child."""
         self._segments: SegmentStore | None = None
         self._health = TierHealth(time.monotonic)
         self._threads = CallThreads("ssd", _THREADS)
@@ -121,23 +128,24 @@ class SsdTier:
         self._index_unsound = False
         self._unnamed: list[DatasetRef] = []
         self._no_room_until: dict[bytes, float] = {}
-        """By dataset."""
+        """Dataset -> the time until which nothing is fetched for it."""
         self._allowance: RangeAllowance | None = None
         self._hits = self._hit_bytes = self._misses = self._bypassed = self._warmed_bytes = 0
         self._written_bytes = self._not_admitted = self._not_written = 0
 
     def start(self) -> None:
-        """Open it now, in the background; else the first access does."""
+        """Open the tier now, in the background; without this call the first access opens it."""
         with self._changed:
             self._start()
 
     def wait_until_open(self, timeout_s: float) -> bool:
+        """Start the tier; return True as soon as it is open, and False after `timeout_s`."""
         self.start()
         with self._changed:
             return self._changed.wait_for(lambda: self._segments is not None, timeout_s)
 
     def wait_until_open_or_failed(self, timeout_s: float) -> bool:
-        """Whether it is open; returns as soon as it is, or can't be opened."""
+        """Return whether the tier is open, as soon as it is open or could not be opened."""
         self.start()
         with self._changed:
             self._changed.wait_for(
@@ -147,11 +155,17 @@ class SsdTier:
 
     @property
     def segments(self) -> SegmentStore | None:
-        """While it is in service. Its calls block and raise what an SSD makes them: see `call`."""
+        """The segment store while the tier is in service, else None.
+
+        Its calls block, and raise what a faulty SSD makes them raise: use `call`.
+        """
         return self._segments if self._health.is_up else None
 
     def is_in_service(self) -> bool:
-        """Asked before a read, which is else counted as one past the tier: 0.2 µs."""
+        """Return whether the tier can be read; if not, count the read as bypassed. 0.2 µs.
+
+        Call it once before each read.
+        """
         if self._segments is not None and self._health.is_up:
             return True
         self._bypassed += 1
@@ -160,7 +174,7 @@ class SsdTier:
         return False
 
     def register(self, dataset: DatasetRef) -> None:
-        """Have it noted what a dataset is called, for those who look at the tier."""
+        """Record the dataset's name in the background, for users who list the tier's content."""
         self._unnamed.append(dataset)
         with self._changed:
             self._changed.notify_all()
@@ -174,9 +188,10 @@ class SsdTier:
         dataset: bytes,
         verified: bool = True,
     ) -> memoryview | None:
-        """Bytes of a chunk's object, the whole of it for None; None if they are not to be had from here, in time. For `verified` see `SegmentStore.read`.
+        """Return bytes of a chunk's object, or the whole object if `length` is None.
 
-        It is counted for the `dataset`.
+        Return None if the tier cannot deliver them in time. The read is counted for `dataset`. See
+        `SegmentStore.read` for `verified`.
         """
         segments = self._segments
         if segments is None or not self.is_in_service():
@@ -188,7 +203,7 @@ class SsdTier:
             read = partial(segments.read, chunk, start, length, verified=verified)
         found: memoryview | None = None
         try:
-            found = read(waits=False)  # no thread is needed, which costs as much as the read
+            found = read(waits=False)  # no thread is needed, which would cost as much as the read
         except BlockingIOError:
             found = self.call(read, _WHOLE_BYTES if length is None else length)
         except _WRONG as error:
@@ -205,11 +220,14 @@ class SsdTier:
         return found
 
     def store_took(self, seconds: float, length: int) -> None:
-        """What a read of the store takes, to be compared."""
+        """Record the duration of a read from the store, for comparison with the SSD."""
         self._health.store_took(seconds, length)
 
     def admits(self, dataset: bytes, chunk: bytes, *, waits: bool = False) -> bool:
-        """Whether a chunk that was missed is to be fetched for it, or offered. `waits`: by who waits for room in the queue."""
+        """Return whether a missed chunk is to be fetched for the tier, or inserted.
+
+        A caller that waits for room in the queue sets `waits`.
+        """
         if self._segments is None or not self._health.is_up:
             return False
         is_full = not waits and self._queued_bytes + _WHOLE_BYTES > QUEUE_BYTES
@@ -221,15 +239,18 @@ class SsdTier:
         return admitted
 
     def may_warm(self, length: int) -> bool:
-        """Whether a chunk may be fetched because a part of this length was missed: not if that is mostly in vain, see `RangeAllowance`."""
+        """Return whether a chunk may be fetched because a part of `length` bytes was missed.
+
+        The answer is False if such fetches are mostly wasted, see `RangeAllowance`.
+        """
         return self._allowance is not None and self._allowance.grants(length, _WHOLE_BYTES)
 
     def warmed(self, length: int) -> None:
-        """So much was fetched for it, which nobody has asked for yet."""
+        """Record that the tier fetched `length` bytes that no reader has asked for yet."""
         self._warmed_bytes += length
 
     def insert(self, insert: CacheInsert, patience_s: float = 0.0) -> bool:
-        """Have it written in the background; False if the queue has no room for it within the time."""
+        """Queue an insert for the background; return False if the queue has no room in time."""
         most = QUEUE_BYTES - len(insert.data)
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._queued_bytes <= most, patience_s)
@@ -243,7 +264,10 @@ class SsdTier:
         return True
 
     def keep(self, insert: CacheInsert) -> bool | None:
-        """Write it now, in the caller's time; False if the SSD has no room for it, None if it failed."""
+        """Write an insert now, in the caller's thread.
+
+        Return False if the SSD has no room for it, and None if the write failed.
+        """
         segments = self.segments
         if segments is None:
             return None
@@ -267,17 +291,20 @@ class SsdTier:
         return self._no_room_until.get(dataset, 0.0) > time.monotonic()
 
     def forget(self, chunk: bytes) -> bool:
-        """What came from here of a chunk was wrong; whether anything was held of it."""
+        """Drop the segments of a damaged chunk; return whether there were any."""
         segments = self.segments
         return segments is not None and bool(self.call(lambda: segments.forget(chunk), 0))
 
     def wait_until_written(self, timeout_s: float) -> bool:
-        """Whether all that was offered is written, or was given up."""
+        """Return whether the queue was emptied in time: each insert was written or given up."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
 
     def call(self, access: Callable[[], T], length: int, timeout_s: float = DEADLINE_S) -> T | None:
-        """The result of an access of so many bytes; None if it fails or is late, which takes the tier out of service."""
+        """Return the result of an access to `length` bytes.
+
+        Return None if it fails or is late, which takes the tier out of service.
+        """
         timeout_s += _DEADLINE_S_PER_BYTE * length
         try:
             return self._threads.run(access, timeout_s)
@@ -292,6 +319,7 @@ class SsdTier:
         self._out_of_service(f"{type(error).__name__}: {error}")
 
     def statistics(self) -> TierStatistics:
+        """Return the current statistics."""
         return TierStatistics(
             self._hits,
             self._hit_bytes,
@@ -306,7 +334,7 @@ class SsdTier:
         )
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """What is queued is forgotten."""
+        """Close the tier; queued inserts are dropped."""
         with self._changed:
             self._closed = True
             self._queue.clear()
@@ -322,10 +350,10 @@ class SsdTier:
             except (TimeoutError, *_WRONG) as error:
                 log.debug("the tier did not close in order: %s", error)
 
-    # In the background, in one thread.
+    # The methods below run in one background thread.
 
     def _start(self) -> None:
-        """With the condition held."""
+        """Start the worker; the caller holds the condition."""
         if self._worker is None and not self._closed:
             self._worker = threading.Thread(target=self._work, name="ssd-tier", daemon=True)
             self._worker.start()
@@ -337,12 +365,12 @@ class SsdTier:
                 insert = self._next()
                 if insert is not None:
                     self._write(insert)
-            except Exception as error:  # whatever it is, readers do without
+            except Exception as error:  # readers do without the tier, whatever the error is
                 log.exception("the SSD tier %s has failed", self._folder)
                 self._failed(error)
 
     def _look(self) -> None:
-        """Whatever is due."""
+        """Do what is due: open, probe, tend or record names."""
         segments, now = self._segments, time.monotonic()
         if segments is None:
             self._open_now()
@@ -403,10 +431,10 @@ class SsdTier:
         if self._closed:
             segments.close()
         else:
-            self._threads.start(segments.sweep, SimpleQueue())  # nobody waits for it
+            self._threads.start(segments.sweep, SimpleQueue())  # nobody waits for its end
 
     def _probe(self) -> None:
-        """Write, read back, compare; a folder that has gone, or was made anew, is opened again."""
+        """Write, read back and compare; reopen a folder that is missing or was created again."""
         try:
             self._threads.run(self._try_out, _OPEN_TIMEOUT_S)
         except (TimeoutError, ValueError, *_WRONG) as error:

@@ -1,7 +1,7 @@
-"""A store whose chunks are kept on an SSD as they are read: what chunk readers read from, over an `ObjectStore`.
+"""A store in front of an `ObjectStore` that caches chunks on an SSD as chunk readers read them.
 
-A reader who misses gets from the store what he asked for, and no more; the chunk as a whole comes in the background, once. Who
-reads megabytes at a time, of a large object, brings their segments along.
+A reader that misses gets from the store exactly what it asked for; the whole chunk is loaded once,
+in the background. A read of megabytes of a large object loads the segments that it touches.
 """
 
 from __future__ import annotations
@@ -25,36 +25,44 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 log = logging.getLogger(__name__)
 
 LARGE_READ_BYTES: Final = 2 << 20
-"""Who reads so much at once needs no more of the chunk soon."""
+"""The size from which a read needs no more of its chunk soon."""
 MAX_WHOLE_BYTES: Final = 32 << 20
-"""Objects up to here are brought whole: an ordinary chunk with its head. Of larger ones, the 4 MiB around what was read."""
+"""The largest object that is loaded whole: an ordinary chunk with its head.
+
+For a larger object, the 4 MiB block around the read is loaded.
+"""
 _BLOCK_BYTES: Final = 4 << 20
 _AT_ONCE: Final = 4
-"""Chunks fetched in the background."""
+"""Chunks fetched in the background at once."""
 
 
 Loaded: TypeAlias = Literal["cached", "loaded", "elsewhere", "no room", "out of service"]
-"""What came of a piece: it was there; it was fetched; somebody else is at it; the dataset has no room; the tier can't be used."""
+"""The outcome of loading a block.
+
+It was cached already; it was loaded; another process is loading it ("elsewhere"); the tier has no
+room for the dataset; or the tier cannot be used.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectBlock:
-    """A part of a chunk's object that is brought to an SSD at once."""
+    """A part of a chunk's object that is loaded onto an SSD at once."""
 
     chunk: ChunkId
     start: int
-    """A multiple of 4 MiB."""
+    """Bytes from the beginning of the object, a multiple of 4 MiB."""
     length: int
     is_end: bool
-    """The object ends with it."""
+    """True if the object ends with this block."""
 
     @property
     def name(self) -> bytes:
+        """The name that a process claims while it loads the block."""
         return self.chunk.value + self.start.to_bytes(8, "big")
 
 
 def blocks_of(chunk: ChunkId, size_bytes: int) -> list[ObjectBlock]:
-    """An object up to 32 MiB whole, a larger one by 4 MiB."""
+    """Return the blocks of an object: one up to 32 MiB, else one for each 4 MiB."""
     if size_bytes <= MAX_WHOLE_BYTES:
         return [ObjectBlock(chunk, 0, size_bytes, True)]
     starts = range(0, size_bytes, _BLOCK_BYTES)
@@ -65,10 +73,15 @@ def blocks_of(chunk: ChunkId, size_bytes: int) -> list[ObjectBlock]:
 
 
 class TieredStore:
-    """What comes from the SSD is not verified here: chunk readers verify all that they read by the chunk's own checksums, and have forgotten what is
-    damaged, and read it again from the store. To do it twice costs a quarter of a hit.
+    """A chunk reader's view of a store and its SSD tier.
 
-    Implements `ObjectReader` and `KeepsCopies`. Thread-safe. The tier may be shared by the stores of several datasets."""
+    Bytes from the SSD are not verified here. Chunk readers verify everything against the chunk's
+    own checksums, drop a damaged chunk from the tier and read it from the store again. A second
+    verification would cost a quarter of a hit.
+
+    Implements `ObjectReader` and `KeepsCopies`. Thread-safe. The stores of several datasets may
+    share a tier.
+    """
 
     def __init__(self, store: ObjectStore, dataset: DatasetRef, tier: SsdTier) -> None:
         self.store = store
@@ -82,11 +95,13 @@ class TieredStore:
         return type(self), (self.store, self._dataset, self._tier)
 
     def renew(self) -> None:
+        """Start without threads or loads in progress; called at first and in a forked child."""
         self._threads = CallThreads("ssd-warm", _AT_ONCE)
         self._warming: set[tuple[bytes, int]] = set()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object, from the tier or the store."""
         chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None:
             return self.store.get(key)
@@ -101,6 +116,7 @@ class TieredStore:
         return data
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return `length` bytes from `offset`, from the tier or the store; fewer at the end."""
         chunk = self._chunk(key) if self._tier.is_in_service() else None
         if chunk is None or not length:
             return self.store.get_range(key, offset, length)
@@ -116,11 +132,12 @@ class TieredStore:
         return data
 
     def forget(self, key: str) -> bool:
+        """Drop a chunk from the tier; return whether anything of it was cached."""
         chunk = self._chunk(key)
         return chunk is not None and self._tier.forget(chunk)
 
     def holds(self, block: ObjectBlock) -> bool | None:
-        """Whether a piece is on the SSD, as of now; None if that can't be said."""
+        """Return whether a block is on the SSD now; None if this cannot be determined."""
         segments = self._tier.segments
         if segments is None:
             return None
@@ -130,7 +147,10 @@ class TieredStore:
         )
 
     def load(self, block: ObjectBlock) -> Loaded:
-        """Have a piece on the SSD, fetched now if it is not, and written before this returns. Raises what the store does."""
+        """Load a block onto the SSD unless it is there; it is written when the call returns.
+
+        Raises what the store raises.
+        """
         cached = self.holds(block)
         segments = self._tier.segments
         if cached is None or segments is None:
@@ -142,7 +162,7 @@ class TieredStore:
         if not claimed:
             return "out of service" if claimed is None else "elsewhere"
         try:
-            if self.holds(block):  # it was brought in this moment
+            if self.holds(block):  # another process has just loaded it
                 return "cached"
             key = chunk_key(self._dataset.name, block.chunk)
             data = self.store.get_range(key, block.start, block.length)
@@ -160,7 +180,7 @@ class TieredStore:
         return "loaded" if kept else "no room"
 
     def _chunk(self, key: str) -> bytes | None:
-        """The id of the chunk that a key names."""
+        """Return the id of the chunk that a key names."""
         if not key.startswith(self._prefix):
             return None
         try:
@@ -178,7 +198,7 @@ class TieredStore:
         return data
 
     def _get_large(self, key: str, chunk: bytes, offset: int, length: int, size: int) -> Buffer:
-        """With the rest of the segments at both ends."""
+        """Read and insert the whole segments that the range touches."""
         start, end = offset // size * size, -(-(offset + length) // size) * size
         data = self._timed(key, start, end - start)
         is_end = len(data) < end - start
@@ -189,7 +209,11 @@ class TieredStore:
         return memoryview(data)[offset - start : offset - start + length]
 
     def _warm(self, chunk: bytes, offset: int, length: int) -> None:
-        """Fetch the chunk of a part that was missed, in the background; unless that is being done, or too much is, or it is mostly in vain."""
+        """Fetch the chunk of a missed range in the background.
+
+        Nothing is fetched if the chunk is already being fetched, too many fetches are running, or
+        such fetches are mostly wasted.
+        """
         wanted = chunk, offset // _BLOCK_BYTES
         with self._lock:
             if wanted in self._warming or len(self._warming) >= 2 * _AT_ONCE:
@@ -208,7 +232,7 @@ class TieredStore:
                     self._warming.discard(wanted)
 
         try:
-            self._threads.start(fetch, SimpleQueue())  # nobody waits for it
+            self._threads.start(fetch, SimpleQueue())  # nobody waits for its end
         except NoThread:
             with self._lock:
                 self._warming.discard(wanted)
