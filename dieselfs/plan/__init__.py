@@ -1,1 +1,4 @@
-"""The known reading order, and what is fetched ahead of it (DIESEL §4.3): docs/decisions/0007-plan.md."""
+"""The known reading order, and the prefetching of its chunks (DIESEL §4.3).
+
+The design is in docs/decisions/0007-plan.md.
+"""

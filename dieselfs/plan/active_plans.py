@@ -1,8 +1,11 @@
-"""Which plan files are followed at a time: one for each reader (a rank of a job), and the one that each goes on to.
+"""The active plan files: the current one of each reader, and its successors.
 
-A reader's plan is over when its file is gone, or its reader was killed: it has gone on to the plan that names it as the one before, or has
-ended. Readers of one job keep pace, so their plans are followed as one order, a file of each in turn (`chunk_uses.interleaved`), and they go
-on together. All are of one snapshot: a plan of another one replaces them.
+A reader is one rank of a job. Its plan is over when its file is gone or the reader was killed. The
+reader has then gone on to the plan that names this one as its predecessor, or has ended.
+
+Readers of one job keep pace. So their plans are prefetched as one order, with a file of each in
+turn (`chunk_uses.interleaved`), and they go on together. All plans are of one snapshot: a plan of
+another snapshot replaces them.
 """
 
 from __future__ import annotations
@@ -16,23 +19,31 @@ from dieselfs.plan.plan_file import PlanFile, ReadingPlan
 
 
 class ActivePlans:
-    """One thread at a time."""
+    """The current plans and their successors. One thread at a time may use it."""
 
     def __init__(self) -> None:
         self._current: list[PlanFile] = []
         self._start: list[int] = []
-        """Where each was when it became current: the order begins there."""
+        """The position of each plan when it became current: the order begins there."""
         self._after: dict[str, PlanFile] = {}
-        """By the id of the plan that is before them; what comes after these may be known too."""
+        """The successors by the id of the plan before them.
+
+        Successors of these may be known too.
+        """
 
     def copy(self) -> Self:
+        """Return an independent copy."""
         other = type(self)()
         other._current, other._start = list(self._current), list(self._start)
         other._after = dict(self._after)
         return other
 
     def add(self, plan: PlanFile) -> bool:
-        """True if it is to be followed beside the current ones, which begin anew; False if it comes after one that is known."""
+        """Add a plan.
+
+        Return True if it is read beside the current ones, which then begin again at their
+        positions. Return False if it comes after a plan that is known.
+        """
         known = {before.id: before for before in (*self._current, *self._after.values())}
         if plan.after in known and _same_snapshot(plan, known[plan.after]):
             self._after[plan.after] = plan
@@ -49,16 +60,20 @@ class ActivePlans:
 
     @property
     def current(self) -> tuple[PlanFile, ...]:
+        """The plans that are read now."""
         return tuple(self._current)
 
     def order(self) -> ReadingPlan:
-        """What the current ones still had to read when they became current."""
+        """Return the files that the current plans still had to read when they became current."""
         return interleaved(
             [_rest(plan.plan, at) for plan, at in zip(self._current, self._start, strict=True)]
         )
 
     def following(self) -> tuple[PlanFile, ...]:
-        """Those that come after them, of readers that have not ended; none until all of these have one."""
+        """Return the successors of the current plans whose readers have not ended.
+
+        There are none until every such reader has a successor.
+        """
         found = []
         for plan in self._current:
             successor = self._successor(plan)
@@ -69,7 +84,10 @@ class ActivePlans:
         return tuple(found)
 
     def position(self) -> int:
-        """How many files of `order` have been read at least, as far as the plan files say: the slowest counts."""
+        """Return how many files of `order` have been read at least, according to the plan files.
+
+        The slowest reader counts.
+        """
         lengths = [
             len(plan.plan) - start for plan, start in zip(self._current, self._start, strict=True)
         ]
@@ -77,35 +95,40 @@ class ActivePlans:
             plan.position - start for plan, start in zip(self._current, self._start, strict=True)
         ]
         at_work = [i for i in range(len(read)) if read[i] < lengths[i]]
-        if len(at_work) > 1:  # a reader that was killed does not keep the others
+        if len(at_work) > 1:  # a reader that was killed does not hold up the others
             at_work = [i for i in at_work if self._current[i].is_read] or at_work
         turns = min((read[i] for i in at_work), default=max(lengths, default=0))
         return sum(min(turns, length) for length in lengths)
 
     def have_gone_on(self) -> bool:
-        """Whether a reader has left its plan for the one that follows; the others are about to."""
+        """Return whether a reader has left its plan for the next one; the others are about to."""
         return any(self._successor(plan) and not plan.is_read for plan in self._current)
 
     def have_ended(self) -> bool:
-        """Whether no reader is left."""
+        """Return whether no reader is left."""
         return not any(plan.is_read or self._successor(plan) for plan in self._current)
 
     def go_on(self) -> list[PlanFile]:
-        """What follows is current from now on, and who has none and has not ended stays. Returns those that are over."""
+        """Make the successors current; return the plans that are over.
+
+        A plan stays current if it has no successor and its reader has not ended.
+        """
         before = self._current
         starts: dict[PlanFile, int] = {}
         for plan in before:
             if (successor := self._successor(plan)) is not None:
-                starts[successor] = (
-                    0  # it is read as a whole, though it may have been begun already
-                )
+                # It is read as a whole, though its reader may have begun already.
+                starts[successor] = 0
             elif plan.is_read:
                 starts[plan] = _position(plan)
         self._begin(starts)
         return [plan for plan in before if plan not in self._current]
 
     def _successor(self, plan: PlanFile) -> PlanFile | None:
-        """The next plan of its reader. One that has been removed already was not read, or only between two looks."""
+        """Return the next plan of its reader.
+
+        A plan that has been removed already was not read, or only between two checks.
+        """
         successor = self._after.get(plan.id)
         while successor is not None and not successor.is_read:
             successor = self._after.get(successor.id)

@@ -1,7 +1,10 @@
-"""Tell a mount what will be read through it: write the plan's file, look up its name in the mount's control directory, hear whether it was taken.
+"""The announcement of a plan to a mount.
 
-A mount says in `.dieselfs/dataset.json` under `node_memory` where its task's folder is. One that does not say so takes no plans.
-Reading works as well without a plan, only slower; so what goes wrong here is at most a warning.
+It writes the plan's file, looks up the file's name in the mount's control directory, and reads
+whether the mount accepted it. A mount says in `.dieselfs/dataset.json` under `node_memory` where
+its task's folder is; a mount without this key takes no plans.
+
+Reading works without a plan too, only slower. So a failure here is at most a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from typing import Any, Final
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
 
 CONTROL_FOLDER: Final = ".dieselfs"
-"""In the root of a mount. `dieselfs.fuse.control_names` has it too, but is not to be had without FUSE."""
+"""The control directory in the root of a mount.
+
+`dieselfs.fuse.control_names` has the name too, but cannot be imported without FUSE.
+"""
 DATASET_DOCUMENT: Final = "dataset.json"
 PLAN_FOLDER: Final = "plan"
 _NODE_MEMORY: Final = "node_memory"
@@ -29,10 +35,11 @@ _warned_lock = threading.Lock()
 def announce(
     mount_root: Path, plan: ReadingPlan, position: int = 0, after: str = ""
 ) -> PlanFile | None:
-    """Have a mount follow `plan` from `position` on, or as soon as the plan whose id is `after` ends.
+    """Have a mount follow `plan` from `position` on, or when the plan whose id is `after` ends.
 
-    The plan's file, whose position is the caller's to move and which is the caller's to remove; None if this mount follows no plans or
-    refused this one. The reason for a refusal is given as a warning, once in a process.
+    Return the plan's file; the caller moves its position and removes it. Return None if this mount
+    follows no plans or refused this one. The reason for a refusal is given as a warning, once in a
+    process.
     """
     task_folder = task_folder_of(mount_root)
     if task_folder is None:
@@ -54,18 +61,21 @@ def announce(
 
 
 def task_folder_of(mount_root: Path) -> Path | None:
-    """Where a mount's node memory is; None if it has none, or if this is no mount."""
+    """Return the folder of a mount's node memory; None if it has none or is no mount."""
     folder = mount_document(mount_root).get(_NODE_MEMORY)
     return Path(folder) if isinstance(folder, str) and folder else None
 
 
 def mount_document(mount_root: Path) -> Mapping[str, Any]:
-    """What a mount says of itself; empty if this is no mount's root."""
+    """Return the mount's description of itself; empty if this is no mount's root."""
     return _document(mount_root / CONTROL_FOLDER / DATASET_DOCUMENT)
 
 
 def mount_above(path: str | os.PathLike[str]) -> Path | None:
-    """The root of the mount that `path`, which need not exist, lies in; symbolic links are followed. None if there is none."""
+    """Return the root of the mount in which `path` lies, or None.
+
+    `path` need not exist. Symbolic links are followed.
+    """
     resolved = Path(os.path.realpath(path))
     for folder in (resolved, *resolved.parents):
         if mount_document(folder):
@@ -74,7 +84,7 @@ def mount_above(path: str | os.PathLike[str]) -> Path | None:
 
 
 def _answer(mount_root: Path, plan_id: str) -> Mapping[str, Any]:
-    """What a mount says when a plan's name is looked up; empty if it knows of no plans."""
+    """Look up a plan's name and return the mount's answer; empty if the mount takes no plans."""
     return _document(mount_root / CONTROL_FOLDER / PLAN_FOLDER / plan_id)
 
 

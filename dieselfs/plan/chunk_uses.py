@@ -1,4 +1,7 @@
-"""What a reading order needs of chunks: which, from when to when, and how many bytes. All arithmetic on columns, about 0.1 µs a file."""
+"""The chunks that a reading order needs: which, from when to when, and how many bytes.
+
+All of it is arithmetic on columns, about 0.1 µs a file.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,27 @@ from metadata.snapshot import Snapshot
 class ChunkUses:
     """The chunks of one order, each once, in the order of their first use.
 
-    Chunks above 16 MiB, one large file each, are not among them: they are read by ranges when their turn comes.
+    Chunks above 16 MiB, one large file each, are not among them: they are read by ranges when their
+    turn comes.
     """
 
     chunks: npt.NDArray[np.int64]
     """Chunk numbers of the snapshot."""
     first: npt.NDArray[np.int64]
-    """Position in the order of the first file that lies in it."""
+    """The position in the order of the first file that lies in the chunk."""
     last: npt.NDArray[np.int64]
+    """The position of the last one."""
     payload_bytes: npt.NDArray[np.int64]
-    """What the chunk takes in node memory."""
+    """The bytes that the chunk takes in node memory."""
     read_bytes: npt.NDArray[np.int64]
-    """One more than there are files: bytes of the files before a position, without those in large chunks."""
+    """For each position, the bytes of the files before it, without those in large chunks.
+
+    It has one more item than there are files.
+    """
 
     @classmethod
     def of(cls, snapshot: Snapshot, inodes: npt.NDArray[np.uint32]) -> ChunkUses:
+        """Return the chunks that these files of a snapshot use, in this order."""
         columns = snapshot.columns
         number = columns.chunk[inodes].astype(np.int64)
         payload = columns.chunk_payload_bytes.astype(np.int64)
@@ -56,10 +65,11 @@ class ChunkUses:
 
     @property
     def files(self) -> int:
+        """The number of files in the order."""
         return len(self.read_bytes) - 1
 
     def group_bytes(self, group_start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """For each group, the bytes of the chunks that must be in memory while it is read.
+        """Return for each group the bytes of the chunks that must be in memory while it is read.
 
         A chunk counts for all groups from that of its first file to that of its last.
         """
@@ -72,9 +82,10 @@ class ChunkUses:
 
 
 def interleaved(plans: Sequence[ReadingPlan]) -> ReadingPlan:
-    """The orders of several readers that keep pace (the ranks of one job on one node) as one: in turn, a file of each.
+    """Return the orders of several readers that keep pace as one order: a file of each in turn.
 
-    Groups are those of the longest, all its own files and the others' at the same place.
+    Such readers are the ranks of one job on one node. The groups are those of the longest order:
+    each has that order's files and the others' at the same places.
     """
     if len(plans) == 1:
         return plans[0]

@@ -1,5 +1,6 @@
-"""The plans of a task's clients, followed by the process that leads the task: it has no snapshot open of its own, so a plan says where
-one is.
+"""The plans of a task's clients, which the process that leads the task follows.
+
+The process has no snapshot open, so a plan names the file of its snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class _MasterMemory:
 
 
 class ClientPlans:
-    """Thread-safe."""
+    """The planner of a task's clients. Thread-safe."""
 
     def __init__(self, master: MasterPort) -> None:
         self._planner = Planner(
@@ -48,13 +49,18 @@ class ClientPlans:
         self._lock = threading.Lock()
 
     def follow(self, plan: Path) -> None:
-        """Fetch ahead of the plan's reader. Raises `PlanTooLarge`, `SnapshotRefused`, `FileNotFoundError`."""
+        """Prefetch for the plan's reader.
+
+        Raises `PlanTooLarge`, `SnapshotRefused` or `FileNotFoundError`.
+        """
         self._planner.follow(plan)
 
     def statistics(self) -> PrefetchStatistics:
+        """Return the counters of the prefetcher."""
         return self._planner.statistics()
 
     def close(self) -> None:
+        """End the prefetcher and close the snapshot."""
         self._planner.close()
         if self._snapshot is not None:
             self._snapshot.close()
@@ -67,10 +73,10 @@ class ClientPlans:
                 if str(found.id) != plan.snapshot_id:
                     found.close()
                     raise SnapshotRefused(
-                        f"{plan.snapshot_path} is not snapshot {plan.snapshot_id}, which a plan is of"
+                        f"{plan.snapshot_path} is not snapshot {plan.snapshot_id},"
+                        " which a plan is of"
                     )
-                self._snapshot = (
-                    found  # one that was open before may be in use: its map goes with it
-                )
+                # An earlier snapshot may be in use: its map is closed with its last reference.
+                self._snapshot = found
                 return found
             return known

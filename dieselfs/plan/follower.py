@@ -1,7 +1,9 @@
-"""Fetches the chunks of a known order into node memory ahead of whoever reads it (docs/decisions/0007-plan.md).
+"""The prefetcher: it fetches the chunks of a known order into node memory before they are read.
 
-One thread decides, a few fetch. What is decided follows from three numbers: how far the readers are, how fast they go, and how fast chunks
-arrive (`pace`). What readers do with a chunk that has arrived, and when node memory need not keep it for them, is theirs to say (`ProgressTracker`).
+The design is in docs/decisions/0007-plan.md. One thread decides, a few fetch. The decisions follow
+from three numbers: how far the readers are, how fast they go, and how fast chunks arrive (`pace`).
+The `ProgressTracker` says what readers do with a chunk that has arrived, and when node memory need
+not keep it for them.
 """
 
 from __future__ import annotations
@@ -30,68 +32,105 @@ from dieselfs.plan.pace import RateEstimate
 log = logging.getLogger(__name__)
 
 FETCHES: Final = 8
-"""At a time, at most; what the store bears is for the store's own limit to find out (`chunkstore.stores.adaptive_limit`)."""
+"""The most fetches at a time.
+
+The store's own limit finds out how many of them the store can handle
+(`chunkstore.stores.adaptive_limit`).
+"""
 _INTERVAL_S: Final = 0.02
-"""Readers whose position is a word in memory are looked at so often: 3 MiB of a disk that reads 150 MB/s."""
+"""The time between two checks of readers whose position is a word in memory.
+
+3 MiB are read meanwhile from a disk of 150 MB/s.
+"""
 _GATHER_S: Final = 0.001
-"""A step costs 0.2 ms, and chunks from memory arrive at 1,000 a second and more."""
+"""The time for which events are gathered before a step.
+
+A step costs 0.2 ms, and chunks from memory arrive at 1,000 a second and more.
+"""
 _LEAST_INTERVAL_S: Final = 0.002
 _LOOKS_A_WINDOW: Final = 16
-"""Readers who would use up all of the budget sooner are looked at more often: from peers' memory chunks come at GB/s."""
+"""The least checks while readers use up the whole budget.
+
+Faster readers are checked more often: from peers' memory chunks arrive at GB/s.
+"""
 _LOOKAHEAD: Final = 4096
 _RETRY_S: Final = 0.05
 _WAITING, _UNDER_WAY, _HELD, _RELEASED = range(4)
 
 
 class PlannedMemory(Protocol):
-    """What is asked of node memory: see `dieselfs.node_memory.node_memory.NodeMemory`."""
+    """The part of node memory that is needed here.
 
-    def fetch(self, chunks: Sequence[ChunkRef]) -> None: ...
+    See `dieselfs.node_memory.node_memory.NodeMemory`.
+    """
 
-    def expect(self, chunks: Sequence[ChunkId]) -> None: ...
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        """Return when the chunks are in node memory."""
+        ...
 
-    def progress(self, used: int) -> None: ...
+    def expect(self, chunks: Sequence[ChunkId]) -> None:
+        """Expect the uses of these chunks, in order; [] ends it."""
+        ...
+
+    def progress(self, used: int) -> None:
+        """Note that the first `used` of the expected uses are over."""
+        ...
 
 
 class ProgressTracker(Protocol):
-    """Who reads an order. Called by the follower's one thread, unless said otherwise."""
+    """The progress of the readers of an order.
+
+    The prefetcher's one thread calls it, unless stated otherwise.
+    """
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
-        """This order is read from now on."""
+        """Track this order from now on."""
         ...
 
     def position(self) -> int:
-        """How many files of the order have surely been read. Also the moment to do what has become due."""
+        """Return how many files of the order have certainly been read.
+
+        It is also the moment to do work that has become due.
+        """
         ...
 
     def leading_position(self) -> int:
-        """How many files of the order the foremost of them may have read, as of the last `position`: no less than that."""
+        """Return how many files of the order the fastest reader may have read.
+
+        The value is as of the last `position`, and no less than that.
+        """
         ...
 
     def arrived(self, chunk: int) -> None:
-        """A chunk of the order is in node memory."""
+        """Note that a chunk of the order is in node memory."""
         ...
 
     def released(self) -> Sequence[int]:
-        """Chunks that node memory need not keep for this order any more, since this was last asked."""
+        """Return the chunks that node memory need not keep for this order, since the last call."""
         ...
 
     def outside_bytes(self) -> int:
-        """What the readers hold of the order outside of node memory, but within the same budget. From any thread."""
+        """Return the bytes of the order that readers keep outside of node memory.
+
+        They count in the same budget. Any thread may call it.
+        """
         ...
 
     def wake_fds(self) -> Sequence[int]:
-        """Descriptors that are readable when there is something new; `position` reads them empty. Asked for once, after `begin`."""
+        """Return descriptors that are readable when there is something new.
+
+        `position` reads them empty. It is called once, after `begin`.
+        """
         ...
 
     def close(self) -> None:
-        """They are not followed any more. May be called again, from any thread."""
+        """Track no more. Any thread may call it, also again."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOrder:
-    """One order with what it needs."""
+    """One order with the chunks that it needs."""
 
     inodes: npt.NDArray[np.uint32]
     uses: ChunkUses
@@ -99,33 +138,39 @@ class PlannedOrder:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchStatistics:
-    """Counters since it began, unless said otherwise."""
+    """Counters since the prefetcher began, unless stated otherwise."""
 
     files: int = 0
-    """In the order that is read now."""
+    """Files in the order that is read now."""
     position: int = 0
-    """Of those read. As of now."""
+    """The number of these files that are read now."""
     window_bytes: int = 0
-    """Under way, in node memory for this order, or outside of it and not read yet. As of now."""
+    """The current bytes of this order that are not read yet.
+
+    They are being fetched, in node memory, or outside of it.
+    """
     under_way: int = 0
-    """Chunks. As of now."""
+    """The current number of chunks that are being fetched."""
     fetched: int = 0
-    """Chunks fetched ahead, or found in node memory when their turn came."""
+    """Chunks that were prefetched, or found in node memory when their turn came."""
     late: int = 0
-    """Of those, that arrived when the readers were at their first file already."""
+    """Fetched chunks that arrived when the readers had already reached their first file."""
     skipped: int = 0
-    """Chunks that could not be fetched ahead: their readers get them, or the error."""
+    """Chunks that could not be prefetched: their readers get them, or the error."""
     no_room: int = 0
     """Times that node memory had no room for a chunk whose turn it was."""
     consumption_bytes_per_s: float = 0.0
-    """Measured, while readers read."""
+    """The rate measured while readers read."""
     arrival_bytes_per_s: float = 0.0
-    """Measured, while something was under way."""
+    """The rate measured while a fetch was under way."""
     latency_s: float = 0.0
 
 
 class Prefetcher:
-    """Follows one order, and those after it. End it with `close`; its threads do not keep the process alive."""
+    """The prefetching of one order and its successors.
+
+    End it with `close`; its threads do not keep the process alive.
+    """
 
     def __init__(
         self,
@@ -137,30 +182,36 @@ class Prefetcher:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`chunk` gives a chunk by its number; `budget_bytes` bounds node memory and what readers hold outside of it, together."""
+        """`chunk` returns a chunk by its number.
+
+        `budget_bytes` bounds node memory and the bytes that readers keep outside of it, together.
+        """
         self._memory, self._readers, self._chunk = memory, readers, chunk
         self._budget_bytes, self._clock = budget_bytes, clock
         self._pace = RateEstimate(clock())
         self._state = np.empty(0, np.uint8)
         self._finished_uses = 0
-        """Of orders that are over: a use's number counts from the first order, its index from the one that is read now."""
+        """The uses of orders that are over.
+
+        A use's number counts from the first order, its index from the one that is read now.
+        """
         self._lay_out([order])
         self._position = self._leading_position = self._finished_bytes = 0
         self._told: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        """Indices of the uses that node memory was told to expect."""
+        """The indices of the uses that node memory expects."""
         self._told_used = 0
         self._is_told = False
         self._under_way = self._window_bytes = 0
         self._fetched = self._late = self._skipped = self._no_room = 0
         self._retry_at = 0.0
-        # What other threads hand in; each is one step for the interpreter.
+        # Other threads hand these in; each access is one step for the interpreter.
         self._coming: deque[PlannedOrder] = deque()
         self._results: deque[_Result] = deque()
         self._go_on = self._closing = self._stopped = False
         self._then: Callable[[], None] = lambda: None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.Lock()
-        # If a fetch hangs, its thread keeps this object, and the last of them closes the descriptor.
+        # Other threads hand these in; the interpreter does each access in one step.
         self._close_wake = weakref.finalize(self, os.close, self._wake_fd)
         self._close_wake.atexit = False
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -171,11 +222,15 @@ class Prefetcher:
         ]
 
     def start(self) -> None:
+        """Start the threads."""
         for thread in (self._thread, *self._fetchers):
             thread.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """End, and close the readers. A fetch that takes longer is left to itself. May be called again."""
+        """End, and close the progress tracker. It may be called again.
+
+        A fetch that takes longer than `timeout_s` ends by itself later.
+        """
         self._closing = True
         self._wake()
         for _ in self._fetchers:
@@ -190,31 +245,39 @@ class Prefetcher:
                 self._close_wake()
 
     def stop(self, then: Callable[[], None] = lambda: None) -> None:
-        """End, without waiting for it. Node memory expects nothing any more then, and `then` is called."""
+        """End, without waiting for it.
+
+        At the end node memory expects nothing any more, and `then` is called.
+        """
         self._then = then
         self._stopped = self._closing = True
         self._wake()
 
     @property
     def is_running(self) -> bool:
+        """True until it ends or fails, or is told to end."""
         return self._thread.is_alive() and not self._closing
 
     def follow_on(self, order: PlannedOrder) -> None:
-        """This order comes after the last one known."""
+        """Add an order that comes after the last known one."""
         self._coming.append(order)
         self._wake()
 
     def go_on(self) -> None:
-        """The readers are at the next order by now. May be called from `ProgressTracker.position`."""
+        """Note that the readers have reached the next order.
+
+        `ProgressTracker.position` may call it.
+        """
         self._go_on = True
         self._wake()
 
     @property
     def is_going_on(self) -> bool:
-        """Whether it was told so, and has not done so yet."""
+        """True between a call of `go_on` and the change to the next order."""
         return self._go_on
 
     def statistics(self) -> PrefetchStatistics:
+        """Return the counters."""
         return PrefetchStatistics(
             files=self._orders[0].uses.files,
             position=self._position,
@@ -229,7 +292,7 @@ class Prefetcher:
             latency_s=self._pace.latency,
         )
 
-    # The thread that decides
+    # The methods below run in the thread that decides.
 
     def _run(self) -> None:
         poll = select.poll()
@@ -241,7 +304,7 @@ class Prefetcher:
             while not self._closing:
                 self._step()
                 poll.poll(self._interval_s() * 1000)
-                time.sleep(_GATHER_S)  # what else comes meanwhile is done in the same step
+                time.sleep(_GATHER_S)  # later events are handled in the same step
                 self._clear_wake()
         except Exception as error:
             if not self._closing:
@@ -250,7 +313,7 @@ class Prefetcher:
             self._end()
 
     def _interval_s(self) -> float:
-        """Until the readers are looked at again, if nothing happens before."""
+        """Return the time until the readers are checked again if nothing happens before."""
         if not self._pace.consumption:
             return _INTERVAL_S
         window_s = self._budget_bytes() / self._pace.consumption
@@ -286,15 +349,20 @@ class Prefetcher:
         for chunk in released:
             self._release(chunk)
         if released:
-            self._wake()  # readers may have memory of their own to divide when node memory has heard of it
+            # Readers may divide memory of their own when node memory knows of it.
+            self._wake()
         if self._is_told and self._outside_presses() and self._is_over_in_between():
-            self._is_told = False  # it has its bytes outside, and node memory is about to get less
+            # The bytes are outside, and node memory is about to get less room.
+            self._is_told = False
         self._report_progress(now)
         if now >= self._retry_at:
             self._request_due(now)
 
     def _lay_out(self, orders: list[PlannedOrder]) -> None:
-        """The uses of all known orders one after the other, as columns; what is known of the first ones stays."""
+        """Lay out the uses of all known orders one after the other, as columns.
+
+        The states of the first uses are kept.
+        """
         self._orders = orders
         uses = [order.uses for order in orders]
         begins = np.cumsum([0, *(use.files for use in uses)])
@@ -320,7 +388,7 @@ class Prefetcher:
         self._readers.begin(order.inodes, order.uses)
 
     def _begin_next(self) -> None:
-        """The readers have gone on to the next order: what was fetched for it is handed over now."""
+        """Change to the next order: chunks that were fetched for it are handed over now."""
         over = self._orders[0].uses
         held = self._state[: len(over)] == _HELD
         self._window_bytes -= int(self._payload[: len(over)][held].sum())
@@ -341,7 +409,7 @@ class Prefetcher:
         self._state[index] = _RELEASED
 
     def _report_progress(self, now: float) -> None:
-        """What is expected, and how much of that is over."""
+        """Tell node memory what is expected, and how much of that is over."""
         if not self._is_told and now < self._retry_at:
             return
         try:
@@ -357,21 +425,24 @@ class Prefetcher:
             self._lose_master(error, now)
 
     def _count_over(self) -> int:
-        """Of those expected and not known to be over: how many have been released, up to the first that has not."""
+        """Return how many remaining expected uses are released, up to the first that is not."""
         left = np.flatnonzero(self._state[self._told[self._told_used :]] != _RELEASED)
         return int(left[0]) if len(left) else len(self._told) - self._told_used
 
     def _outside_presses(self) -> bool:
-        """Whether what the readers hold leaves node memory less than all known orders need."""
+        """Return whether the outside bytes leave node memory less than all known orders need."""
         outside = self._readers.outside_bytes()
         return bool(outside) and outside + int(self._to_fetch[-1]) > self._budget_bytes()
 
     def _is_over_in_between(self) -> bool:
-        """Whether uses are over that node memory still expects, since one before them is not. Only of what it was told."""
+        """Return whether node memory expects uses that are over, since one before them is not.
+
+        Only uses that node memory was told of count.
+        """
         return bool((self._state[self._told[self._told_used :]] == _RELEASED).any())
 
     def _lose_master(self, error: Exception, now: float) -> None:
-        """The one that is elected knows nothing of the plan."""
+        """Note that the next master knows nothing of the plan."""
         log.debug("node memory has no master: %s", error)
         self._is_told = False
         self._retry_at = now + _RETRY_S
@@ -427,21 +498,22 @@ class Prefetcher:
                 self._lose_master(result.error, now)
             else:
                 self._no_room += 1
-                # What is over, but not at the beginning of what is expected, may be what takes the room.
+                # Uses that are over, but not at the beginning of the expected ones, may take the
+                # room.
                 self._is_told = self._is_told and not self._is_over_in_between()
         else:
             log.warning("chunk %s is not fetched ahead: %s", task.chunk.id, result.error)
             self._skipped += 1
             self._state[index] = _RELEASED
 
-    # The threads that fetch
+    # The methods below run in the threads that fetch, or in any thread.
 
     def _fetch_all(self) -> None:
         while (task := self._tasks.get()) is not None and not self._closing:
             error: Exception | None = None
             try:
                 self._memory.fetch([task.chunk])
-            except Exception as failure:  # whatever it is, the thread that decides must hear of it
+            except Exception as failure:  # the thread that decides handles every error
                 error = failure
             self._results.append(_Result(task, self._clock(), error))
             self._wake()
@@ -460,14 +532,18 @@ class Prefetcher:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
+    """A chunk to fetch."""
+
     use: int
-    """Counted from the first order."""
+    """The number of its use, counted from the first order."""
     chunk: ChunkRef
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
+    """The end of a fetch."""
+
     task: _Task
     at: float
     error: Exception | None

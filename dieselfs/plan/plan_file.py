@@ -1,10 +1,13 @@
-"""A plan as a file that its owner and whoever fetches ahead share (docs/decisions/0007-plan.md): the order, and a position that moves.
+"""A plan as a file, shared by its owner and the prefetcher: the order, and a position that moves.
 
-One file is one rank's order in one epoch. It lies in a tmpfs, is written under another name and renamed, and does not change then but for
-its position: 8 bytes in a shared map, stored by its owner alone. It is in the machine's byte order, since it never leaves the machine.
+The design is in docs/decisions/0007-plan.md. One file is one rank's order in one epoch. It lies in
+a tmpfs and is written under another name and renamed. After that only its position changes: 8 bytes
+in a shared map, which its owner alone stores. It is in the machine's byte order, since it never
+leaves the machine.
 
-Its owner holds a shared `flock` on it for as long as it has it open. So whoever follows it sees that a reader was killed, though its file stays.
-Forked children hold the lock too: DataLoader workers end with their parent.
+Its owner holds a shared `flock` on it as long as it has it open. So the prefetcher notices that a
+reader was killed, though its file stays. Forked children hold the lock too: DataLoader workers end
+with their parent.
 """
 
 from __future__ import annotations
@@ -27,46 +30,54 @@ _MAGIC: Final = b"dslplan1"
 _SNAPSHOT_ID_BYTES: Final = 64
 _PLAN_ID_BYTES: Final = 32
 _HEADER: Final = struct.Struct(f"=8s Q Q Q Q {_SNAPSHOT_ID_BYTES}s {_PLAN_ID_BYTES}s")
-"""Magic, position, files, groups, bytes of the snapshot's path, snapshot id, id of the plan that comes before."""
+"""The header of the file.
+
+Its fields are: magic, position, files, groups, bytes of the snapshot's path, snapshot id, id of the
+plan that comes before.
+"""
 _POSITION_WORD: Final = 1
 FOLDER: Final = "plans"
-"""In the task's folder."""
+"""The name of the folder of plans in the task's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingPlan:
-    """What one rank reads in one epoch, in order."""
+    """The files that one rank reads in one epoch, in order."""
 
     snapshot_id: str
-    """Which snapshot the inodes are of."""
+    """The snapshot of the inodes."""
     inodes: npt.NDArray[np.uint32]
-    """Files of the snapshot."""
+    """The inodes of the files in the snapshot."""
     group_start: npt.NDArray[np.int64]
-    """One more than there are groups: group g is inodes[group_start[g] : group_start[g + 1]]. Starts with 0, ends with their number."""
+    """The starts of the groups: group g is inodes[group_start[g] : group_start[g + 1]].
+
+    It starts with 0, ends with the number of files, and has one more item than there are groups.
+    """
     snapshot_path: str = ""
-    """Where the snapshot lies, for a follower that does not have it open, as a mount has."""
+    """The file of the snapshot, for a prefetcher that does not have it open as a mount does."""
 
     def __len__(self) -> int:
         return len(self.inodes)
 
 
 class PlanFile:
-    """A plan file that is open. Its owner stores into `position`; everybody else only reads it."""
+    """A plan file that is open. Its owner stores into `position`; all others only read it."""
 
     def __init__(self, path: Path, plan: ReadingPlan, after: str, view: mmap.mmap) -> None:
         self.path = path
         self.plan = plan
         self.after = after
-        """Id of the plan that this one follows, whose end leads into this one; empty if there is none."""
+        """The id of the plan whose end leads into this one; empty if there is none."""
         self._words = memoryview(view)[: _HEADER.size].cast("Q")
 
     @property
     def id(self) -> str:
+        """The name of the file."""
         return self.path.name
 
     @property
     def position(self) -> int:
-        """Files of the order that have been read, or need not be (when a run is resumed)."""
+        """The number of files that have been read, or need not be (when a run is resumed)."""
         return self._words[_POSITION_WORD]
 
     @position.setter
@@ -75,7 +86,7 @@ class PlanFile:
 
     @property
     def is_read(self) -> bool:
-        """Whether its owner is still there and has not removed it. Four system calls."""
+        """True if the owner still exists and has not removed the file. Four system calls."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -89,16 +100,17 @@ class PlanFile:
             os.close(fd)
 
     def remove(self) -> None:
-        """Whoever follows it goes on to the plan that comes after it, or stops."""
+        """Remove the file: the prefetcher goes on to the plan that comes after it, or stops."""
         self.path.unlink(missing_ok=True)
 
 
 def write_plan(
     task_folder: Path, plan: ReadingPlan, *, position: int = 0, after: str = ""
 ) -> PlanFile:
-    """Make a plan file. 4 bytes a file. `OSError` if the tmpfs is full.
+    """Write a plan file, 4 bytes a file; raise `OSError` if the tmpfs is full.
 
-    Its owner is who calls, and keeps what is returned: once it is let go of its reader counts as gone, as if it had been removed.
+    The caller is its owner and keeps the returned object. Once that is dropped, the reader counts
+    as gone, as if the file had been removed.
     """
     folder = task_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -133,7 +145,7 @@ def write_plan(
 
 
 def open_plan(path: Path) -> PlanFile:
-    """Map a plan file. `FileNotFoundError`, `UsageError` if it is none."""
+    """Map a plan file. Raises `FileNotFoundError`, or `UsageError` if it is not a plan."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         return _map(path, fd)
@@ -142,7 +154,7 @@ def open_plan(path: Path) -> PlanFile:
 
 
 def _map(path: Path, fd: int) -> PlanFile:
-    """The map keeps a duplicate of `fd`, and with it a lock."""
+    """Map a plan file. The map keeps a duplicate of `fd`, and with it a lock."""
     size = os.fstat(fd).st_size
     if size < _HEADER.size:
         raise UsageError(f"{path} is not a plan")

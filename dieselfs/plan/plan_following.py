@@ -1,4 +1,4 @@
-"""Follows the plan files of a node's readers, from one to the next, for as long as there are any."""
+"""The planner: it goes from one plan file of a node's readers to the next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from metadata.snapshot import Snapshot
 
 
 class Planner:
-    """Thread-safe. By default the readers are clients, who say in their plan files how far they are."""
+    """The prefetching for all plans of a node. Thread-safe.
+
+    Unless stated otherwise the readers are clients: their plan files give their positions.
+    """
 
     def __init__(
         self,
@@ -37,22 +40,26 @@ class Planner:
         over: Callable[[Sequence[PlanFile]], None] = lambda plans: None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`readers` makes those of a snapshot, if they are no clients; they are closed when they are not followed any more.
-        `over` is told of plans that readers have left behind, and `idle` that none is followed any more, with no lock held, by the thread
-        that follows them."""
+        """`readers` makes the progress tracker of a snapshot, if the readers are not clients.
+
+        The tracker is closed when its readers are not tracked any more. `over` gets the plans that
+        readers have left behind; `idle` is called when no plan is left. The prefetcher's thread
+        calls both and holds no lock.
+        """
         self._memory, self._snapshot_of, self._budget_bytes = memory, snapshot_of, budget_bytes
         self._make_readers, self._over, self._idle = readers, over, idle
         self._plans = ActivePlans()
         self._next: tuple[PlanFile, ...] = ()
-        """Those that the follower knows to come after the current ones."""
+        """The plans that the prefetcher knows to come after the current ones."""
         self._prefetcher: Prefetcher | None = None
         self._closed = False
         self._lock = threading.RLock()
 
     def follow(self, path: Path) -> None:
-        """Follow a plan file too, or next. Raises `PlanTooLarge`, `UsageError` if it is no plan of a snapshot at hand.
+        """Prefetch for one more plan file, now or after its predecessor.
 
-        What was followed is followed on then. Some 0.2 s for 1.28 million files.
+        Raises `PlanTooLarge`, or `UsageError` if it is not a plan of an available snapshot; then
+        the other plans go on. It takes some 0.2 s for 1.28 million files.
         """
         plan = open_plan(path)
         with self._lock:
@@ -72,11 +79,12 @@ class Planner:
 
     @property
     def is_following(self) -> bool:
-        """Whether a plan is followed just now. Takes no lock."""
+        """True while a prefetcher runs. It takes no lock."""
         prefetcher = self._prefetcher
         return prefetcher is not None and prefetcher.is_running
 
     def statistics(self) -> PrefetchStatistics:
+        """Return the counters of the prefetcher; those of the present are 0 if it has ended."""
         prefetcher = self._prefetcher
         if prefetcher is None:
             return PrefetchStatistics()
@@ -86,14 +94,18 @@ class Planner:
         return replace(found, files=0, position=0, window_bytes=0, under_way=0)
 
     def stop(self) -> None:
-        """End what is followed. Plans can be followed again. Does not wait."""
+        """End prefetching without waiting. Plans can be followed again afterwards."""
         with self._lock:
             self._plans, self._next = ActivePlans(), ()
             if self._prefetcher is not None:
                 self._prefetcher.stop(self._idle)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """A fetch that takes longer than `timeout_s` is left to itself, and so is a plan that is being added for so long."""
+        """End prefetching for good.
+
+        A fetch that takes longer than `timeout_s` ends by itself later, and so does a plan that is
+        being added for so long.
+        """
         deadline = time.monotonic() + timeout_s
         self._closed = True
         if not self._lock.acquire(timeout=timeout_s):
@@ -107,9 +119,12 @@ class Planner:
             prefetcher.close(max(0.0, deadline - time.monotonic()))
 
     def tick(self, position: int) -> None:
-        """Look whether the readers have gone on to their next plans, or have ended. For `ProgressTracker.position`."""
+        """Check whether the readers have gone on to their next plans, or have ended.
+
+        `ProgressTracker.position` calls it.
+        """
         if not self._lock.acquire(blocking=False):
-            return  # a plan is being added: next time
+            return  # a plan is being added: check next time
         try:
             over = self._look(position)
         finally:
@@ -118,7 +133,7 @@ class Planner:
             self._over(over)
 
     def _look(self, position: int) -> Sequence[PlanFile]:
-        """Which plans are over, if the readers have gone on."""
+        """Return the plans that are over if the readers have gone on."""
         prefetcher = self._prefetcher
         if prefetcher is None or prefetcher.is_going_on:
             return ()
@@ -129,7 +144,7 @@ class Planner:
                 prefetcher.go_on()
                 self._next = ()
                 self._announce_next(prefetcher)
-            else:  # not what they were expected to: this thread is the follower's, and can't wait for its end
+            else:  # unexpected plans; the prefetcher's own thread can't wait for its end
                 threading.Thread(target=self._start_anew, name="plan-restart", daemon=True).start()
             return over
         if self._plans.have_ended():
@@ -177,7 +192,7 @@ class Planner:
     def _clients(self) -> ProgressTracker:
         def position() -> int:
             read = self._plans.position()
-            self.tick(-1)  # a client that is at its end may still hold what it reads
+            self.tick(-1)  # a client at its end may still map chunks
             return read
 
         return ClientProgress(position)

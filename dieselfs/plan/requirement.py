@@ -1,4 +1,4 @@
-"""Whether a plan fits into the memory given, and which group size would."""
+"""The memory that a plan needs, and the group size that would fit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from dieselfs.shuffle import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
 UNDER_WAY: Final = 2
-"""Chunks beside the group that is read: fewer, and the store is idle between two fetches."""
+"""The chunks beside the group that is read: with fewer the store is idle between two fetches."""
 _MIB: Final = 1 << 20
 
 
 def require_room(
     uses: ChunkUses, group_start: npt.NDArray[np.int64], memory_bytes: int, readers: int = 1
 ) -> None:
-    """Raise `PlanTooLarge` unless the largest group and the chunks under way fit into each reader's share of `memory_bytes`."""
+    """Raise `PlanTooLarge` if a reader's share of `memory_bytes` is too small for the plan.
+
+    The largest group and the chunks under way must fit into it.
+    """
     if not len(uses):
         return
     share = memory_bytes // readers
@@ -32,16 +35,18 @@ def require_room(
     fits = share // largest - UNDER_WAY
     there_are = f"there are {_mib(memory_bytes, down=True)}"
     raise PlanTooLarge(
-        f"this order needs {_mib(needed)} of memory, its largest group of chunks and {UNDER_WAY} chunks under way; "
+        f"this order needs {_mib(needed)} of memory, its largest group of chunks and {UNDER_WAY}"
+        " chunks under way; "
         + (there_are if readers == 1 else f"{there_are} for {readers} readers"),
         f"give it {_mib(needed * readers)}, or use a group size of {fits}"
         if fits > 0
-        else f"give it {_mib(needed * readers)}; a group of one chunk needs {_mib((1 + UNDER_WAY) * largest * readers)}",
+        else f"give it {_mib(needed * readers)}; a group of one chunk needs"
+        f" {_mib((1 + UNDER_WAY) * largest * readers)}",
     )
 
 
 def require_room_for(snapshot: Snapshot, parameters: ShuffleParameters, memory_bytes: int) -> None:
-    """The same for a shuffled order of a snapshot."""
+    """Do the same for a shuffled order of a snapshot."""
     order = shuffle_order(
         snapshot.chunk_first_inode,
         parameters.seed,
