@@ -211,7 +211,8 @@ class Prefetcher:
         self._then: Callable[[], None] = lambda: None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.Lock()
-        # Other threads hand these in; the interpreter does each access in one step.
+        # If a fetch hangs, its thread keeps this object. The last such thread closes the
+        # descriptor.
         self._close_wake = weakref.finalize(self, os.close, self._wake_fd)
         self._close_wake.atexit = False
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
