@@ -1,4 +1,4 @@
-"""What a key-value store knows of its own losses: a database of several servers may forget what it acknowledged."""
+"""The losses that a key-value store reports: several servers may lose acknowledged writes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from metadata.kv.key_value_store import KeyValueStore
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Since the store was opened in this process."""
+    """The losses seen since the store was opened in this process."""
 
     losses: int
-    """How often it was seen that something acknowledged was forgotten. Only grows."""
+    """The number of times that a loss of acknowledged writes was seen. It only grows."""
     losses_without_end: int
-    """Those of which nobody knows how much was forgotten: perhaps all."""
+    """The losses of unknown extent among them: perhaps everything was lost."""
     is_confirmed: bool
-    """Everything acknowledged survives the next fail-over as well, as far as the servers say."""
+    """Everything acknowledged survives the next fail-over too, as far as the servers report."""
 
 
 NOTHING_FORGOTTEN: Final = Memory(0, 0, True)
@@ -25,11 +25,14 @@ NOTHING_FORGOTTEN: Final = Memory(0, 0, True)
 
 @runtime_checkable
 class MayLoseWrites(Protocol):
-    """A `KeyValueStore` whose changing calls raise `IndexForgot` when they see a loss: of a put, before the phases that follow."""
+    """A `KeyValueStore` whose changing calls raise `IndexForgot` when they see a loss.
+
+    A put raises it before the phases that follow.
+    """
 
     def memory(self) -> Memory: ...
 
 
 def memory_of(index: KeyValueStore) -> Memory:
-    """What the store says of itself; others forget nothing."""
+    """Return the losses that the store reports; stores that report none lose nothing."""
     return index.memory() if isinstance(index, MayLoseWrites) else NOTHING_FORGOTTEN

@@ -1,8 +1,9 @@
-"""The port to the key-value database that holds the index: maps of fields, last writer wins by an explicit stamp.
+"""The port to the key-value database of the index: maps of fields, ordered by explicit stamps.
 
-Every value starts with a 16-byte stamp, and a field keeps the value with the greatest stamp ever put (compared as bytes, or
-equally as two big-endian 64-bit numbers below 2^53). So a put may be repeated, reordered or raced by another writer without harm: the index is
-a view of the commit log that any number of processes bring up to date together.
+Every value starts with a 16-byte stamp, and a field keeps the value with the greatest stamp ever
+put (compared as bytes, or equally as two big-endian 64-bit numbers below 2^53). So a put may be
+repeated, reordered or raced by another writer without harm: the index is a view of the commit log
+that any number of processes bring up to date together.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ class MapFields(NamedTuple):
 
 
 class MapUpdate(NamedTuple):
-    """Values of one map; `values[i]` belongs to `fields[i]` and starts with its stamp. No field twice."""
+    """Values of one map; `values[i]` belongs to `fields[i]` and starts with its stamp.
+
+    No field occurs twice.
+    """
 
     key: bytes
     fields: Sequence[bytes]
@@ -29,27 +33,36 @@ class MapUpdate(NamedTuple):
 
 
 class KeyValueStore(Protocol):
-    """Thread-safe; every call blocks and may raise `IndexUnavailable`. Keys are printable, 1-64 bytes, and no key is a prefix of
-    another; fields are 0-255 bytes of any value; values are at least 16 bytes. A map without fields does not exist.
+    """A key-value database, thread-safe; every call blocks and may raise `IndexUnavailable`.
+
+    Keys are printable, 1-64 bytes, and no key is a prefix of another; fields are 0-255 bytes of any
+    value; values are at least 16 bytes. A map without fields does not exist.
     """
 
     def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
-        """The values of all asked fields, None where there is none. Not one point in time across maps. One round trip (a server
-        each, in a cluster)."""
+        """Return the values of all given fields, None for those that are missing.
+
+        The values of several maps are not of one point in time. One round trip (in a cluster, one
+        for each server).
+        """
         ...
 
     def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """All (field, value) pairs of a map in batches of bounded size, in no promised order.
+        """Yield all (field, value) pairs of a map in batches of bounded size, in no promised order.
 
-        A field present all the while appears at least once; one put or removed meanwhile may or may not appear."""
+        A field that is present all the while appears at least once; one put or removed meanwhile
+        may or may not appear.
+        """
         ...
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
-        """Put the updates, each value only if its stamp is greater than that of the value present.
+        """Put the updates, each value only if its stamp is greater than that of the present value.
 
-        No update of a phase becomes visible before all updates of the phases before it have; a crash in the middle leaves a
-        prefix of the phases and any part of the next one. A single field changes atomically. When it returns, everything is as
-        durable as the database makes it (LMDB: synced)."""
+        No update of a phase becomes visible before all updates of the earlier phases; a crash in
+        the middle leaves a prefix of the phases and any part of the next one. A single field
+        changes atomically. On return everything is as durable as the database makes it (LMDB:
+        synced).
+        """
         ...
 
     def remove(self, removals: Sequence[MapFields]) -> None:
@@ -57,8 +70,11 @@ class KeyValueStore(Protocol):
         ...
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
-        """Remove each field whose value is still the one given, byte for byte (a damaged one too): whoever has looked at a value may
-        take it away without taking what another process has put there since. Comparing and removing a field is atomic."""
+        """Remove each field whose value is still the given one, byte for byte (also a damaged one).
+
+        So a caller that has looked at a value may remove it and never removes what another process
+        has put there since. Comparing and removing a field is atomic.
+        """
         ...
 
     def drop(self, keys: Sequence[bytes]) -> None:
@@ -66,5 +82,5 @@ class KeyValueStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and files. May be called twice."""
+        """Release connections and files. The call may be repeated."""
         ...

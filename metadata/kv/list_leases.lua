@@ -1,5 +1,6 @@
--- Tell all leases of a set that are valid by this server's clock. Changes nothing.
--- KEYS: the sorted set, entry -> when its lease ends (ms). ARGV: how many entries and of how many bytes each may be told.
+-- Return all leases of a set that are valid by this server's clock. Changes nothing.
+-- KEYS: the sorted set, entry -> end of its lease (ms).
+-- ARGV: the most entries to return, and the most bytes of each.
 local most, longest = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,8 +1,8 @@
-"""One LMDB environment per folder and process: opened, shared, grown, and out of the way of a fork.
+"""LMDB environments, one per folder and process: open, share, grow, and close before a fork.
 
 LMDB forbids a process to open one database twice (its locks belong to the process, and closing
 either would drop them) and to carry an open one over a fork. So all stores of a folder share one
-environment here, and before a fork every environment is closed, once its running transactions have
+environment here. Before a fork every environment is closed, once its running transactions have
 ended; parent and child open it again when they next need it.
 """
 
@@ -22,9 +22,9 @@ from metadata.errors import IndexUnavailable
 Result = TypeVar("Result")
 
 INITIAL_MAP_BYTES: Final = 1 << 30
-"""Only address space: the file takes what it holds."""
+"""The initial size of the map: address space only, since the file takes what it holds."""
 _MAX_READERS: Final = 1024
-"""Slots for read transactions of all processes together; 64 bytes each."""
+"""The slots for read transactions of all processes together; 64 bytes each."""
 _FULL_BELOW_BYTES: Final = 1 << 18
 _UNSOUND: Final = (
     lmdb.InvalidError,
@@ -33,12 +33,17 @@ _UNSOUND: Final = (
     lmdb.VersionMismatchError,
 )
 _ATTEMPTS: Final = 64
-"""Each doubles the map or finds that another process did; 2^64 bytes end every loop."""
+"""The most attempts. Each one doubles the map or finds that another process did.
+
+2^64 bytes end every loop.
+"""
 
 
 class LmdbEnvironment:
-    """Runs whole transactions, each on the calling thread (LMDB's write lock belongs to a
-    thread)."""
+    """The shared environment of one folder, which runs whole transactions.
+
+    Each transaction runs on the calling thread (LMDB's write lock belongs to a thread).
+    """
 
     def __init__(self, folder: Path, map_bytes: int) -> None:
         self._folder = folder
@@ -51,8 +56,10 @@ class LmdbEnvironment:
         self.users = 0
 
     def run(self, operation: Callable[[lmdb.Transaction], Result], *, write: bool) -> Result:
-        """The result of `operation` in one transaction, which is committed if `write`. It may be
-        run again after its effects were rolled back, when the map turned out too small."""
+        """Return the result of `operation` in one transaction, which is committed if `write`.
+
+        If the map turns out too small, the effects are rolled back and `operation` runs again.
+        """
         for _ in range(_ATTEMPTS):
             map_bytes = self._map_bytes
             try:
@@ -63,32 +70,37 @@ class LmdbEnvironment:
             except lmdb.MapResizedError:
                 self._adopt_size()
             except lmdb.PanicError as error:
-                self.close()  # of no more use; the file is sound, and opened again by the next call
+                self.close()  # it is unusable; the file is sound, and the next call opens it again
                 raise self._unavailable(error) from error
             except lmdb.Error as error:
                 raise self._unavailable(error) from error
         raise IndexUnavailable(f"index {self._folder}: the database could not be made large enough")
 
     def close(self) -> None:
+        """Close the environment once its transactions have ended; the next call opens it again."""
         with self._alone():
             self._close()
 
     def retire(self) -> None:
-        """Close for good. A call that comes too late must not open what the next owner opens."""
+        """Close for good. A late call must not open what the next owner opens."""
         with self._alone():
             self._close()
             self._retired = True
 
     def suspend(self) -> None:
-        """Close and let nobody in until `resume`."""
+        """Close, and block new transactions until `resume`."""
         self._enter_alone()
         self._close()
 
     def resume(self) -> None:
+        """Let transactions run again."""
         self._leave_alone()
 
     def resume_in_child(self) -> None:
-        """The threads that waited for the condition exist only in the parent."""
+        """Let transactions run in the child of a fork.
+
+        The threads that waited for the condition exist only in the parent.
+        """
         self._changed = threading.Condition()
         self._running = 0
         self._exclusive = False
@@ -136,7 +148,8 @@ class LmdbEnvironment:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             env = self._opened()
             try:
-                env.reader_check()  # a killed reader's slot would keep old pages from being used again
+                # the slot of a killed reader would keep old pages from being used again
+                env.reader_check()
                 _fill_up(env)
             except BaseException:
                 env.close()
@@ -148,7 +161,10 @@ class LmdbEnvironment:
         return env
 
     def _opened(self) -> lmdb.Environment:
-        """With a map as large as the database is; which another process may make larger in this moment."""
+        """Return the environment with a map as large as the database.
+
+        Another process may enlarge the database at the same moment.
+        """
         for _ in range(_ATTEMPTS):
             try:
                 return lmdb.open(
@@ -167,13 +183,13 @@ class LmdbEnvironment:
             self._env = None
 
     def _grow(self, full_at: int) -> None:
-        """Double the map, unless another thread has."""
+        """Double the map, unless another thread has done so."""
         with self._alone():
             if self._map_bytes == full_at and self._env is not None:
                 self._resize(self._env, 2 * full_at)
 
     def _adopt_size(self) -> None:
-        """Another process has grown the database: map what it mapped."""
+        """Map what another process mapped after it has grown the database."""
         with self._alone():
             if self._env is not None:
                 self._resize(self._env, 0)
@@ -194,13 +210,19 @@ class LmdbEnvironment:
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
             advice = "not a folder: choose another place for the index"
         elif isinstance(error, _UNSOUND):
-            advice = f"not a sound LMDB database ({reason}): move it away; the next command makes a new one from the store"
+            advice = (
+                f"not a sound LMDB database ({reason}): move it away; the next command makes "
+                "a new one from the store"
+            )
         else:
             advice = f"{reason}: check the folder and try again"
         return IndexUnavailable(f"index {self._folder}: {advice}")
 
     def _disk_is_full(self, error: Exception) -> bool:
-        """LMDB reports a write that ended early as an I/O error, and that is how most disks fill."""
+        """Return whether an I/O error means a full disk.
+
+        LMDB reports a write that ended early as an I/O error, and most disks fill that way.
+        """
         if "Input/output error" not in str(error):
             return False
         try:
@@ -211,12 +233,15 @@ class LmdbEnvironment:
 
 
 def _fill_up(env: lmdb.Environment) -> None:
-    """Give a file that was cut the length that it had, with zeros, which LMDB refuses: a page beyond the end of the file would end the
-    process (SIGBUS). A sound file may lack free pages at its end."""
+    """Extend a file that was cut to the length that it had.
+
+    The zeros make LMDB refuse it: a page beyond the end of the file would end the process (SIGBUS).
+    A sound file may lack free pages at its end.
+    """
     wanted = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     with open(f"{env.path()}/data.mdb", "rb+") as file:
         present = os.fstat(file.fileno()).st_size
-        if present < wanted:  # never makes it shorter, whatever another process does meanwhile
+        if present < wanted:  # never shorter, whatever other processes do
             os.posix_fallocate(file.fileno(), present, wanted - present)
 
 
@@ -225,8 +250,10 @@ _environments_lock = threading.Lock()
 
 
 def acquire_environment(folder: Path, map_bytes: int = INITIAL_MAP_BYTES) -> LmdbEnvironment:
-    """This process's environment of the folder (resolved). Each call needs one
-    `release_environment`."""
+    """Return this process's environment of the (resolved) folder.
+
+    Each call needs one `release_environment`.
+    """
     with _environments_lock:
         environment = _environments.get(folder)
         if environment is None:
@@ -236,7 +263,7 @@ def acquire_environment(folder: Path, map_bytes: int = INITIAL_MAP_BYTES) -> Lmd
 
 
 def release_environment(environment: LmdbEnvironment) -> None:
-    """The last one closes it, after the running transactions."""
+    """Give the environment back; the last user closes it, after the running transactions."""
     with _environments_lock:
         environment.users -= 1
         if not environment.users:

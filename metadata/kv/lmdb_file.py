@@ -1,7 +1,7 @@
 """The key-value store in a folder of this machine: the embedded default, with no server to run.
 
 A field lies under map key + field. Map keys are prefix-free, so a map is one range of the B-tree.
-Every put is one write transaction, whatever its phases: all of it is there after a crash, or
+Every put is one write transaction, whatever its phases: after a crash all of it is there, or
 nothing.
 """
 
@@ -28,14 +28,20 @@ from metadata.kv.lmdb_environment import (
 
 _SCAN_BATCH: Final = 4096
 _FIRST_BATCH: Final = 64
-"""Most maps are small, and what is read past a map's end is thrown away: 1 ms for 4096 fields."""
+"""The size of a scan's first batch.
+
+Most maps are small, and pairs read past a map's end are discarded: 1 ms for 4096 fields.
+"""
 
 Pair: TypeAlias = tuple[bytes, bytes]
 
 
 class LmdbFileStore:
-    """Implements `KeyValueStore`. Any number of stores, threads and processes may use one folder; a
-    store may be used on both sides of a fork. The file grows as needed and never shrinks."""
+    """A `KeyValueStore` in LMDB.
+
+    Any number of stores, threads and processes may use one folder, and a store may be used on both
+    sides of a fork. The file grows as needed and never shrinks.
+    """
 
     def __init__(self, folder: str | Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
         self._environment = acquire_environment(Path(folder).absolute().resolve(), map_bytes)
@@ -53,8 +59,8 @@ class LmdbFileStore:
         return [[found.get(key) for key in keys] for keys in asked]
 
     def scan(self, key: bytes) -> Iterator[list[Pair]]:
-        # A transaction per batch: none stays open (and keeps old pages alive) while the caller
-        # works or has forgotten the iterator.
+        # Each batch has its own transaction: none stays open (and keeps old pages alive) while the
+        # caller works or has forgotten the iterator.
         start, size = key, _FIRST_BATCH
         while True:
             pairs = self._run(partial(_range, start=start, size=size), write=False)
@@ -111,7 +117,8 @@ class LmdbFileStore:
 
     def close(self) -> None:
         try:
-            release_environment(self._held.pop())  # one thread's, without a lock to fork with
+            # one thread gets it, without a lock that a fork could copy
+            release_environment(self._held.pop())
         except IndexError:
             pass
 
@@ -137,7 +144,7 @@ def _range(transaction: lmdb.Transaction, start: bytes, size: int) -> list[Pair]
 
 
 def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
-    """The (field, value) pairs of one map, which are the first of `pairs`."""
+    """Return the (field, value) pairs of one map, which are the first of `pairs`."""
     end = len(pairs)
     if pairs and not pairs[-1][0].startswith(key):
         end = bisect_left(pairs, True, key=lambda pair: not pair[0].startswith(key))
@@ -146,12 +153,15 @@ def _belonging(key: bytes, pairs: list[Pair]) -> list[Pair]:
 
 
 def _put(transaction: lmdb.Transaction, updates: Sequence[MapUpdate]) -> None:
-    """One call whatever the number of maps, and two more if any field is there already: each lets go of the GIL, and a busy
-    thread gives it back only every 5 ms."""
+    """Put the newer values.
+
+    It is one call whatever the number of maps, and two more if any field exists. Each call releases
+    the GIL, and a busy thread gives it back only every 5 ms.
+    """
     pairs: list[Pair] = []
     for key, fields, values in sorted(
         updates, key=attrgetter("key")
-    ):  # then the whole is in the B-tree's order
+    ):  # then all pairs are in the B-tree's order
         pairs += sorted(zip([key + field for field in fields], values, strict=True))
     _, absent = transaction.cursor().putmulti(pairs, overwrite=False)
     if absent < len(pairs):

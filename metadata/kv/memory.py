@@ -1,4 +1,4 @@
-"""The key-value store in dictionaries: the reference that the contract suite is written against."""
+"""The key-value store in dictionaries: the reference implementation of the contract suite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCAN_BATCH = 4096
 
 
 class MemoryStore:
-    """Implements `KeyValueStore`; lives as long as the process. A put is one point in time."""
+    """A `KeyValueStore` that lives as long as the process. A put is one point in time."""
 
     def __init__(self) -> None:
         self._maps: dict[bytes, dict[bytes, bytes]] = {}
@@ -71,4 +71,4 @@ class MemoryStore:
                 self._maps.pop(key, None)
 
     def close(self) -> None:
-        """Nothing to let go of; what was put stays readable."""
+        """Do nothing; what was put stays readable."""

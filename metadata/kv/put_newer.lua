@@ -1,6 +1,9 @@
 -- Put the values whose stamps are greater than those present, all of one hash, as one step.
--- KEYS: the hash. ARGV: the number of fields from which the hash is split (0: never), the split marker, n fields, n values.
--- Returns the positions (from 0) of the fields that belong into buckets, because the hash is split and does not hold them.
+-- KEYS: the hash.
+-- ARGV: the number of fields from which the hash is split (0: never), the split marker, n fields,
+-- n values.
+-- Returns the positions (from 0) of the fields that belong into buckets, because the hash is split
+-- and does not hold them.
 local key, limit, n = KEYS[1], tonumber(ARGV[1]), (#ARGV - 2) / 2
 local present = redis.call('HMGET', key, unpack(ARGV, 2, n + 2))  -- the marker, then the fields
 local is_split = limit > 0 and present[1]

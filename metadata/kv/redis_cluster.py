@@ -1,10 +1,9 @@
-"""The key-value store in a Redis Cluster: every map's key names a slot, every slot has a master,
-and both may change.
+"""The key-value store in a Redis Cluster.
 
-redis-py's own cluster client repeats commands one by one and each with timeouts of its own, so a
-put in a fail-over has no bound worth the name, and it refuses scripts in pipelines. Here a round of
-commands goes to all masters at once and what failed goes again, by a fresh map of the slots, until
-one deadline.
+Every map's key names a slot, every slot has a master, and both may change. redis-py's own cluster
+client repeats commands one by one, each with timeouts of its own, so a put in a fail-over has no
+useful bound, and it refuses scripts in pipelines. Here a round of commands goes to all masters at
+once. Failed commands are repeated with a fresh map of the slots until one deadline.
 """
 
 from __future__ import annotations
@@ -37,8 +36,11 @@ from metadata.kv.redis_pipeline import (
 )
 
 PATIENCE_S: Final = 15.0
-"""A fail-over takes 3-4 s with a node timeout of 2 s. A call takes at most this and four socket
-timeouts, unless servers answer."""
+"""The time for which commands are repeated.
+
+A fail-over takes 3-4 s with a node timeout of 2 s. A call takes at most this and four socket
+timeouts, unless servers answer.
+"""
 
 _TRANSIENT: Final = (
     exceptions.ConnectionError,
@@ -54,10 +56,11 @@ _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 
 
 class RedisClusterStore(RedisMaps):
-    """Implements `KeyValueStore`; may be used on both sides of a fork.
+    """A `KeyValueStore` in a Redis Cluster; it may be used on both sides of a fork.
 
     `url` is `redis+cluster://[user:password@]host:port[,host:port…]` (`rediss+cluster://` with
-    TLS): any of its nodes."""
+    TLS), with any of its nodes.
+    """
 
     def __init__(
         self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S
@@ -67,7 +70,7 @@ class RedisClusterStore(RedisMaps):
         self._pools = Pools(self._nodes[0])
         self._slots: list[RedisAddress | None] = []
         self._seats: dict[RedisAddress, int] = {}
-        """master -> the first slot that it serves: who takes over has the same."""
+        """The first slot that each master serves; a server that takes over has the same."""
         error = self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
         if not self._slots:
             raise self._unavailable(error)
@@ -105,7 +108,7 @@ class RedisClusterStore(RedisMaps):
         return replies
 
     def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
-        # To redis-py a MovedError is an AskError, too: that one is answered by a new map of the slots.
+        # In redis-py a MovedError is an AskError too; it needs a new map of the slots.
         if isinstance(error, exceptions.AskError) and not isinstance(error, exceptions.MovedError):
             return replace(command, asking=RedisAddress(error.host, error.port))
         if isinstance(error, _TRANSIENT) and not isinstance(error, _FINAL):
@@ -116,7 +119,10 @@ class RedisClusterStore(RedisMaps):
         self._load_slots(time.monotonic() + SOCKET_TIMEOUT_S)
 
     def _load_slots(self, deadline: float) -> exceptions.RedisError | None:
-        """Ask one node after the other who serves which slot; the last error, if none has told."""
+        """Ask one node after the other for the masters of the slots.
+
+        Returns the last error if no node answers.
+        """
         masters = list({address for address in self._slots if address})
         random.shuffle(masters)
         error: exceptions.RedisError | None = None
@@ -146,7 +152,10 @@ class RedisClusterStore(RedisMaps):
 
 
 def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:
-    """Of the nodes named in `redis+cluster://…`. `IndexUnavailable` if it is not of that form."""
+    """Return the addresses of the nodes named in `redis+cluster://…`.
+
+    Raises `IndexUnavailable` if the address has another form.
+    """
     scheme, _, rest = url.partition("+cluster://")
     login, at, places = rest.rpartition("@")
     hosts = re.split("[/?]", places)[0]
@@ -163,13 +172,16 @@ def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:
 
 
 def master_of(key: bytes, reply: Reply, asked: RedisAddress) -> RedisAddress | None:
-    """Who serves a key, by an answer to CLUSTER SLOTS; None: nobody just now."""
+    """Return the server of a key by an answer to CLUSTER SLOTS; None if no server has it now."""
     return _masters_by_slot(reply, asked)[key_slot(key)]
 
 
 def _masters_by_slot(reply: Reply, asked: RedisAddress) -> list[RedisAddress | None]:
-    """From CLUSTER SLOTS: first slot, last slot, master, replicas…; a node is host, port, id. No
-    host: the one asked."""
+    """Return the master of each slot from an answer to CLUSTER SLOTS.
+
+    A row is first slot, last slot, master, replicas…; a node is host, port, id. An empty host means
+    the node that was asked.
+    """
     slots: list[RedisAddress | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     for first, last, (host, port, *_), *_ in reply:
         if host != b"?":

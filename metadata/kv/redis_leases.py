@@ -1,7 +1,9 @@
-"""A set of leases in Redis: who has renewed an entry lately, by the clock of the server that keeps it. On one server or in a cluster.
+"""A set of leases in Redis: the entries renewed lately, by the clock of the server that keeps them.
 
-One sorted set a name, one script a renewal, which forgets what has expired. Nothing else is kept, and it may be lost: who is there renews, and the set is
-again what it was. A call asks once, with short timeouts, and is repeated by who renews anyway.
+It works on one server or in a cluster. There is one sorted set a name and one script a renewal,
+which drops expired entries. Nothing else is kept, and the set may be lost: each live holder renews,
+and the set is restored. A call asks once, with short timeouts; its caller renews, and so repeats
+it, anyway.
 """
 
 from __future__ import annotations
@@ -28,9 +30,13 @@ from metadata.kv.redis_pipeline import (
 )
 
 TIMEOUT_S: Final = 0.6
-"""Of a connect, and of each wait for an answer. A fresh connection, a script that the server does not know yet, and a master that has moved: 2 s."""
+"""The bound of a connect, and of each wait for an answer.
+
+A fresh connection, a script that the server does not know yet, and a master that has moved take 2 s
+together.
+"""
 LOOK_UP_S: Final = 1.2
-"""For finding a cluster's master, whose nodes are asked in turn."""
+"""The time for finding a cluster's master, whose nodes are asked in turn."""
 MAX_ENTRIES: Final = 1024
 MAX_ENTRY_BYTES: Final = 2048
 _REDIRECTIONS: Final = 3
@@ -39,10 +45,14 @@ _LIST: Final = Script("list_leases.lua")
 
 
 class RedisLeaseSet:
-    """One thread at a time. `url` as in `RedisServerStore` or, with `+cluster`, in `RedisClusterStore`; no connection is made before the first call."""
+    """A set of leases, for one thread at a time.
+
+    `url` is as in `RedisServerStore` or, with `+cluster`, in `RedisClusterStore`. No connection is
+    made before the first call.
+    """
 
     def __init__(self, url: str, name: str) -> None:
-        """`IndexUnavailable` for what is no address of a Redis."""
+        """Raise `IndexUnavailable` if `url` is not the address of a Redis."""
         self._key = name.encode()
         self._cluster = url.partition("://")[0].endswith("+cluster")
         self._nodes = (
@@ -50,30 +60,33 @@ class RedisLeaseSet:
         )
         self._pools = Pools(self._nodes[0])
         self._master: RedisAddress | None = None
-        """Of a cluster, the one that has served the set last."""
+        """The node of a cluster that served the set last."""
 
     def __str__(self) -> str:
         return str(self._nodes[0])
 
     def renew(self, id: str, entry: bytes, lease_s: float) -> list[bytes]:
-        """Put or renew the entry of `id`; all that have a lease, at most 1,025 of at most 2 KiB.
+        """Put or renew the entry of `id`; return all that have a lease.
 
-        An entry is the id, a blank, and anything. What another has put under the same id is replaced, and told this once. `IndexUnavailable` after about 2 s.
+        They are at most 1,025 of at most 2 KiB. An entry is the id, a blank, and anything. Another
+        holder's entry under the same id is replaced, and returned this once. Raises
+        `IndexUnavailable` after about 2 s.
         """
         arguments = (id, entry, str(int(lease_s * 1000)), str(MAX_ENTRIES), str(MAX_ENTRY_BYTES))
         return self._entries(RedisCommand(self._key, arguments, script=_RENEW, writes=True))
 
     def entries(self) -> list[bytes]:
-        """All that have a lease, as `renew` tells them. `IndexUnavailable`."""
+        """Return all entries that have a lease, as `renew` does. Raises `IndexUnavailable`."""
         return self._entries(
             RedisCommand(self._key, (str(MAX_ENTRIES), str(MAX_ENTRY_BYTES)), script=_LIST)
         )
 
     def remove(self, entry: bytes) -> None:
-        """Give it back. `IndexUnavailable`."""
+        """Give up the lease of an entry. Raises `IndexUnavailable`."""
         self._ask(RedisCommand(self._key, ("ZREM", self._key, entry), writes=True))
 
     def close(self) -> None:
+        """Close the connections."""
         self._pools.close()
 
     def _entries(self, command: RedisCommand) -> list[bytes]:
@@ -90,7 +103,7 @@ class RedisLeaseSet:
             match reply:
                 case exceptions.NoScriptError() if not command.by_text:
                     command = replace(command, by_text=True)
-                case exceptions.MovedError() if self._cluster:  # which is an AskError, too
+                case exceptions.MovedError() if self._cluster:  # a subclass of AskError
                     self._master = self._told(reply)
                     command = replace(command, asking=None)
                 case exceptions.AskError() if self._cluster:
@@ -107,7 +120,7 @@ class RedisLeaseSet:
         return reply
 
     def _told(self, error: exceptions.AskError) -> RedisAddress:
-        """No host: the one asked."""
+        """Return the server that an error names; without a host it is the one that was asked."""
         asked = self._master or self._nodes[0].address
         return RedisAddress(error.host or asked.host, error.port)
 
@@ -125,7 +138,7 @@ class RedisLeaseSet:
                 problem = advice(reply, TIMEOUT_S)
                 if "cluster support disabled" in str(reply):
                     problem = "not a cluster: write redis:// instead"
-            self._nodes.append(self._nodes.pop(0))  # the next call begins with another
+            self._nodes.append(self._nodes.pop(0))  # the next call starts with another node
             if time.monotonic() > deadline:
                 break
         raise IndexUnavailable(f"index {self}: {problem}")

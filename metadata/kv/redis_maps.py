@@ -1,10 +1,10 @@
 """Maps as Redis hashes: the part of the port that a single server and a cluster have in common.
 
 A put is one script call a map, which compares stamps on the server. A large map is split: once its
-hash (the base) holds `split_above` fields it gets a marker, a field longer than any real one, and
-from then on a new field goes to one of 256 bucket hashes, chosen by the field's hash, whose keys
-spread over a cluster. A field that is in the base stays there, so that a field has one place: the
-base if it is there, else its bucket. The marker goes only with the whole map.
+hash (the base) holds `split_above` fields it gets a marker, a field longer than any real one. From
+then on a new field goes to one of 256 bucket hashes, chosen by the field's hash, whose keys spread
+over a cluster. A field that is in the base stays there. So a field has one place: the base if it is
+there, else its bucket. The marker is removed only with the whole map.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ from metadata.kv.redis_replication import PUT, Replication
 SPLIT_ABOVE: Final = 65_536
 BUCKETS: Final = 256
 MARKER: Final = b"split".ljust(256, b".")
-"""Fields have at most 255 bytes."""
+"""The field that marks a split map; real fields have at most 255 bytes."""
 _SLICE_FIELDS: Final = 2_000
-"""Fields a command: two values for each are still below what Lua's unpack takes (about 8,000)."""
+"""The fields of a command.
+
+Two values for each are still below what Lua's unpack takes (about 8,000).
+"""
 _PIPELINE_BYTES: Final = 8 << 20
 _SCAN_BATCH: Final = 4096
 _SCAN_RESTARTS: Final = 10
@@ -41,11 +44,13 @@ _SCAN = Script("scan_batch.lua")
 
 
 class RedisMaps(ABC):
-    """Implements `KeyValueStore` but for how commands reach their server."""
+    """A `KeyValueStore` without the transport of commands to their servers."""
 
     def __init__(self, shown: str, split_above: int, patience_s: float) -> None:
-        """`patience_s`: how long a command is repeated whose server has just failed; everything
-        here may be repeated."""
+        """`patience_s`: the time for which a command is repeated after its server failed.
+
+        Every command here may be repeated.
+        """
         self._shown = shown
         self._split_above = split_above
         self._patience_s = patience_s
@@ -53,17 +58,23 @@ class RedisMaps(ABC):
         self._is_open = True
 
     def memory(self) -> Memory:
+        """Return the losses that the store has seen."""
         known = self._replication
         return Memory(known.losses, known.losses_without_end, known.is_confirmed)
 
     @abstractmethod
     def _round(self, commands: Sequence[RedisCommand]) -> list[Reply]:
-        """Send each command to the server of its key, those of one key in order, and wait for all
-        the replies."""
+        """Send each command to the server of its key and wait for all the replies.
+
+        The commands of one key are sent in order.
+        """
 
     @abstractmethod
     def _retry(self, command: RedisCommand, error: exceptions.RedisError) -> RedisCommand | None:
-        """What to send instead of a command that failed so; None if repeating is no use."""
+        """Return the command to send after this one failed with `error`.
+
+        The result is None if repeating is useless.
+        """
 
     def _before_retry(self) -> None:  # noqa: B027 - a server that stays where it is needs nothing
         """Find out where servers are now."""
@@ -78,7 +89,7 @@ class RedisMaps(ABC):
         replies = self._execute(
             RedisCommand(key, ("HMGET", key, MARKER, *fields)) for _, _, key, fields in slices
         )
-        # What a split map lacks in its base is asked for in the buckets.
+        # Fields that a split map lacks in its base are requested from the buckets.
         missing: dict[bytes, list[tuple[int, int, bytes]]] = defaultdict(list)
         for (at, start, key, fields), (marker, *values) in zip(slices, replies, strict=True):
             found[at][start : start + len(values)] = values
@@ -101,7 +112,7 @@ class RedisMaps(ABC):
         for batch in self._scan_hash(key):
             if real := [pair for pair in batch if pair[0] != MARKER]:
                 yield real
-        # Asked last, so that a map that was split meanwhile shows as much as possible.
+        # This is asked last, so that a map that was split meanwhile shows as much as possible.
         if self._split_among([key]):
             for bucket in bucket_keys(key):
                 yield from self._scan_hash(bucket)
@@ -189,7 +200,7 @@ class RedisMaps(ABC):
                 [RedisCommand(key, (cursor, str(_SCAN_BATCH)), _SCAN)]
             )
             if server not in (None, run_id):
-                # Another server, or the same started again: its hash has another order.
+                # This is another server, or the same one restarted: its hash has another order.
                 restarts += 1
                 if restarts > _SCAN_RESTARTS:
                     raise IndexUnavailable(f"index {self._shown}: the server keeps changing")
@@ -202,8 +213,10 @@ class RedisMaps(ABC):
                 return
 
     def _execute(self, commands: Iterable[RedisCommand]) -> list[Reply]:
-        """The replies to all commands, in pipelines of bounded size. All succeeded, or
-        `IndexUnavailable`."""
+        """Return the replies to all commands, which go in pipelines of bounded size.
+
+        Raises `IndexUnavailable` unless all succeed.
+        """
         if not self._is_open:
             raise IndexUnavailable(f"index {self._shown}: this connection is closed")
         replies: list[Reply] = []
@@ -245,7 +258,7 @@ class RedisMaps(ABC):
 
 
 def _sliced(updates: Sequence[MapUpdate]) -> list[MapUpdate]:
-    """The same in parts that fit into one command each."""
+    """Return the same updates in parts that fit into one command each."""
     return [
         MapUpdate(key, fields[start:end], values[start:end])
         for key, fields, values in updates
@@ -255,17 +268,18 @@ def _sliced(updates: Sequence[MapUpdate]) -> list[MapUpdate]:
 
 
 def bucket_key(key: bytes, field: bytes) -> bytes:
-    """Where a field of a split map lies that its base does not hold."""
+    """Return the key of the bucket for a field of a split map that its base lacks."""
     return _bucket(*_halves(key), xxhash.xxh3_64_intdigest(field) % BUCKETS)
 
 
 def bucket_keys(key: bytes) -> list[bytes]:
+    """Return the keys of all buckets of a map."""
     halves = _halves(key)
     return [_bucket(*halves, number) for number in range(BUCKETS)]
 
 
 def _halves(key: bytes) -> tuple[bytes, bytes]:
-    """A map's key, cut where its hash tag ends; without a tag, as if all of it were one."""
+    """Return a map's key, cut at the end of its hash tag; without a tag all of it counts as one."""
     opening = key.find(b"{")
     closing = key.find(b"}", opening)
     if opening == -1 or closing <= opening + 1:
@@ -274,5 +288,8 @@ def _halves(key: bytes) -> tuple[bytes, bytes]:
 
 
 def _bucket(head: bytes, tail: bytes, number: int) -> bytes:
-    """A longer hash tag is another slot; the unprintable byte is in no map's key."""
+    """Return the key of a bucket.
+
+    A longer hash tag is another slot; the unprintable byte is in no map's key.
+    """
     return b"%b\x01%02x%b" % (head, number, tail)

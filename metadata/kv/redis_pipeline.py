@@ -1,8 +1,7 @@
-"""Commands to one Redis server over a pooled connection: sent together, answered in order; errors
-are answers too.
+"""Commands to one Redis server over a pooled connection: sent together, answered in order.
 
-All that touches redis-py's untyped objects is in this module. Its own retries are switched off:
-what may be repeated, and for how long, is known one level up.
+Errors are answers too. Everything that touches redis-py's untyped objects is in this module. Its
+own retries are switched off: the caller knows what may be repeated, and for how long.
 """
 
 from __future__ import annotations
@@ -26,16 +25,18 @@ from metadata.errors import IndexUnavailable
 from metadata.url_secrets import without_secrets as without_secrets
 
 SOCKET_TIMEOUT_S: Final = 5.0
-"""Bound of a connect, and of each wait for bytes of an answer."""
+"""The bound of a connect, and of each wait for bytes of an answer."""
 _MAX_CONNECTIONS: Final = 4096
 
 Argument: TypeAlias = bytes | str
 Reply: TypeAlias = Any
-"""What the server answered, or the `RedisError` that came instead."""
+"""The answer of the server, or the `RedisError` that came instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
+    """The host and port of one server."""
+
     host: str
     port: int
 
@@ -57,16 +58,17 @@ class RedisCommand:
 
     key: bytes
     arguments: Sequence[Argument]
-    """With the command's name; of a script, what follows the key."""
+    """The words of the command, its name first; for a script, the arguments after the key."""
     script: Script | None = None
     by_text: bool = False
     """The server does not know the script yet."""
     writes: bool = False
-    """A replica should have it before anything that follows from it is put."""
+    """A replica should have the write before anything that depends on it is put."""
     asking: RedisAddress | None = field(default=None)
-    """The key is moving there: ask that server, this once."""
+    """The server that the key is moving to: it is asked this once."""
 
     def words(self) -> Sequence[Argument]:
+        """Return the words to send."""
         if self.script is None:
             return self.arguments
         if self.by_text:
@@ -74,17 +76,21 @@ class RedisCommand:
         return ("EVALSHA", self.script.sha1, "1", self.key, *self.arguments)
 
     def size_bytes(self) -> int:
+        """Return the size of the arguments."""
         return sum(map(len, self.arguments))
 
 
 def _packed(words: Sequence[Argument]) -> bytes:
-    """redis-py would look at each word in Python first."""
+    """Return the encoded command; redis-py would look at each word in Python first."""
     return cast(bytes, hiredis.pack_command(cast(Any, tuple(words))))
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What to ask over a connection that is new, before anything else; `heed` gets the answers, and may raise."""
+    """The commands to send over a new connection before anything else.
+
+    `heed` gets the answers, and may raise.
+    """
 
     commands: Sequence[RedisCommand] = ()
     heed: Callable[[list[Reply]], None] = lambda replies: None
@@ -94,8 +100,10 @@ NO_GREETING: Final = Greeting()
 
 
 class Pipeline:
-    """Commands on their way to one server. `send`, then `receive`: so several servers work at a
-    time."""
+    """Commands on their way to one server.
+
+    `send` and `receive` are separate calls, so that several servers work at a time.
+    """
 
     def __init__(
         self, pool: Any, commands: Sequence[RedisCommand], greeting: Greeting = NO_GREETING
@@ -107,6 +115,7 @@ class Pipeline:
         self._failure: exceptions.RedisError | None = None
 
     def send(self) -> None:
+        """Send the commands; on a new connection, send the greeting first."""
         packed: list[bytes] = []
         for command in self._commands:
             if command.asking:
@@ -133,7 +142,7 @@ class Pipeline:
         self._connection.is_new = False
 
     def receive(self, deadline: float) -> list[Reply]:
-        """The answers, the first of which must begin to arrive before `deadline` (monotonic)."""
+        """Return the answers; the first one must begin to arrive before `deadline` (monotonic)."""
         replies: list[Reply] = []
         try:
             self._await_first(deadline)
@@ -148,7 +157,7 @@ class Pipeline:
         return replies
 
     def abandon(self) -> None:
-        """Give the connection back unusable: answers may still be on their way."""
+        """Give the connection back disconnected, since answers may still be on their way."""
         if self._connection is not None:
             with suppress(Exception):
                 self._connection.disconnect()
@@ -171,7 +180,7 @@ class Pipeline:
         except exceptions.ResponseError as error:
             return error
         except exceptions.RedisError as error:
-            # Nothing that follows on this connection can be told apart any more.
+            # The answers that follow on this connection can no longer be told apart.
             self._connection.disconnect()
             self._failure = error
             return error
@@ -183,11 +192,14 @@ class Pipeline:
 
 
 def exchange(pipelines: Sequence[Pipeline], timeout_s: float | None = None) -> list[list[Reply]]:
-    """The answers of every pipeline, all of them under way at the same time. `timeout_s` as that of their sockets; None: SOCKET_TIMEOUT_S."""
+    """Return the answers of every pipeline; all pipelines are under way at the same time.
+
+    `timeout_s` is that of their sockets; None means SOCKET_TIMEOUT_S.
+    """
     try:
         for pipeline in pipelines:
             pipeline.send()
-        # One deadline: several hung servers take no longer than one.
+        # There is one deadline, so several hung servers take no longer than one.
         deadline = time.monotonic() + (timeout_s or SOCKET_TIMEOUT_S)
         return [pipeline.receive(deadline) for pipeline in pipelines]
     except BaseException:
@@ -197,15 +209,16 @@ def exchange(pipelines: Sequence[Pipeline], timeout_s: float | None = None) -> l
 
 
 class RedisUrl:
-    """Where a server is and how to log in: `redis://[user:password@]host:port/db`, `rediss://…`
-    (TLS) or `unix://…`.
+    """The address of a server and the log-in.
 
-    As a string it is fit for messages: without user, password and query."""
+    The forms are `redis://[user:password@]host:port/db`, `rediss://…` (TLS) and `unix://…`. The
+    string form is fit for messages: it has no user, password or query.
+    """
 
     def __init__(self, url: str, shown: str | None = None, timeout_s: float | None = None) -> None:
         self._shown = shown or without_secrets(url)
         try:
-            parse: Any = parse_url  # has no annotations
+            parse: Any = parse_url  # `parse_url` has no annotations
             self._options: dict[str, Any] = parse(url)
         except ValueError:
             raise IndexUnavailable(
@@ -232,10 +245,11 @@ class RedisUrl:
 
     @property
     def address(self) -> RedisAddress:
+        """The host and port, by default localhost:6379."""
         return RedisAddress(self._options.get("host", "localhost"), self._options.get("port", 6379))
 
     def pool(self, address: RedisAddress | None = None) -> Any:
-        """Thread-safe connections to this server, or with the same log-in to another."""
+        """Return thread-safe connections to this server, or to another with the same log-in."""
         options = dict(self._options)
         if address is not None:
             options.update(host=address.host, port=address.port)
@@ -248,25 +262,30 @@ def _connected(connection: Any) -> None:
 
 
 class Pools:
-    """The connections of one store, by server. Without locks, and new after a fork: redis-py's own
-    pools notice one too, but then wait for a lock that a thread of the parent may have held."""
+    """The connections of one store, by server.
+
+    They work without locks, and are new after a fork. redis-py's own pools notice a fork too, but
+    then wait for a lock that a thread of the parent may have held.
+    """
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
         self._of_process: tuple[int, dict[RedisAddress | None, Any]] = (os.getpid(), {})
 
     def pool(self, address: RedisAddress | None = None) -> Any:
+        """Return the connections to a server of this process."""
         owner, pools = self._of_process
         if owner != os.getpid():
             pools = {}
             self._of_process = (os.getpid(), pools)
         pool = pools.get(address)
         if pool is None:
-            # Two threads may both make one: the loser's has no connection yet.
+            # Two threads may both create a pool: the loser's has no connection yet.
             pool = pools.setdefault(address, self._url.pool(address))
         return pool
 
     def close(self) -> None:
+        """Close the connections of this process."""
         owner, pools = self._of_process
         if owner == os.getpid():
             for pool in list(pools.values()):
@@ -274,7 +293,7 @@ class Pools:
 
 
 def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
-    """What is wrong and what to do, in one line."""
+    """Return one line that says what is wrong and what to do."""
     reason = str(error).partition("\n")[0]
     match error:
         case exceptions.AuthenticationError() | exceptions.NoPermissionError():
@@ -282,7 +301,10 @@ def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
         case exceptions.BusyLoadingError():
             return "the server is still loading its data: try again shortly"
         case exceptions.TimeoutError():
-            return f"no answer within {timeout_s or SOCKET_TIMEOUT_S:.2g} s: check that the server is reachable"
+            return (
+                f"no answer within {timeout_s or SOCKET_TIMEOUT_S:.2g} s: check that the "
+                "server is reachable"
+            )
         case exceptions.ConnectionError():
             return f"no connection ({reason}): check the address and that Redis runs there"
         case exceptions.OutOfMemoryError():
@@ -296,4 +318,5 @@ def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
 
 
 def is_error(reply: Reply) -> bool:
+    """Return whether the reply is an error."""
     return isinstance(reply, exceptions.RedisError)

@@ -1,12 +1,14 @@
-"""What is known of the histories of Redis servers: which writes a replica has too, and which a server has forgotten.
+"""The histories of Redis servers: the writes that a replica has too, and those that a server lost.
 
-A Redis acknowledges a write before any replica has it, so a fail-over may forget it, and a server that starts again may have kept nothing.
-Redis names each history of writes by a random id and counts its bytes; a promoted replica also tells where it left the history that it
-followed (`INFO replication`: master_replid, master_repl_offset, master_replid2, second_repl_offset). So the answer that comes behind
-each group of writes tells whether the server at this place still holds all that it held before; of one that started again, and so does not
-know, the last value put there tells (`Witness`), before anything is written over the new connection. `WAIT 1` behind it makes sure, where
-there is a replica, that it has them too, so that nothing is forgotten when the master dies. All of it travels in the pipeline of the writes:
-no round trip of their own.
+A Redis acknowledges a write before any replica has it, so a fail-over may lose it, and a server
+that restarts may have kept nothing. Redis names each history of writes by a random id and counts
+its bytes; a promoted replica also reports where it left the history that it followed (`INFO
+replication`: master_replid, master_repl_offset, master_replid2, second_repl_offset). So the answer
+behind each group of writes shows whether the server at this place still holds all that it held
+before. A server that restarted does not know; then the last value put there decides (`Witness`),
+before anything is written over the new connection. `WAIT 1` behind the writes makes sure that a
+replica, if there is one, has them too, so that nothing is lost when the master dies. All of this
+travels in the pipeline of the writes and needs no round trip of its own.
 """
 
 from __future__ import annotations
@@ -32,9 +34,16 @@ from metadata.kv.redis_pipeline import (
 )
 
 WAIT_MS: Final = 1000
-"""Below the socket timeout: an answer that is late is told apart from none. Usually it takes half a millisecond."""
+"""The wait for a replica, usually half a millisecond.
+
+It is below the socket timeout, so that a late answer differs from none.
+"""
 LATE_WAIT_MS: Final = 50
-"""Once a replica was late, until it is in time again: a put goes on at nearly its pace. And where it is not known yet whether there is one."""
+"""The wait after a replica was late, until it is in time again.
+
+A put then runs at nearly full speed. It is also the wait while it is unknown whether there is a
+replica.
+"""
 _WARNING_PAUSE_S: Final = 60.0
 _NO_HISTORY: Final = "0" * 40
 _NO_ANSWER: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
@@ -44,24 +53,30 @@ PUT: Final = Script("put_newer.lua")
 log = logging.getLogger(__name__)
 
 Place = Hashable
-"""Where a server serves: the only one there is, or the first slot that it serves; stays when another server takes over."""
+"""The position of a server: the only one there is, or the first slot that it serves.
+
+It stays the same when another server takes over.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a server is, in which history."""
+    """The position of a server in its history of writes."""
 
     history: str
     offset: int
     former_history: str
     former_end: int
-    """Up to where the server holds `former_history`."""
+    """The offset up to which the server holds `former_history`."""
     replicas: int
-    """That follow at present."""
+    """The replicas that follow at present."""
 
     @classmethod
     def parse(cls, info: bytes) -> Position:
-        """From what INFO replication answers; raises `KeyError` or `ValueError` where it does not say, or is no master's."""
+        """Return the position in an answer to INFO replication.
+
+        Raises `KeyError` or `ValueError` if the answer lacks it, or is not a master's.
+        """
         lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
         fields = {name: value.strip() for name, _, value in lines}
         if fields["role"] != "master":
@@ -76,13 +91,16 @@ class Position:
         )
 
     def holds(self, earlier: Position) -> bool:
-        """Whether nothing is missing of what a server held at `earlier`."""
+        """Return whether the server still has all that a server held at `earlier`."""
         return self.history == earlier.history or (
             self.follows(earlier) and self.former_end >= earlier.offset
         )
 
     def follows(self, earlier: Position) -> bool:
-        """Whether the server tells where it left that history, as a promoted replica does; one that started again may not know."""
+        """Return whether the server reports where it left that history, as a promoted replica does.
+
+        A server that restarted may not know.
+        """
         return self.former_history == earlier.history != _NO_HISTORY
 
 
@@ -99,12 +117,13 @@ class Witness:
     stamp: bytes
 
     def is_shown_by(self, reply: Reply) -> bool:
+        """Return whether the reply is the witness's value or a newer one."""
         return isinstance(reply, bytes) and reply[:STAMP_BYTES] >= self.stamp
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Commands for one server, and what is asked of it besides."""
+    """Commands for one server, and the commands that the store adds to them."""
 
     place: Place
     commands: Sequence[RedisCommand]
@@ -113,16 +132,21 @@ class Envelope:
 
     @property
     def writes(self) -> bool:
+        """At least one of the commands writes."""
         return any(command.writes for command in self.commands)
 
     @property
     def greeting(self) -> list[RedisCommand]:
-        """What a server is asked over a new connection before anything is written to it: it may have started again, or be another."""
+        """The commands to send over a new connection before anything is written to it.
+
+        The server may have restarted, or be another one.
+        """
         if not self.writes:
             return []
         return [_INFO] if self.witness is None else [_INFO, _looked_for(self.witness)]
 
     def all(self) -> list[RedisCommand]:
+        """Return the commands and those behind them."""
         return [*self.commands, *self.behind]
 
 
@@ -131,7 +155,10 @@ def _looked_for(witness: Witness) -> RedisCommand:
 
 
 def _last_put(commands: Sequence[RedisCommand], replies: Sequence[Reply]) -> Witness | None:
-    """Of a command that put all it was given: (limit, marker, fields, values), see `put_newer.lua`."""
+    """Return the witness of the last command that put everything it was given, None if none did.
+
+    Its arguments are (limit, marker, fields, values), see `put_newer.lua`.
+    """
     for command, reply in zip(reversed(commands), reversed(replies), strict=True):
         if command.writes and command.script is PUT and reply == []:
             count = (len(command.arguments) - 2) // 2
@@ -142,7 +169,10 @@ def _last_put(commands: Sequence[RedisCommand], replies: Sequence[Reply]) -> Wit
 
 
 class Replication:
-    """Of all servers that one store writes to. Without locks: a store may be used on both sides of a fork."""
+    """The replication state of all servers that one store writes to.
+
+    It has no locks: a store may be used on both sides of a fork.
+    """
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -152,17 +182,17 @@ class Replication:
         self._witnesses: dict[Place, Witness] = {}
         self._next_warning = 0.0
         self.losses = 0
-        """How many times a server was met that lacks what one at its place had acknowledged."""
+        """The number of servers met that lack what one at their place had acknowledged."""
         self.losses_without_end = 0
-        """Those of which nobody knows how much: it started again, and not with all."""
+        """The losses of unknown extent among them: a server restarted, and not with everything."""
 
     @property
     def is_confirmed(self) -> bool:
-        """Every write that was acknowledged is on a replica too, where there was one."""
+        """Every acknowledged write is on a replica too, if there was one."""
         return not self._late
 
     def envelope(self, place: Place, commands: Sequence[RedisCommand]) -> Envelope:
-        """What to send with these commands to the server at `place`."""
+        """Return the envelope to send with these commands to the server at `place`."""
         if not any(command.writes for command in commands):
             met = place in self._positions
             return Envelope(place, commands, () if met else (_INFO,))
@@ -174,19 +204,25 @@ class Replication:
         return Envelope(place, commands, tuple(behind), self._witnesses.get(place))
 
     def pipeline(self, pool: Any, envelope: Envelope) -> Pipeline:
-        """The envelope on its way."""
+        """Return the pipeline that sends the envelope."""
         greeting = Greeting(envelope.greeting, lambda replies: self.meet(envelope, replies))
         return Pipeline(pool, envelope.all(), greeting)
 
     def meet(self, envelope: Envelope, replies: Sequence[Reply]) -> None:
-        """Heed what a server says to the greeting; raises `IndexForgot`, and nothing is written, if it lacks what it should have."""
+        """Evaluate a server's answers to the greeting.
+
+        Raises `IndexForgot`, and nothing is written, if it lacks what it should have.
+        """
         losses = self.losses
         kept = envelope.witness is not None and envelope.witness.is_shown_by(replies[-1])
         self._learn(envelope.place, replies[0], kept)
         self.check(losses)
 
     def open(self, envelope: Envelope, replies: Sequence[Reply]) -> list[Reply]:
-        """The replies to the commands themselves; errors for all of them if the connection ended before a replica had the writes."""
+        """Return the replies to the commands themselves.
+
+        If the connection ended before a replica had the writes, they are errors for all commands.
+        """
         own, added = list(replies[: len(envelope.commands)]), replies[len(envelope.commands) :]
         lost = [reply for reply in added if isinstance(reply, _NO_ANSWER)]
         if lost:
@@ -201,10 +237,14 @@ class Replication:
         return own
 
     def check(self, losses: int) -> None:
-        """`IndexForgot` if more than these were seen: what follows would promise what is gone."""
+        """Raise `IndexForgot` if more than `losses` were seen.
+
+        Puts that follow would rely on records that are lost.
+        """
         if self.losses != losses:
             raise IndexForgot(
-                f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` puts them right"
+                f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` "
+                "puts them right"
             )
 
     def _learn(self, place: Place, reply: Reply, kept: bool) -> None:
@@ -244,7 +284,8 @@ class Replication:
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + _WARNING_PAUSE_S
             log.warning(
-                "index %s: a replica is late or gone: entries put meanwhile may be lost in a fail-over; "
+                "index %s: a replica is late or gone: entries put meanwhile may be lost in a "
+                "fail-over; "
                 "if one happens, `dlcmd recover --since` puts them right",
                 self._shown,
             )

@@ -21,16 +21,22 @@ from metadata.kv.redis_pipeline import (
 )
 
 PATIENCE_S: Final = 15.0
-"""Bridges a restart with a large database to load (docs/decisions/0010). A call takes at most this and two socket timeouts, unless the
-server answers."""
+"""The time for which commands are repeated.
+
+It bridges a restart with a large database to load (docs/decisions/0010). A call takes at most this
+and two socket timeouts, unless the server answers.
+"""
 _TRANSIENT: Final = (exceptions.ConnectionError, exceptions.TimeoutError)
 _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 _PLACE: Final = None
-"""There is one."""
+"""The place of the only server."""
 
 
 class RedisServerStore(RedisMaps):
-    """Implements `KeyValueStore`; may be used on both sides of a fork. `url` as in `RedisUrl`."""
+    """A `KeyValueStore` in one Redis server; it may be used on both sides of a fork.
+
+    `url` is as in `RedisUrl`.
+    """
 
     def __init__(
         self, url: str, *, split_above: int = SPLIT_ABOVE, patience_s: float = PATIENCE_S

@@ -1,7 +1,9 @@
--- Renew one lease of a set, by this server's clock, and tell all that are valid, as one step.
--- KEYS: the sorted set, entry -> when its lease ends (ms). ARGV: the holder's id, its entry (the id, a blank, anything), the lease (ms),
--- how many entries and of how many bytes each may be told.
--- Returns the entries found, those under the same id that were replaced among them, and then the one put.
+-- Renew one lease of a set, by this server's clock, and return all that are valid, as one step.
+-- KEYS: the sorted set, entry -> end of its lease (ms).
+-- ARGV: the holder's id, its entry (the id, a blank, anything), the lease (ms), the most entries to
+-- return, and the most bytes of each.
+-- Returns the entries found, including those under the same id that were replaced, and then the one
+-- put.
 local key, id, entry, lease = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most, longest = tonumber(ARGV[4]), tonumber(ARGV[5])
 local time = redis.call('TIME')

@@ -1,4 +1,7 @@
-"""The whole index of a dataset, computed from its commits and the heads of its chunks: a sort, not a replay (docs/decisions/0008)."""
+"""The whole index of a dataset, computed from its commits and the heads of its chunks.
+
+It is a sort, not a replay (docs/decisions/0008).
+"""
 
 from metadata.rebuild.rebuilding import rebuild
 

@@ -1,7 +1,8 @@
-"""The chunks of a dataset in the order in which their entries count: what is read of them, and which of their entries stand.
+"""The chunks of a dataset in the order in which their entries count, and their current entries.
 
-An entry's *place* is one number for chunk and position: 8 x the bytes of the bitmaps of all chunks before, plus the position. Chunks are numbered
-by (generation, id), so that of two entries of one version the greater place wins, and one bit array holds every chunk's bitmap.
+An entry's *place* is one number for chunk and position: 8 x the bytes of the bitmaps of all earlier
+chunks, plus the position. Chunks are numbered by (generation, id), so that of two entries of one
+version the greater place wins, and one bit array holds every chunk's bitmap.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class AddedChunk:
 
 
 def chunks_to_read(commits: Sequence[Commit]) -> list[AddedChunk]:
-    """Those that are added and not retired, by (generation, id)."""
+    """Return the chunks that are added and not retired, by (generation, id)."""
     retired = {chunk_id for commit in commits for chunk_id in commit.retired}
     return [
         AddedChunk(ref, commit)
@@ -45,7 +46,10 @@ def chunks_to_read(commits: Sequence[Commit]) -> list[AddedChunk]:
 
 
 class ChunkTable:
-    """About 100 bytes a chunk and one bit an entry."""
+    """The chunks with their records and current entries.
+
+    It takes about 100 bytes a chunk and one bit an entry.
+    """
 
     def __init__(self, added: Sequence[AddedChunk]) -> None:
         self._added = added
@@ -59,7 +63,7 @@ class ChunkTable:
         self._current_bytes = np.zeros(0, np.uint64)
 
     def add(self, head: ChunkHead) -> int:
-        """The next chunk in order has this head; the place of its first entry."""
+        """Add the head of the next chunk in order; return the place of its first entry."""
         commit = self._added[len(self._records)].commit
         entries = head.entries
         self._records.append(replace(chunk_record(commit, head), deleted=b""))
@@ -69,14 +73,17 @@ class ChunkTable:
         return place
 
     def all_read(self) -> None:
-        """Every chunk has been added: from now on entries may stand."""
+        """Note that every chunk has been added; now entries can be marked as current."""
         sizes = [8 * ((record.entry_count + 7) // 8) for record in self._records]
         self._places = np.array([0, *accumulate(sizes)], np.uint64)
         self._current = np.zeros(self._next_place // 8, np.uint8)
         self._current_bytes = np.zeros(len(self._records), np.uint64)
 
     def stand(self, places: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> None:
-        """These entries are what records of the index refer to. `NOWHERE` is passed over."""
+        """Mark these entries as current: records of the index refer to them.
+
+        `NOWHERE` is skipped.
+        """
         somewhere = places != NOWHERE
         places, lengths = places[somewhere], lengths[somewhere]
         bits = np.uint8(1) << (places & np.uint64(7)).astype(np.uint8)
@@ -84,7 +91,7 @@ class ChunkTable:
         np.add.at(self._current_bytes, self._numbers(places), lengths)
 
     def locate(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-        """The index entries (`metadata.records.ENTRY`) of files (`FILE_ENTRY`)."""
+        """Return the index entries (`metadata.records.ENTRY`) of files (`FILE_ENTRY`)."""
         entries = np.zeros(len(rows), ENTRY)
         for column in ("version", "offset", "length", "hash", "mtime_ns", "mode"):
             entries[column] = rows[column]
@@ -97,7 +104,7 @@ class ChunkTable:
         return entries
 
     def records(self) -> list[tuple[ChunkId, ChunkRecord]]:
-        """The finished records."""
+        """Return the finished records."""
         found = []
         bitmaps = np.invert(self._current)
         for number, record in enumerate(self._records):

@@ -1,4 +1,4 @@
-"""A rebuilt index held against a present one, which stays as it is."""
+"""The comparison of a rebuilt index with a present one, which stays as it is."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from metadata.rebuild.map_comparison import (
 from metadata.rebuild.map_sink import IndexMapPart, MapKind
 
 LISTED: Final = 10_000
-"""Differences that are kept; all are counted."""
+"""The most differences that are kept; all are counted."""
 
 
 class ComparedIndex:
-    """Implements `MapSink`. Changes nothing. Reads every map once; what others put meanwhile may show as a difference."""
+    """A `MapSink` that changes nothing and lists the differences.
+
+    It reads every map once; what other processes put meanwhile may show as a difference.
+    """
 
     def __init__(self, index: KeyValueStore, *, listed: int = LISTED) -> None:
         self.differences: list[IndexDifference] = []
-        """The first `listed` of them."""
+        """The first `listed` differences."""
         self.counts: Counter[tuple[Fault, MapKind]] = Counter()
-        """All of them."""
+        """The counts of all differences."""
         self._index = index
         self._listed = listed
         self._known: set[bytes] = set()
@@ -37,6 +40,7 @@ class ComparedIndex:
 
     @property
     def is_equal(self) -> bool:
+        """No difference was found."""
         return not self.counts
 
     def begin(self, dataset_id: bytes, generation: int) -> None:

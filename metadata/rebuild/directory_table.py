@@ -1,8 +1,9 @@
-"""The directories of a dataset while commits go by: numbers for paths, and the record of each as it is at the present commit.
+"""The directories of a dataset in the course of its commits: their numbers and current records.
 
-A directory's record depends on the order of what happened to it (docs/metadata-layout.md, "What a commit makes of the index", rule 3), but on
-nothing of the files below it except in which commits any were added. So all directories are kept in memory and brought from commit to
-commit, whole columns at a time, and the files need not be there.
+A directory's record depends on the order of its events (docs/metadata-layout.md, "What a commit
+makes of the index", rule 3). It depends on the files below it only through the commits that added
+any. So all directories are kept in memory and updated commit by commit, whole columns at a time,
+and the files need not be in memory.
 """
 
 from __future__ import annotations
@@ -28,35 +29,41 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRecords:
-    """Every directory that the history knows, live or not, and its record if it has one; columns of equal length."""
+    """Every directory of the history, live or not, and its record if it has one.
+
+    The columns have equal length.
+    """
 
     paths: Sequence[bytes]
     digests: npt.NDArray[np.uint64]
-    """Two numbers each: the hash that is the tag of the directory's keys, whose order is theirs."""
+    """Two numbers each: the hash that is the tag of the directory's keys, and orders them."""
     parents: Numbers
     known: npt.NDArray[np.bool_]
-    """Whether there is a record."""
+    """The mask of the directories that have a record."""
     rows: npt.NDArray[np.void]
-    """`metadata.records.ENTRY`."""
+    """The records as `metadata.records.ENTRY`."""
     places: npt.NDArray[np.uint64]
 
 
 class DirectoryTable:
-    """About 300 bytes a directory, and its path. Call `add` for each chunk of a commit, then `commit`."""
+    """The directories while commits are processed; about 300 bytes a directory, and its path.
+
+    Call `add` for each chunk of a commit, then `commit`.
+    """
 
     def __init__(self, dataset_id: bytes) -> None:
         self.paths = [b""]
-        """By number, parents before children."""
+        """The paths by number, parents before children."""
         self._dataset_id = dataset_id
         self._numbers = {b"": ROOT}
         self._new_parents = [ROOT]
         self._digests = bytearray(xxhash.xxh3_128_digest(dataset_id))
-        # By number; longer than `paths`, so that they grow seldom.
+        # These columns are by number. They are longer than `paths`, so that they rarely grow.
         self._parents = np.zeros(0, np.int64)
         self._rows = np.zeros(0, ENTRY)
         self._places = np.zeros(0, np.uint64)
         self._known = np.zeros(0, bool)
-        # Of the present commit.
+        # The state of the present commit.
         self._touched = np.zeros(0, bool)
         self._entries: list[_Entries] = []
 
@@ -64,7 +71,7 @@ class DirectoryTable:
         return len(self.paths)
 
     def numbers_of(self, paths: Sequence[bytes]) -> Numbers:
-        """The number of each path; new ones are taken in, with all directories above them."""
+        """Return the number of each path; new paths are added, with all directories above them."""
         found = list(map(self._numbers.get, paths))
         if None in found:
             for path in paths:
@@ -81,15 +88,18 @@ class DirectoryTable:
         places: npt.NDArray[np.uint64],
         adds: npt.NDArray[np.bool_],
     ) -> None:
-        """A chunk of the present commit adds files to the directories `touched`, and has entries of directories: their `paths`,
-        records, places, and which of them are new and no deletions."""
+        """Note what a chunk of the present commit does to directories.
+
+        It adds files to the directories `touched`, and has entries of directories: their `paths`,
+        records, places, and which of them are new and no tombstones.
+        """
         self._grow()
         self._touched[touched] = True
         if len(paths):
             self._entries.append(_Entries(self.numbers_of(paths), rows, places, adds))
 
     def commit(self, commit: Commit) -> None:
-        """Every chunk of the present commit has been added: bring the records to it."""
+        """Update the records to the present commit, all of whose chunks have been added."""
         self._grow()
         put = _Entries.joined(self._entries).greatest()
         below = put.adds & (put.numbers != ROOT)
@@ -97,17 +107,17 @@ class DirectoryTable:
         touched = self._with_those_above(np.flatnonzero(self._touched))
         implied = np.setdiff1d(touched, put.numbers[put.adds])
         beaten = np.isin(put.numbers, implied)
-        self._replace(put.chosen(~beaten))  # the two name different directories
+        self._replace(put.chosen(~beaten))  # this and the next call affect different directories
         self._replace(self._implied(commit, implied))
         self._touched[:] = False
         self._entries = []
 
     def digests(self) -> npt.NDArray[np.uint64]:
-        """Of every directory so far, as in `DirectoryRecords`."""
+        """Return the digests of all directories so far, as in `DirectoryRecords`."""
         return np.frombuffer(bytes(self._digests), ">u8").reshape(-1, 2).astype(np.uint64)
 
     def records(self) -> DirectoryRecords:
-        """All that is left to say when the last commit has gone by."""
+        """Return the records after the last commit."""
         self._grow()
         count = len(self.paths)
         return DirectoryRecords(
@@ -144,7 +154,7 @@ class DirectoryTable:
         self._new_parents = []
 
     def _with_those_above(self, numbers: Numbers) -> Numbers:
-        """These directories (each once) and all above them, without the root."""
+        """Return these directories (each once) and all above them, without the root."""
         found = level = numbers
         while len(level):
             level = np.setdiff1d(self._parents[level], found)
@@ -153,7 +163,11 @@ class DirectoryTable:
         return below_root
 
     def _implied(self, commit: Commit, numbers: Numbers) -> _Entries:
-        """Of directories below which something was added: what they are, or else 0755 and the commit's time; of its generation."""
+        """Return new records for directories below which something was added.
+
+        They have the commit's generation. A live directory keeps its attributes; another gets 0755
+        and the commit's time.
+        """
         rows, places = self._rows[numbers], self._places[numbers]
         absent = ~self._known[numbers] | is_tombstone(rows)
         rows[absent] = np.zeros((), ENTRY)
@@ -180,11 +194,11 @@ class DirectoryTable:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries of directories; columns of equal length."""
+    """Entries of directories; the columns have equal length."""
 
     numbers: Numbers
     rows: npt.NDArray[np.void]
-    """`metadata.records.ENTRY`."""
+    """The entries as `metadata.records.ENTRY`."""
     places: npt.NDArray[np.uint64]
     adds: npt.NDArray[np.bool_]
 
@@ -201,7 +215,7 @@ class _Entries:
         return _Entries(self.numbers[which], self.rows[which], self.places[which], self.adds[which])
 
     def greatest(self) -> _Entries:
-        """One a directory: the greatest version, of those the greatest place."""
+        """Return one entry a directory: the greatest version, and of those the greatest place."""
         order = np.lexsort((self.places, self.rows["version"].astype(np.uint64), self.numbers))
         numbers = self.numbers[order]
         last = np.append(numbers[1:] != numbers[:-1], np.ones(min(1, len(numbers)), bool))

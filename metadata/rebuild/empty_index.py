@@ -1,4 +1,4 @@
-"""A rebuilt index put where nothing is yet, the state last."""
+"""The sink that puts a rebuilt index into an empty one, the state last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from metadata.rebuild.under_way import mark, unmark
 
 
 class EmptyIndex:
-    """Implements `MapSink`. What an interrupted one left is neither read nor removed: `RepairedIndex` takes that over."""
+    """A `MapSink` for an index without records of the dataset.
+
+    It neither reads nor removes the records of an interrupted rebuild: `RepairedIndex` handles
+    those.
+    """
 
     def __init__(self, index: KeyValueStore) -> None:
         self._index = index

@@ -1,4 +1,4 @@
-"""A chunk's head as columns for the rebuild: files on their way to their directories, and entries of directories."""
+"""A chunk's head as columns for the rebuild: files for their directories, and directory entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metadata.records import ENTRY, RECORD_VERSION, entry_versions
 FILE_ENTRY: Final = np.dtype(
     [
         ("place", "<u8"),  # chunk and position: see `metadata.rebuild.chunk_table`
-        ("version", "<u8"),  # generation << 1 | is a deletion
+        ("version", "<u8"),  # generation << 1 | is a tombstone
         ("offset", "<u8"),
         ("length", "<u8"),
         ("hash", "<u8"),
@@ -26,30 +26,30 @@ FILE_ENTRY: Final = np.dtype(
         ("reserved", "u1"),
     ]
 )
-"""A file's entry, or the deletion of one, without its name. 56 bytes."""
+"""The entry of a file, or its tombstone, without the name. 56 bytes."""
 
 _COPIED: Final = ("offset", "length", "hash", "mtime_ns", "mode")
 
 
 @dataclass(frozen=True, slots=True)
 class HeadColumns:
-    """What one head says; n files and m directories, deletions of either among them."""
+    """The content of one head: n files and m directories, including tombstones of either."""
 
     files: npt.NDArray[np.void]
-    """`FILE_ENTRY`, by position; `directory` is not filled yet."""
+    """The entries as `FILE_ENTRY`, by position; `directory` is not filled yet."""
     file_parents: list[bytes]
     file_names: list[bytes]
     files_add: npt.NDArray[np.bool_]
-    """Which of them are new, and no deletions."""
+    """The mask of the files that are new and no tombstones."""
     directories: npt.NDArray[np.void]
-    """`metadata.records.ENTRY`, by position."""
+    """The entries as `metadata.records.ENTRY`, by position."""
     directory_places: npt.NDArray[np.uint64]
     directory_paths: list[bytes]
     directories_add: npt.NDArray[np.bool_]
 
 
 def head_columns(head: ChunkHead, generation: int, first_place: int) -> HeadColumns:
-    """`generation` added the chunk. About 0.3 µs an entry."""
+    """Return the columns of a head whose chunk `generation` added. About 0.3 µs an entry."""
     entries = head.entries
     count = len(entries)
     versions = entry_versions(entries, generation)

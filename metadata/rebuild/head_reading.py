@@ -1,4 +1,4 @@
-"""Heads of many chunks, read several at a time, handed out in order."""
+"""The heads of many chunks, read several at a time and returned in order."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ from chunkstore.chunk_format import ChunkHead
 from chunkstore.chunk_source import ChunkRef
 
 _READERS: Final = 16
-"""As many as an object store far away needs to keep a processor busy with decoding."""
+"""The parallel reads that keep a processor busy with decoding when the object store is far away."""
 _AHEAD_BYTES: Final = 8 << 20
-"""Encoded; some four times that when decoded. A single head may be larger."""
+"""The encoded bytes that are read ahead; decoded, they are about four times that.
+
+A single head may be larger.
+"""
 
 
 def read_heads(
     refs: Sequence[ChunkRef], read_head: Callable[[ChunkRef], ChunkHead]
 ) -> Generator[ChunkHead, None, None]:
-    """The head of each of `refs`, in their order. The first error of `read_head` is raised in its place."""
+    """Yield the head of each of `refs`, in their order.
+
+    The first error of `read_head` is raised in its place.
+    """
     reading: deque[tuple[Future[ChunkHead], int]] = deque()
     ahead_bytes = 0
     pool = ThreadPoolExecutor(_READERS, "heads")

@@ -1,4 +1,4 @@
-"""How an index differs from what it should be."""
+"""The difference between an index and what it should be."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from metadata.rebuild.map_sink import MapKind
 
 
 class Fault(enum.Enum):
-    """What is wrong with one record."""
+    """The kind of error in one record."""
 
     MISSING = "missing"
     EXTRA = "extra"
-    """Nothing in the store says so."""
+    """The store has nothing that calls for the record."""
     DIFFERENT = "different"
-    """Sound, but not what the store says."""
+    """The record is sound, but contradicts the store."""
     DAMAGED = "damaged"
-    """Its checksum, length or version is wrong."""
+    """The record's checksum, length or version is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDifference:
-    """One record that is not what commits and chunk heads say."""
+    """One record that contradicts the commits and chunk heads."""
 
     fault: Fault
     kind: MapKind
     path: bytes
-    """Of a file or a directory (`b""`: the root's own record); of a chunk its printed id; of a state its field."""
+    """The name of what the record describes.
+
+    It is the path of a file or a directory (`b""`: the root's own record), a chunk's printed id, or
+    the field of a state.
+    """

@@ -1,4 +1,4 @@
-"""The maps of all directories, one part of the files after the other, in the order of keys."""
+"""The maps of all directories in the order of keys, one part of the files after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,25 @@ from metadata.records import is_file, is_tombstone
 
 _KEY_BYTES: Final = len(b"{" + print_id(bytes(16)).encode() + b"}f")
 _SAMPLES: Final = 64
-"""Entries looked at for each part that a part is split into: parts come out within a third of their size."""
+"""The entries sampled for each part that a part is split into.
+
+So the sizes of parts differ by no more than a third.
+"""
 
 
 def spread(digests: npt.NDArray[np.uint64], parts: int) -> npt.NDArray[np.int64]:
-    """The part of each directory, by the first half of its digest: in the order of keys, and of like sizes."""
+    """Return the part of each directory, by the first half of its digest.
+
+    The parts are in the order of keys and of similar sizes.
+    """
     return ((digests >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.int64)
 
 
 class IndexMaps:
-    """Walks once through all maps of directories; while it does, chunks learn what stands and the totals grow."""
+    """An iterator over all maps of directories, usable once.
+
+    While it runs, the current entries of chunks are marked and the totals grow.
+    """
 
     def __init__(
         self,
@@ -43,9 +52,9 @@ class IndexMaps:
         limits: MemoryLimits,
     ) -> None:
         self.files = self.bytes = 0
-        """Live ones, so far."""
+        """The live files so far; `bytes` is their sum."""
         self.entries = 0
-        """Records of files, so far."""
+        """The records of files so far."""
         live = directories.known & ~is_tombstone(directories.rows)
         self.directories = int(live.sum()) - int(live[ROOT])
         chunks.stand(
@@ -59,7 +68,7 @@ class IndexMaps:
         self._limits = limits
         order = np.lexsort((directories.digests[:, 1], directories.digests[:, 0]))
         self._order = order
-        """rank -> number of the directory"""
+        """The map rank -> number of the directory."""
         self._rank = np.empty(len(order), np.int64)
         self._rank[order] = np.arange(len(order))
         raw = directories.digests[order].astype(">u8").tobytes()
@@ -83,7 +92,10 @@ class IndexMaps:
                 yield from self._maps(entries, lowest, beyond, b"", None)
 
     def _split(self, part: int, lowest: int, beyond: int) -> Iterator[IndexMapPart]:
-        """A part that is too large, because one directory is or many old versions are, by the order of file keys."""
+        """Yield the maps of a part that is too large, split by the order of file keys.
+
+        It is too large because one directory is, or because there are many old versions.
+        """
         file_keys = [tag + b"f" for tag in self._tags[lowest:beyond]]
 
         def keys_of(entries: NamedEntries) -> list[bytes]:
@@ -118,7 +130,10 @@ class IndexMaps:
     def _maps(
         self, entries: NamedEntries, lowest: int, beyond: int, first: bytes, end: bytes | None
     ) -> Iterator[IndexMapPart]:
-        """The maps of the directories of ranks `lowest` … `beyond` - 1, of the files those with keys from `first` to `end`."""
+        """Yield the maps of the directories of ranks `lowest` … `beyond` - 1.
+
+        Only files with keys from `first` to `end` are included.
+        """
         files = self._file_maps(entries, lowest, beyond)
         for below, part in zip(self._directory_maps(lowest, beyond), files, strict=True):
             begun, ends = first.startswith(part.key), end is not None and end.startswith(part.key)

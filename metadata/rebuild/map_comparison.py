@@ -1,4 +1,7 @@
-"""What an index holds beside what it should hold: one map at a time, and the maps that should not be there at all."""
+"""The comparison of an index with what it should hold, map by map.
+
+It also finds the maps that should not exist.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Mismatch:
 
     @property
     def path(self) -> bytes:
-        """As in `IndexDifference`."""
+        """The path as in `IndexDifference`."""
         match self.part.kind:
             case MapKind.CHUNKS:
                 return print_id(self.field).encode() if len(self.field) == 16 else self.field
@@ -36,6 +39,7 @@ class Mismatch:
                 return child_path(self.part.directory, self.field)
 
     def difference(self) -> IndexDifference:
+        """Return the mismatch as a difference, with its kind of fault."""
         if self.present is None:
             fault = Fault.MISSING
         elif not _is_sound(self.part.kind, self.part.key, self.field, self.present):
@@ -48,11 +52,12 @@ class Mismatch:
 
 
 def child_path(directory: bytes, name: bytes) -> bytes:
+    """Return the path of a name in a directory; an empty name means the directory itself."""
     return directory + b"/" + name if directory and name else directory + name
 
 
 def compare_map(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
-    """Where the map differs from `part`, which is read by one scan."""
+    """Return where the map differs from `part`; the map is read by one scan."""
     missing = dict(zip(part.fields, part.values, strict=True))
     expected = dict(missing) if missing else missing
     found: dict[bytes, Mismatch] = {}
@@ -71,7 +76,7 @@ def compare_map(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
 
 
 def compare_fields(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
-    """Where the fields of `part` differ; others of the map are not looked at."""
+    """Return where the fields of `part` differ; other fields of the map are ignored."""
     [present] = index.get_many([MapFields(part.key, part.fields)])
     return [
         Mismatch(part, field, value, wanted)
@@ -83,8 +88,11 @@ def compare_fields(index: KeyValueStore, part: IndexMapPart) -> list[Mismatch]:
 def maps_below(
     index: KeyValueStore, dataset_id: bytes, directory: bytes, known: Collection[bytes]
 ) -> Iterator[IndexMapPart]:
-    """Empty parts, that is what should be there, for the maps of `directory` and of what lies below it by what the index says:
-    parents first. Directories whose map of sub-directories is `known` are passed over."""
+    """Yield empty parts for the maps of `directory` and of all that the index has below it.
+
+    An empty part says that nothing should be there. Parents come first. Directories whose map of
+    sub-directories is `known` are skipped.
+    """
     pending, visited = [directory], set()
     while pending:
         path = pending.pop()

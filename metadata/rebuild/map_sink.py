@@ -1,4 +1,4 @@
-"""Where a rebuilt index goes: the port between computing the maps and an empty, a present or a doubted index."""
+"""The port between the computation of the maps and an index: empty, present or suspect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class MapKind(enum.Enum):
-    """What the fields of a map name."""
+    """The kind of names that the fields of a map are."""
 
     FILES = "file"
     DIRECTORIES = "directory"
@@ -19,37 +19,50 @@ class MapKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class IndexMapPart:
-    """All that a map should hold, or what it should hold from one field to another."""
+    """The expected content of a map, or of a range of its fields."""
 
     kind: MapKind
     directory: bytes
     """The path whose children the fields are; `b""` for the root, chunks and state."""
     key: bytes
     fields: Sequence[bytes]
-    """In any order. None at all: nothing should be there, which a present index may not know."""
+    """The fields in any order.
+
+    Without fields nothing should be there, and a present index may not have the map at all.
+    """
     values: Sequence[bytes]
-    """`values[i]` belongs to `fields[i]`."""
+    """The values; `values[i]` belongs to `fields[i]`."""
     first: bytes = b""
-    """The part says what the map holds from this field on …"""
+    """The first field of the range that the part covers."""
     end: bytes | None = None
-    """… up to, not including, this one. None: to its end."""
+    """The end of that range, exclusive; None means the end of the map."""
 
     def covers(self, field: bytes) -> bool:
+        """Return whether the part covers a field."""
         return self.first <= field and (self.end is None or field < self.end)
 
 
 class MapSink(Protocol):
-    """Takes a rebuilt index. Called by one thread at a time: `begin`, then `put` any number of times, then `finish`."""
+    """A receiver of a rebuilt index.
+
+    One thread at a time calls `begin`, then `put` any number of times, then `finish`.
+    """
 
     def begin(self, dataset_id: bytes, generation: int) -> None:
-        """The index of this dataset at this generation is to come."""
+        """Prepare for the index of this dataset at this generation."""
         ...
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
-        """Take the maps of directories, both maps of every directory that the history knows, in the order of keys; then the map
-        of chunks. Every field of a map is covered by exactly one part. About 30,000 fields a call."""
+        """Take maps, about 30,000 fields a call.
+
+        First come the maps of directories, both maps of every directory in the history, in the
+        order of keys; then the map of chunks. Exactly one part covers each field of a map.
+        """
         ...
 
     def finish(self, state: IndexMapPart) -> None:
-        """Take `totals` and `applied`, the last of all. Other fields of the state map belong to others and are let alone."""
+        """Take `totals` and `applied`, at the very end.
+
+        Other fields of the state map belong to others and stay untouched.
+        """
         ...

@@ -1,4 +1,7 @@
-"""A present index made equal to the rebuilt one, in place: what is right stays untouched and readable all the while."""
+"""The sink that makes a present index equal to the rebuilt one, in place.
+
+Correct records stay untouched and readable all the while.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,24 @@ from metadata.rebuild.under_way import is_marked, mark, unmark
 
 
 class RepairedIndex:
-    """Implements `MapSink` for an index with anything in it: damaged values, values of later commits, fields and maps of which
-    the store knows nothing (found through the directories that name them). Nobody else applies commits while it changes anything: it puts the mark.
+    """A `MapSink` for an index with any content.
 
-    `settle(generation)` is called in the end if anything was changed, before the mark goes. What others had applied of later commits may
-    have been taken for wrong, in part: they have to be put again as if they were lost (`metadata.reapplication.reapply_later`).
+    It repairs damaged values, values of later commits, and fields and maps that the store does not
+    know (found through the directories that name them). It puts the mark, so that no other process
+    applies commits while it changes anything.
+
+    If anything was changed, `settle(generation)` is called at the end, before the mark is removed.
+    Records that other processes had applied of later commits may have been taken for wrong, in
+    part: they have to be put again as if they were lost (`metadata.reapplication.reapply_later`).
     """
 
     def __init__(
         self, index: KeyValueStore, settle: Callable[[int], object] = lambda generation: None
     ) -> None:
         self.changed = 0
-        """Records put because they were missing, different or damaged."""
+        """The records put because they were missing, different or damaged."""
         self.removed = 0
-        """Records that nothing in the store says."""
+        """The records removed because nothing in the store calls for them."""
         self._index = index
         self._settle = settle
         self._known: set[bytes] = set()
@@ -48,7 +55,7 @@ class RepairedIndex:
             found = compare_map(self._index, part)
             if part.kind is MapKind.DIRECTORIES:
                 self._known.add(part.key)
-                # They lead to maps below them, so they go when those have gone.
+                # They lead to the maps below them, so they are removed after those maps.
                 self._strange += [m for m in found if m.expected is None]
                 found = [m for m in found if m.expected is not None]
             mismatches += found
@@ -65,7 +72,10 @@ class RepairedIndex:
             unmark(self._index, self._dataset_id)
 
     def _drop_below(self, directory: bytes) -> None:
-        """Deepest first, so that who is interrupted still finds the rest."""
+        """Remove the maps below a directory, deepest first.
+
+        After an interruption the rest is still found.
+        """
         parts = list(maps_below(self._index, self._dataset_id, directory, self._known))
         self.removed += sum(len(batch) for part in parts for batch in self._index.scan(part.key))
         self._index.drop([part.key for part in reversed(parts)])

@@ -1,8 +1,10 @@
-"""From commits and chunk heads to every map of the index.
+"""The rebuild: from commits and chunk heads to every map of the index.
 
-First the heads are read, in the order of commits: entries of files are dealt by directory into parts, directories are kept and brought
-from commit to commit. Then part after part is sorted, its maps go to the sink, and what stands is marked in the chunks. Last
-come the chunks, whose holes are what does not stand, and the state, which counts what does.
+First the heads are read, in the order of commits: entries of files are distributed by directory
+into parts, directories are kept in memory and updated commit by commit. Then part after part is
+sorted, its maps go to the sink, and the current entries are marked in the chunks. Last come the
+chunks, whose holes are the entries that are not current, and the state, which counts the current
+ones.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ from metadata.rebuild.spill import DealtEntries, NamedEntries
 from metadata.records import DatasetState
 
 _LEAST_ENTRY_BYTES: Final = 64
-"""Of an entry in a head, with a short path: so many entries there are at most, nearly."""
+"""The least bytes of an entry in a head, with a short path.
+
+They bound the number of entries, nearly.
+"""
 _MOST_PARTS: Final = 1 << 16
 _FIELDS_A_PUT: Final = 30_000
-"""A synced transaction of LMDB, half a pipeline of Redis: 3 MB."""
+"""The fields of a put: a synced transaction of LMDB, half a pipeline of Redis, 3 MB."""
 _PUTS_UNDER_WAY: Final = 2
 
 Progress = Callable[[int], None]
@@ -53,12 +58,14 @@ def rebuild(
     progress: Progress | None = None,
     limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> DatasetState:
-    """Give `sink` the index at the last of `commits` (generations 1, 2, …, all of them) and return its state.
+    """Give `sink` the index at the last of `commits` and return its state.
 
-    `read_head` is called from several threads, once for each chunk that `commits` add and do not retire; what it raises ends the rebuild, before
-    the sink has the state. `spill_folder` holds a temporary file if the dataset is large, by default among the system's temporary
-    files. `progress` is told now and then how many files' records the sink has, 0 while heads are read. The dataset's name is
-    not registered. Costs about 4 µs a file, and memory as `MemoryLimits` says.
+    `commits` are all commits, generations 1, 2, …. `read_head` is called from several threads, once
+    for each chunk that `commits` add and do not retire; an error that it raises ends the rebuild
+    before the sink has the state. `spill_folder` holds a temporary file if the dataset is large, by
+    default among the system's temporary files. `progress` is called from time to time with the
+    number of files whose records the sink has, 0 while heads are read. The dataset's name is not
+    registered. The cost is about 4 µs a file, and memory as in `MemoryLimits`.
     """
     sink.begin(dataset.id, commits[-1].generation)
     added = chunks_to_read(commits)
@@ -85,9 +92,7 @@ def rebuild(
         chunks.all_read()
         files.all_added()
         maps = IndexMaps(directories.records(), chunks, files, parts, spill_folder, limits)
-        with ThreadPoolExecutor(
-            1, "rebuild-put"
-        ) as pool:  # most of its time passes in the database
+        with ThreadPoolExecutor(1, "rebuild-put") as pool:  # its time passes mostly in the database
             putting: deque[Future[None]] = deque()
             for batch in _batches(maps):
                 putting.append(pool.submit(sink.put, batch))
@@ -108,7 +113,11 @@ def rebuild(
 
 @contextmanager
 def _cycles_left_alone() -> Iterator[None]:
-    """Python looks for garbage in cycles after every 700 new tuples; here are millions of tuples, and no cycles: a tenth of the time."""
+    """Switch off the collection of cycles.
+
+    Python looks for cycles after every 700 new tuples. Here are millions of tuples and no cycles;
+    this saves a tenth of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -125,7 +134,7 @@ def _take(
     directories: DirectoryTable,
     files: DealtEntries,
 ) -> None:
-    """Deal the head's files and tell the directories what it does to them."""
+    """Distribute the head's files to parts, and note in the directories what it does to them."""
     columns = head_columns(head, generation, chunks.add(head))
     numbers = directories.numbers_of(columns.file_parents)
     columns.files["directory"] = numbers
@@ -140,7 +149,7 @@ def _take(
 
 
 def _batches(parts: Iterable[IndexMapPart]) -> Iterator[list[IndexMapPart]]:
-    """Some parts at a time: many small maps, or a large one."""
+    """Yield some parts at a time: many small maps, or a large one."""
     batch: list[IndexMapPart] = []
     fields = 0
     for part in parts:
@@ -156,7 +165,7 @@ def _batches(parts: Iterable[IndexMapPart]) -> Iterator[list[IndexMapPart]]:
 def _chunk_map(dataset_id: bytes, commits: Sequence[Commit], chunks: ChunkTable) -> IndexMapPart:
     key = keys.chunks_of(dataset_id)
     values = {chunk_id.value: record.encode(key, chunk_id) for chunk_id, record in chunks.records()}
-    for commit in reversed(commits):  # of two that retire a chunk, the first
+    for commit in reversed(commits):  # of two commits that retire a chunk, the first counts
         record = retired_record(commit)
         values.update((chunk_id.value, record.encode(key, chunk_id)) for chunk_id in commit.retired)
     ids = sorted(values)

@@ -1,4 +1,7 @@
-"""Entries of files dealt into parts, each small enough for memory: kept here while they are few, in a temporary file when they are many."""
+"""Entries of files distributed into parts, each small enough for memory.
+
+They stay in memory while they are few, and go to a temporary file when they are many.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,23 @@ class NamedEntries:
     """Entries and their names, end to end."""
 
     rows: npt.NDArray[np.void]
-    """`FILE_ENTRY`; `name_bytes` says where names end."""
+    """The entries as `FILE_ENTRY`; `name_bytes` gives the ends of names."""
     heap: bytes
 
     @property
     def size_bytes(self) -> int:
+        """The bytes of entries and names."""
         return self.rows.nbytes + len(self.heap)
 
     def names(self) -> list[bytes]:
+        """Return the names, one for each entry."""
         ends = np.cumsum(self.rows["name_bytes"], dtype=np.int64).tolist()
         heap = self.heap
         return [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
 
 
 def joined(pieces: list[NamedEntries]) -> NamedEntries:
+    """Return several sets of entries as one, in their order."""
     if len(pieces) == 1:
         return pieces[0]
     rows = np.concatenate([np.zeros(0, FILE_ENTRY), *(piece.rows for piece in pieces)])
@@ -44,13 +50,14 @@ def joined(pieces: list[NamedEntries]) -> NamedEntries:
 
 
 Route = Callable[[NamedEntries], npt.NDArray[np.integer]]
-"""The part of each entry."""
+"""A function that returns the part of each entry."""
 
 
 class DealtEntries:
-    """Deals what is added into parts. An entry added before another one stays before it in its part.
+    """The distribution of entries into parts, which keeps their order within each part.
 
-    Holds `memory_bytes` of entries, three times that while it deals them, and 50 bytes for each time that a part got some.
+    It holds `memory_bytes` of entries, three times that while it distributes them, and 50 bytes for
+    each time that a part got some.
     """
 
     def __init__(self, route: Route, folder: Path | None, memory_bytes: int) -> None:
@@ -61,10 +68,11 @@ class DealtEntries:
         self._pending_bytes = 0
         self._file: IO[bytes] | None = None
         self._extents: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        """part -> (where in the file, entries, bytes of names)"""
+        """The map part -> (offset in the file, entries, bytes of names)."""
         self._counts: defaultdict[int, int] = defaultdict(int)
 
     def add(self, entries: NamedEntries) -> None:
+        """Add entries; distribute all that wait if they exceed `memory_bytes`."""
         self._pending.append(entries)
         self._pending_bytes += entries.size_bytes
         if self._pending_bytes >= self._memory_bytes:
@@ -76,7 +84,10 @@ class DealtEntries:
                 self._deal(self._file)
 
     def all_added(self) -> None:
-        """From now on parts may be read. What never filled the memory stays in it."""
+        """Distribute the last entries; parts can be read afterwards.
+
+        If the entries never filled the memory, they stay in it.
+        """
         with self._translated():
             if self._file is None:
                 self._file = io.BytesIO()
@@ -84,10 +95,14 @@ class DealtEntries:
             self._file.flush()
 
     def count(self, part: int) -> int:
+        """Return the number of entries of a part."""
         return self._counts[part]
 
     def pieces(self, part: int) -> Iterator[NamedEntries]:
-        """What the part got, in the order of adding, in pieces of at most `memory_bytes` and one addition."""
+        """Yield the entries of the part in the order of adding.
+
+        Each item has at most `memory_bytes` and one addition.
+        """
         file = self._file
         assert file is not None
         for at, count, heap_bytes in self._extents[part]:
@@ -96,8 +111,9 @@ class DealtEntries:
             yield NamedEntries(rows, file.read(heap_bytes))
 
     def close(self) -> None:
+        """Close the temporary file, which removes it."""
         if self._file is not None:
-            with suppress(OSError):  # what a full disk did not take is of no use any more
+            with suppress(OSError):  # bytes that a full disk refused are useless now
                 self._file.close()
 
     @contextmanager
@@ -107,7 +123,8 @@ class DealtEntries:
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             raise IndexUnavailable(
-                f"no temporary file of entries in {folder} ({error.strerror}): free some space there, or set TMPDIR"
+                f"no temporary file of entries in {folder} ({error.strerror}): free some space "
+                "there, or set TMPDIR"
             ) from error
 
     def _deal(self, file: IO[bytes]) -> None:

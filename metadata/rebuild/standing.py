@@ -1,6 +1,7 @@
-"""Of all entries of a part: which stands for each name, and the maps that this makes.
+"""The current entry of each name, among all entries of a part, and the maps of them.
 
-Several maps at a time, since numpy costs 1 µs a call whatever the size; what is left of Python is some 1.5 µs a file.
+Several maps are computed at a time, since numpy costs 1 µs a call whatever the size; the rest in
+Python is some 1.5 µs a file.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from metadata.records import ENTRY
 
 @dataclass(frozen=True, slots=True)
 class GroupedFields:
-    """Fields of several maps, one map after the other; columns of equal length."""
+    """Fields of several maps, one map after the other; the columns have equal length."""
 
     maps: npt.NDArray[np.int64]
-    """Which map each belongs to, ascending."""
+    """The map that each field belongs to, ascending."""
     names: Sequence[bytes]
     keys: Sequence[bytes]
     """Map key and field together."""
     chosen: npt.NDArray[np.intp]
-    """Which of the entries each is."""
+    """The entry that each field is."""
 
     def extents(self, count: int) -> list[int]:
-        """Where the fields of each of the maps 0 … `count` - 1 begin, and where the last end."""
+        """Return where the fields of the maps 0 … `count` - 1 begin, and where the last ones end."""
         found: list[int] = np.searchsorted(self.maps, np.arange(count + 1)).tolist()
         return found
 
@@ -39,13 +40,16 @@ def current(
     names: Sequence[bytes],
     versions: npt.NDArray[np.uint64],
 ) -> GroupedFields:
-    """Of the entries of each name of each map the last one with the greatest version. `maps` says which of `map_keys` an entry
-    belongs to."""
+    """Return the last entry with the greatest version, for each name of each map.
+
+    `maps` gives the number among `map_keys` that each entry belongs to.
+    """
     order = np.lexsort((versions, maps))
     numbers = order.tolist()
     grouped = [names[number] for number in numbers]
     keys = [map_keys[at] + name for at, name in zip(maps[order].tolist(), grouped, strict=True)]
-    best = dict(zip(keys, numbers, strict=True))  # what comes later stays, where the first was
+    # the later value stays, at the first one's position
+    best = dict(zip(keys, numbers, strict=True))
     if len(best) == len(keys):
         return GroupedFields(maps[order], grouped, keys, order)
     chosen = np.fromiter(best.values(), np.intp, len(best))
@@ -55,7 +59,7 @@ def current(
 
 
 def encoded(keys: Sequence[bytes], rows: npt.NDArray[np.void]) -> list[bytes]:
-    """As `metadata.records.encode_entries`, for fields of several maps."""
+    """Return values as `metadata.records.encode_entries` does, for fields of several maps."""
     assert rows.dtype == ENTRY
     blob, size, digest = rows.tobytes(), ENTRY.itemsize, xxhash.xxh3_64_digest
     bodies = [blob[at : at + size] for at in range(0, len(blob), size)]

@@ -1,7 +1,8 @@
-"""The mark on an index that is being rebuilt: whoever is killed leaves it, and nobody takes what is there for an index.
+"""The mark on an index that is being rebuilt.
 
-Without it, half the records of a late generation under an early `applied` would be taken for what commits are to be compared
-with, and the totals would be wrong for ever.
+A killed process leaves it, so that no process takes the partial content for an index. Without the
+mark, half the records of a late generation under an early `applied` would be compared with commits,
+and the totals would stay wrong for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _STAMP: Final = struct.Struct(">QQ")
 
 
 def mark(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
-    """From now on the index is being rebuilt, to this generation."""
+    """Mark the index as being rebuilt to this generation."""
     key = keys.state_of(dataset_id)
     body = _STAMP.pack(generation, 0)
     value = body + xxhash.xxh3_64_digest(key + keys.REBUILDING + body)
@@ -26,11 +27,11 @@ def mark(index: KeyValueStore, dataset_id: bytes, generation: int) -> None:
 
 
 def is_marked(index: KeyValueStore, dataset_id: bytes) -> bool:
-    """Whether the index is being rebuilt, or a rebuild of it was cut off. One get."""
+    """Return whether the index is being rebuilt, or a rebuild of it was interrupted. One get."""
     [[value]] = index.get_many([MapFields(keys.state_of(dataset_id), [keys.REBUILDING])])
     return value is not None
 
 
 def unmark(index: KeyValueStore, dataset_id: bytes) -> None:
-    """The index is whole."""
+    """Remove the mark: the index is whole."""
     index.remove([MapFields(keys.state_of(dataset_id), [keys.REBUILDING])])
