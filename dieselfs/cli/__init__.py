@@ -1,5 +1,7 @@
-"""`dlcmd`, the command line. A verb parses, builds a request, calls the library, prints, and returns an exit code; errors are
-translated here, at the door, into one line on stderr and an exit code.
+"""The command line, `dlcmd`.
+
+A command parses its arguments, builds a request, calls the library, prints, and returns an exit
+code. This module translates errors into one line on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def dlcmd() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run `dlcmd` and end the process with its exit code."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would turn for nothing
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's BLAS threads would only spin
     sys.exit(run_dlcmd(_given_arguments() if arguments is None else arguments))
 
 
@@ -87,13 +89,13 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
 
 
 def report(failure: Failure, *, as_json: bool) -> None:
-    """One line on stderr: for people, or as an object."""
+    """Print a failure as one line on stderr: as text for people, or as a JSON object."""
     text = json.dumps(failure.as_record()) if as_json else f"{PROGRAM}: {failure}"
     print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Also when the arguments cannot be parsed."""
+    """Return True if `--json` is given, even if the arguments cannot be parsed."""
     own = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
     return "--json" in own
 
@@ -110,6 +112,6 @@ def _explain_click(error: click.ClickException) -> Failure:
 
 
 def _end_quietly() -> int:
-    """Python would complain when it flushes at exit."""
+    """Redirect stdout to /dev/null, since Python would complain when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return ExitCode.BROKEN_PIPE

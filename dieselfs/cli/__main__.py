@@ -1,4 +1,4 @@
-"""`python -m dieselfs.cli`, for where the command `dlcmd` is not on the path."""
+"""`python -m dieselfs.cli` runs `dlcmd` where the command is not on the path."""
 
 from dieselfs.cli import main
 

@@ -1,4 +1,4 @@
-"""`dlcmd cache`: what the SSD tier of this node holds, and what each dataset may have of it."""
+"""`dlcmd cache`: the contents of this node's SSD tier, and the limits of each dataset on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NONE = "none"
 
 @click.group(cls=SuggestingGroup)
 def cache() -> None:
-    """The SSD tier of this node: what it holds, and what each dataset may have of it (docs/ssd-tier.md)."""
+    """Show and limit what the SSD tier of this node caches (docs/ssd-tier.md)."""
 
 
 @command(
@@ -44,10 +44,12 @@ def cache() -> None:
 @ssd_flags
 @human_option
 def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
-    """List what the SSD holds of each dataset, how often it was read there, and what is allowed to it; then pinned mounts.
+    """List the cached datasets with hits and limits, and pinned mounts.
 
-    A hit is a read that the SSD answered, a miss one that went to the store: of all mounts and commands of this node, since it was booted. The whole
-    comes last: budget, what is used of it, and that the SSD works; if it does not, that is the error.
+    A hit is a read that the SSD answered, and a miss is a read that went to the store. Both count
+    all mounts and commands of this node since it booted. The last line shows the budget, how much
+    of it is used, and that the SSD works. If the SSD does not work, the command fails with the
+    reason.
     """
     from dieselfs.ssd_blob import pinned_mounts
     from dieselfs.ssd_usage import TierAccess
@@ -75,10 +77,12 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
     for mount in pinned:
         state = "" if mount.is_complete else ", not complete: run `dlcmd warmup --pin-mount` again"
         output.line(
-            f"pinned mount: {mount.dataset}@{mount.snapshot}, {output.size(mount.bytes, human)}{state}"
+            f"pinned mount: {mount.dataset}@{mount.snapshot}, "
+            f"{output.size(mount.bytes, human)}{state}"
         )
     output.line(
-        f"{settings.folder}: {output.size(usage.used_bytes, human)} of {output.size(usage.budget_bytes, human)} used, in service"
+        f"{settings.folder}: {output.size(usage.used_bytes, human)} of "
+        f"{output.size(usage.budget_bytes, human)} used, in service"
     )
 
 
@@ -92,7 +96,10 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
 def quota(
     context: CommandContext, dataset: str, size: str, ssd: str | None, ssd_size: int | None
 ) -> None:
-    """Let a dataset have so much of the SSD at most. What it has above that goes within seconds."""
+    """Limit how much of the SSD a dataset may use.
+
+    The bytes above the limit are evicted within seconds.
+    """
     quota_bytes = None if size == _NONE else parse_size(size)
     _change(
         context,
@@ -109,9 +116,10 @@ def quota(
 def ttl(
     context: CommandContext, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
 ) -> None:
-    """What was not used of a dataset for so long leaves, also while there is room; what is pinned stays.
+    """Evict parts of a dataset unused for TIME, even if there is room.
 
-    It goes within seconds while any mount or command of the node has the SSD open, or else when the next one opens it.
+    A pinned dataset stays. The eviction takes seconds while a mount or command of this node has the
+    SSD open. Otherwise it happens when the next one opens the SSD.
     """
     ttl_s = None if duration == _NONE else parse_duration(duration)
     if ttl_s == 0:
@@ -128,7 +136,7 @@ def ttl(
 @click.argument("dataset")
 @ssd_flags
 def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
-    """Keep what there is of a dataset, whatever else is read."""
+    """Keep what is cached of a dataset, whatever else is read."""
     _change(
         context,
         dataset,
@@ -141,7 +149,7 @@ def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | 
 @click.argument("dataset")
 @ssd_flags
 def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
-    """Let a dataset that was pinned leave again."""
+    """Allow the eviction of a pinned dataset again."""
     _change(
         context,
         dataset,
@@ -154,7 +162,10 @@ def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
 @click.argument("dataset")
 @ssd_flags
 def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
-    """Let go of all that there is of a dataset, pinned or not, pinned mounts too; who reads it brings it again."""
+    """Evict all of a dataset, pinned or not, with its pinned mounts.
+
+    Later reads load its chunks again.
+    """
     return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, looks=True), dataset)
 
 
@@ -163,6 +174,7 @@ for _verb in (ls, quota, ttl, pin, unpin, evict):
 
 
 def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
+    """Evict a dataset and its pinned mounts from the SSD, and print how many bytes that freed."""
     from dieselfs.ssd_blob import remove_blobs
     from dieselfs.ssd_usage import TierAccess
 
@@ -189,7 +201,8 @@ def _change(
         context.output.record({"dataset": name, **_limits_record(limits)})
     else:
         context.output.note(
-            f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, {'pinned' if limits.pinned else 'not pinned'}"
+            f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, "
+            f"{'pinned' if limits.pinned else 'not pinned'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""`dlcmd cat`: files to standard output, bytes as they are."""
+"""`dlcmd cat`: write files to standard output, byte for byte."""
 
 from __future__ import annotations
 

@@ -31,15 +31,16 @@ _HEADINGS: Final = (
 )
 @click.argument("cache_cluster", required=False, metavar="[redis[:NAME]|[NAME@]HOST:PORT,…]")
 @click.option(
-    "--cache-cluster-secret-file", metavar="FILE", help="The secret of the cache cluster."
+    "--cache-cluster-secret-file", metavar="FILE", help="File with the secret of the cache cluster."
 )
 @former_option("--ring-secret-file", "cache_cluster_secret_file")
 def cluster(
     context: CommandContext, cache_cluster: str | None, cache_cluster_secret_file: str | None
 ) -> int:
-    """Show the cache nodes of a cache cluster: shares, what their SSDs hold, what they have served and from where.
+    """Show the cache nodes of a cache cluster: shares, SSDs, and bytes served by source.
 
-    Which cache cluster is said as for a mount: here, by DIESELFS_CACHE_CLUSTER, or by the profile. Exits with 6 if a node does not answer, or there is none.
+    The argument, DIESELFS_CACHE_CLUSTER or the profile names the cache cluster, as for a mount. The
+    exit code is 6 if a node does not answer, or if there are no nodes.
     """
     from dieselfs.cachenodes.ring_options import cache_cluster_settings
     from dieselfs.cachenodes.ring_settings import CacheClusterOptions

@@ -1,4 +1,4 @@
-"""Asking before something is lost: on a terminal a question, in a script `--yes` or a refusal."""
+"""The question before data is lost: asked on a terminal; a script needs `--yes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dieselfs.errors import Refused, UsageError
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """`question` has no question mark. Return if the user agrees; raises `Refused` for no, `UsageError` if there is nobody to ask."""
+    """Ask `question`, which has no question mark, and return if the user agrees.
+
+    Raises `Refused` if the user does not agree, and `UsageError` if stdin is not a terminal.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

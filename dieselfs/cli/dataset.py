@@ -30,7 +30,7 @@ def dataset() -> None:
 @command(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
 @human_option
 def ls(context: CommandContext, human: bool | None) -> None:
-    """List the datasets that the index knows."""
+    """List the datasets of the index."""
     print_datasets(context, human)
 
 
@@ -40,7 +40,10 @@ def ls(context: CommandContext, human: bool | None) -> None:
 @click.argument("name")
 @human_option
 def info(context: CommandContext, name: str, human: bool | None) -> None:
-    """Describe a dataset: totals, generation, chunks and the holes that deletions left in them."""
+    """Describe a dataset: totals, generation, chunks and holes.
+
+    Holes are entries of chunks that were deleted or replaced.
+    """
     output = context.output
     with context.client(DatasetAddress(parse_dataset(name))) as client:
         record = _described(client)
@@ -65,7 +68,7 @@ def _print_fields(output: Output, record: dict[str, Any], human: bool | None) ->
 @click.argument("name")
 @yes_option
 def rm(context: CommandContext, name: str, yes: bool) -> None:
-    """Remove a dataset with all its files and published snapshots, for good."""
+    """Remove a dataset with its files and published snapshots, for good."""
     from dieselfs.dataset import remove_dataset
 
     name = parse_dataset(name)
@@ -84,17 +87,18 @@ dataset.add_command(rm)
 
 
 def print_datasets(context: CommandContext, human: bool | None = None) -> None:
-    """One line or record a dataset."""
+    """Print a line or a JSON record for each dataset of the index."""
     from metadata.dataset_state import list_datasets
 
     output = context.output
     with context.places() as (store, index):
         records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
-        # Walks through the whole store, so only if the index is new or lost.
+        # This lists the whole store, so do it only if the index is new or lost.
         if not records and (names := _stored_names(store)):
             for name in names:
                 output.note(
-                    f"{name} is in the store, but not in the index yet: `dlcmd dataset info {name}` brings it there"
+                    f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
+                    f"{name}` brings it there"
                 )
     if output.json:
         for record in records:
@@ -115,7 +119,7 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> None:
 
 
 def _stored_names(store: ObjectStore) -> list[str]:
-    """The datasets in the store; none if it does not answer or does not exist yet."""
+    """Return the names of the store's datasets; none if it does not answer or does not exist."""
     from chunkstore.errors import ChunkStoreError
 
     try:
@@ -148,7 +152,7 @@ def _totals(ref: DatasetRef, state: DatasetState) -> dict[str, Any]:
 
 
 def _described(client: Client) -> dict[str, Any]:
-    """Totals, and what of the chunks is hidden by deletions and newer versions."""
+    """Return the totals, and how much of the chunks deletions and newer versions hide."""
     namespace = client.dataset.namespace
     chunks = namespace.chunks().values()
     holes = {
@@ -160,7 +164,10 @@ def _described(client: Client) -> dict[str, Any]:
 
 
 def _extent(store: ObjectStore, index: KeyValueStore, name: str) -> str:
-    """How much would be lost, as far as the index knows: a half removed dataset may be gone from it already."""
+    """Return how much would be lost, as far as the index knows.
+
+    A dataset that is half removed may be gone from the index already. Raises `DatasetNotFound`.
+    """
     from chunkstore.commit_log import find_dataset
     from metadata.errors import DatasetNotFound
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     metavar="N",
     help="Show N levels of directories.",
 )
-@click.option("-s", "--summarize", "depth", flag_value=0, type=int, help="The total alone: -d 0.")
+@click.option(
+    "-s", "--summarize", "depth", flag_value=0, type=int, help="Show only the total (-d 0)."
+)
 @human_option
 @filter_options
 def du(
@@ -50,7 +52,7 @@ def du(
 
 
 def add_up(entries: Iterable[FileStat], top: str, depth: int | None) -> dict[str, tuple[int, int]]:
-    """(bytes, files) of `top` and of the directories down to `depth` levels below it."""
+    """Return (bytes, files) of `top` and of the directories down to `depth` levels below it."""
     sums: dict[str, tuple[int, int]] = {top: (0, 0)}
     for entry in entries:
         directory = entry.kind == "directory"
@@ -62,7 +64,10 @@ def add_up(entries: Iterable[FileStat], top: str, depth: int | None) -> dict[str
 
 
 def _holders(directory: str, top: str, depth: int | None) -> Iterator[str]:
-    """`top` and the directories between it and `directory`, itself included, as far as `depth` goes."""
+    """Yield `top` and the directories from there to `directory`, itself included.
+
+    They go down to `depth` levels below `top`.
+    """
     yield top
     below = directory.removeprefix(top).strip("/")
     names = below.split("/") if below and directory.startswith(top) else []
@@ -73,7 +78,7 @@ def _holders(directory: str, top: str, depth: int | None) -> Iterator[str]:
 
 
 def _children_first(path: str) -> list[str]:
-    """A key that sorts as du does: by name, a directory after what it holds."""
+    """Return a key that sorts as du does: by name, a directory after its contents."""
     return [*(path.split("/") if path else []), chr(0x10FFFF)]
 
 

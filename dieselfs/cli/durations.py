@@ -26,7 +26,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds; `UsageError`."""
+    """Return the seconds of a length of time. Raises `UsageError` for any other text."""
     match = _DURATION.fullmatch(text)
     if not match or match[2].lower() not in _UNITS_S:
         raise UsageError(f"{text!r} is not a length of time", "write for instance 90s, 12h or 7d")
@@ -34,7 +34,10 @@ def parse_duration(text: str) -> float:
 
 
 def human_duration(seconds: float) -> str:
-    """In the largest unit that leaves at least 2, or 1 exactly: 7 d, 36 h, 90 s."""
+    """Return a length of time in the largest unit that gives at least 2, or exactly 1.
+
+    Examples are 7 d, 36 h and 90 s.
+    """
     for unit in ("d", "h", "min"):
         count = seconds / _UNITS_S[unit]
         if count >= 2 or count == 1:
@@ -43,7 +46,7 @@ def human_duration(seconds: float) -> str:
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """Seconds, written as people do: 7d."""
+    """A click type: seconds, written as 90s or 7d."""
 
     name = "time"
 
@@ -54,7 +57,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
 
 
 def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
-    """`--grace`; the verb gets `grace: float`, seconds."""
+    """Return the option `--grace`; the command gets `grace: float`, in seconds."""
     return click.option(
         "--grace",
         type=Duration(),

@@ -1,4 +1,4 @@
-"""How files and directories of a dataset are shown."""
+"""The display of files and directories, and the loop over the arguments of a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def entry_record(entry: FileStat) -> dict[str, Any]:
-    """A file or directory for programs."""
+    """Return the JSON record of a file or directory."""
     record: dict[str, Any] = {
         "path": entry.path,
         "kind": entry.kind,
@@ -30,25 +30,28 @@ def entry_record(entry: FileStat) -> dict[str, Any]:
 
 
 def permissions(entry: FileStat) -> str:
-    """As `ls -l` shows them: -rw-r--r--."""
+    """Return the mode as `ls -l` shows it: -rw-r--r--."""
     kind = stat.S_IFDIR if entry.kind == "directory" else stat.S_IFREG
     return stat.filemode(kind | stat.S_IMODE(entry.mode))
 
 
 def local_time(time_ns: int) -> str:
-    """Whole seconds in the user's time zone."""
+    """Return a time in whole seconds in the user's time zone."""
     return datetime.fromtimestamp(time_ns // 10**9).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def iso_time(time_ns: int) -> str:
-    """UTC with all nine digits of the fraction."""
+    """Return a time in UTC with all nine digits of the fraction."""
     seconds, fraction = divmod(time_ns, 10**9)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
 
 
 def for_each(items: Iterable[str], action: Callable[[str], None], *, as_json: bool) -> int:
-    """Do `action` for every item even if some fail. Failures are reported as they come; the exit code says how many:
-    all (the first one's code), some (`PARTIAL`) or none."""
+    """Call `action` for every item, even if some fail, and return the exit code.
+
+    Each failure is reported at once. The code is `OK` if no item failed, `PARTIAL` if some failed,
+    and that of the first failure if all failed.
+    """
     from dieselfs.cli import report
 
     codes: list[ExitCode] = []

@@ -1,6 +1,7 @@
-"""Exit codes, and the one table that maps every error of the three packages to a code and to what the user can do.
+"""Exit codes, and the table that gives each error of the three packages a code and a hint.
 
-The codes 0-5 mean what they mean in rclone. Scripts may rely on the table; any other code is a failure too.
+The codes 0 to 5 mean what they mean in rclone. Scripts may rely on the table. Any other code is a
+failure too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dieselfs.config import redacted
 
 
 class ExitCode(IntEnum):
+    """The exit codes of `dlcmd`; `MEANINGS` explains them."""
+
     OK = 0
     FAILURE = 1
     USAGE = 2
@@ -50,7 +53,7 @@ MEANINGS: Final = {
 
 _REBUILD: Final = "`dlcmd recover DATASET` mends the index, or makes it again, from the store"
 
-# The first class that matches an error decides. A hint is used where the message does not say itself what to do.
+# The first class that matches decides. The hint is for messages that don't say what to do.
 _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (store_errors.Unavailable, ExitCode.TEMPORARY, "check --store and try again"),
     (store_errors.Corrupt, ExitCode.INTEGRITY, "restore this object from a copy of the store"),
@@ -117,7 +120,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
 ]
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
-# By our convention a message that says what to do says it after a semicolon, or names a flag or command.
+# By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
 _SAYS_WHAT_TO_DO = re.compile(
     r"; |`dlcmd |check --|: (check|use|run|write|make|pull|free|see|start|add|name|unmount) "
 )
@@ -125,13 +128,13 @@ _SAYS_WHAT_TO_DO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as it is told to the user."""
+    """An error as the user sees it."""
 
     code: ExitCode
     what: str
     hint: str
     kind: str
-    """Name of the error's class, for programs."""
+    """The name of the error's class, for programs."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.hint}" if self.hint else self.what
@@ -146,7 +149,7 @@ class Failure:
 
 
 def explain(error: BaseException) -> Failure:
-    """Exit code and one line for any error, expected or not."""
+    """Return the exit code and one line for any error, expected or not."""
     for kind, code, hint in _TABLE:
         if isinstance(error, kind):
             return Failure(
@@ -181,7 +184,7 @@ def _explain_os_error(error: OSError) -> Failure:
 
 
 def _one_line(text: str) -> str:
-    """No line breaks, no passwords, nothing that a terminal would obey."""
+    """Return `text` on one line, without passwords, and with unprintable characters escaped."""
     flat = " ".join(redacted(text).split())
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat

@@ -1,4 +1,7 @@
-"""Copying files out of a dataset into a local folder: plan (where each goes), then fetch, several at a time."""
+"""Copies of files from a dataset into a local folder, several files at a time.
+
+A list of copies says where each file goes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from dieselfs.file_stat import FileStat
 
 WINDOW_FILES: Final = 1 << 16
-"""Files put in the order of their chunks at a time: bounds memory, about 40 MB."""
+"""Number of files that are sorted by chunk at a time; it bounds memory, at about 40 MB."""
 _BATCH_FILES: Final = 64
 
 
@@ -32,17 +35,17 @@ class Copy:
 
 @dataclass(slots=True)
 class Extraction:
-    """Copies into one folder, and what came of it."""
+    """Copies into one folder, with counts of the results."""
 
     folder: LocalFolder
     open_client: Callable[[], Client]
-    """A client for one thread."""
+    """Opens a client for one thread."""
     on_failure: Callable[[FileStat, Exception], None]
-    """Told of a file that the store holds damaged or not at all; the others go on."""
+    """Called with each file that is damaged or missing in the store; the other files go on."""
     progress: ProgressDisplay
     jobs: int = 1
     ignore_times: bool = False
-    """Write also what is there already with the same size and mtime."""
+    """Write even files that exist with the same size and mtime."""
     files: int = 0
     bytes: int = 0
     skipped: int = 0
@@ -51,7 +54,10 @@ class Extraction:
     _local: threading.local = field(default_factory=threading.local)
 
     def run(self, copies: Iterable[Copy]) -> None:
-        """Make directories, fetch files, then give the directories their modes and mtimes, deepest first."""
+        """Make directories, fetch files, and set the modes and mtimes of the directories.
+
+        The last step goes from the deepest directory up.
+        """
         directories: list[Copy] = []
         with ThreadPoolExecutor(self.jobs, "get") as pool:
             for window in _windows(self._files(copies, directories)):
@@ -119,7 +125,7 @@ def _depth(copy: Copy) -> int:
 
 
 def _windows(copies: Iterator[Copy]) -> Iterator[list[Copy]]:
-    """The files in the order in which they lie in their chunks, as far as a window sees."""
+    """Yield windows of files, each window in the order in which its files lie in their chunks."""
     while window := list(itertools.islice(copies, WINDOW_FILES)):
         window.sort(key=lambda copy: (copy.entry.chunk or "", copy.entry.offset))
         yield window

@@ -1,4 +1,4 @@
-"""How `fsck` and `scrub` show what they found: a line for each finding with what to do, and the files that it hits."""
+"""The findings of `fsck` and `scrub`, each on a line with advice, and the files that it affects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SNAPSHOTS_SHOWN: Final = 5
 
 
 def exit_code(verdict: Verdict) -> ExitCode:
-    """Clean, repaired, repairable and damaged told apart."""
+    """Return the exit code of a verdict: each of the four has its own."""
     return {
         "clean": ExitCode.OK,
         "repairable": ExitCode.FOUND,
@@ -29,7 +29,10 @@ def exit_code(verdict: Verdict) -> ExitCode:
 def print_findings(
     context: CommandContext, findings: Sequence[Finding], *, all_files: bool
 ) -> None:
-    """Every finding, in JSON with all its files; for people with ten, unless they want `all_files`."""
+    """Print every finding with its files.
+
+    JSON records have all files. The text for people has ten per finding, or all with `all_files`.
+    """
     for finding in findings:
         if context.output.json:
             context.output.record(_record(finding))

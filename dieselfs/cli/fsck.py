@@ -1,4 +1,4 @@
-"""`dlcmd fsck`: compare store, index and snapshots of a dataset, and put right what can be."""
+"""`dlcmd fsck`: compare store, index and snapshots of a dataset, and repair differences."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     ]
 )
 @click.argument("dataset")
-@click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")
-@click.option("--repair", is_flag=True, help="Mend the index, replace or delete damaged snapshots.")
+@click.option("--files", is_flag=True, help="List every affected file, not only the first ten.")
+@click.option(
+    "--repair", is_flag=True, help="Repair the index; replace or delete damaged snapshots."
+)
 @click.option("--scrub", is_flag=True, help="Read and verify all content afterwards.")
 @dry_run_option
 @yes_option
@@ -45,10 +47,11 @@ def fsck(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Compare store, index and snapshots of a dataset, without reading the content of its files.
+    """Compare store, index and snapshots of a dataset, without reading file content.
 
-    Exit code 0: clean; 10: differences that --repair puts right without loss; 9: they were put right; 7: something is damaged or lost.
-    Nothing is changed without --repair, and chunks and commits never are.
+    The exit code is 0 if the dataset is clean, 10 if --repair can repair the differences without
+    loss, 9 if they were repaired, and 7 if something is damaged or lost. Nothing changes without
+    --repair, and chunks and commits never change.
     """
     from dieselfs import checking
 
@@ -104,7 +107,7 @@ def _repair(
 
 
 def _say(context: CommandContext, when: str, todo: list[tuple[str, str]]) -> None:
-    """Each repair once, though several findings may ask for it."""
+    """Print each repair once, even if several findings ask for it."""
     output = context.output
     for action, target in dict.fromkeys(todo):
         if output.json:

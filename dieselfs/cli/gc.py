@@ -1,4 +1,4 @@
-"""`dlcmd gc`: what a dataset's objects hold that nothing needs any more, listed and, when told, deleted."""
+"""`dlcmd gc`: list the garbage of datasets, and delete it on request."""
 
 from __future__ import annotations
 
@@ -37,20 +37,23 @@ _A_DAY_S = 86_400
     ]
 )
 @click.argument("dataset", required=False)
-@click.option("--all", "everything", is_flag=True, help="All datasets of the store.")
-@click.option("--delete", is_flag=True, help="Delete what is found, after asking.")
-@grace_option("Leave alone what is younger.")
+@click.option("--all", "everything", is_flag=True, help="Look through all datasets of the store.")
+@click.option("--delete", is_flag=True, help="Delete the garbage, after asking.")
+@grace_option("Keep garbage that is younger than this.")
 @click.option(
     "--local",
     is_flag=True,
-    help="Also this machine's snapshot files of former datasets of the name (not if other stores have one of that name).",
+    help=(
+        "Also find local snapshot files that are incomplete or of a former dataset of the "
+        "name. Don't use it if another store has a dataset of that name."
+    ),
 )
 @click.option(
     "--unreadable-leases",
     is_flag=True,
-    help="Also leases that can't be read: say so only if no mount holds them.",
+    help="Also find leases that can't be read. Use it only if no mount holds them.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Each object, and why.")
+@click.option("-v", "--verbose", is_flag=True, help="Show each object, and why it is garbage.")
 @dry_run_option
 @yes_option
 def gc(
@@ -65,10 +68,12 @@ def gc(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Find what nothing needs any more, and delete it when told: chunks that no commit names, chunks that were purged, leases of mounts
-    that were killed, old numbers of tags, snapshots of former datasets of the name, temporary files.
+    """Find garbage, and delete it with --delete.
 
-    What is younger than the grace period is left alone, and so is what a published snapshot, a tag or a running mount needs.
+    Garbage is what nothing needs any more: chunks that no commit names, retired chunks, leases of
+    killed mounts, superseded tags, snapshots of former datasets of the name, and temporary files.
+    Objects that are younger than the grace period stay, and so do those that a published snapshot,
+    a tag or a running mount needs.
     """
     if (dataset is None) != everything:
         raise UsageError("name one dataset, or give --all", "see `dlcmd gc --help`")
@@ -89,7 +94,7 @@ def gc(
 
 
 class _Run:
-    """What is found on the way through the datasets, and its deletion."""
+    """The garbage found in the datasets so far, and its deletion."""
 
     def __init__(
         self,
@@ -112,7 +117,7 @@ class _Run:
         self._outside: list[GarbageItem] = []
         self._waiting: list[GarbageItem] = []
         self.damaged = False
-        """Something could not be judged."""
+        """True if something could not be judged."""
 
     @property
     def waste(self) -> list[GarbageItem]:
@@ -210,7 +215,7 @@ def _record(waste: GarbageItem) -> dict[str, Any]:
 
 
 def _by_kind(found: Sequence[GarbageItem], output: Output) -> list[list[str]]:
-    """Kind, count, size and state."""
+    """Return rows of kind, count, size and state."""
     sizes: dict[tuple[str, str], list[int]] = {}
     for waste in found:
         sizes.setdefault((str(waste.kind), waste.kept or "waste"), []).append(waste.size_bytes)
@@ -235,12 +240,12 @@ def _confirm(found: Sequence[GarbageItem], grace_s: float, *, yes: bool) -> None
 
 
 def _stored_names(store: ObjectStore) -> list[str]:
-    """Walks through the whole store."""
+    """Return the names of the store's datasets. This lists the whole store."""
     return sorted({info.key.split("/")[1] for info in store.list("datasets/")})
 
 
 def _indexed_generation(store: ObjectStore, index: KeyValueStore, name: str) -> int:
-    """The newest that the index knows of; 0 if it does not know the dataset."""
+    """Return the newest generation that the index knows; 0 if it does not know the dataset."""
     from chunkstore.commit_log import find_dataset
     from metadata import keys
     from metadata.dataset_state import indexed_dataset, read_state

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "-I",
     "--ignore-times",
     is_flag=True,
-    help="Also files that are there with the same size and mtime.",
+    help="Also copy files that exist with the same size and mtime.",
 )
 def get(
     context: CommandContext,
@@ -60,8 +60,9 @@ def get(
 ) -> int:
     """Copy a file, a directory or a whole dataset to a local folder, with modes and mtimes.
 
-    A slash at the end of ADDRESS means the contents of the directory. Files that are there with the same size and mtime are skipped, so an
-    interrupted get goes on where it was. Nothing outside LOCAL is written: symbolic links are not followed.
+    With a slash at the end, ADDRESS means the contents of the directory. Files that exist with the
+    same size and mtime are skipped, so the same command resumes an interrupted copy. Nothing
+    outside LOCAL is written, and symbolic links are not followed.
     """
     address = parse_address(source)
     with context.client(address) as client:
@@ -76,23 +77,23 @@ def get(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which part of the dataset goes into which folder."""
+    """The part of a dataset to copy, and the folder that it goes to."""
 
     entry: FileStat
     folder: Path
     name: str
-    """What the entry is called in the folder; empty if its contents go there."""
+    """The entry's name in the folder; empty if its contents go into the folder itself."""
     filters: PathFilter
 
     def copies(self, client: Client) -> Iterator[Copy]:
-        """Every file and directory, parents first."""
+        """Yield every file and directory, parents first."""
         yield Copy(self.entry, self.name)
         if self.entry.kind == "directory":
             for found in self._taken(client.walk(self.entry.path)):
                 yield Copy(found, self._target(found.path))
 
     def _taken(self, entries: Iterable[FileStat]) -> Iterator[FileStat]:
-        """What the filters take, with the directories above it, which they may not name."""
+        """Yield the entries that the filters take, and all parents of these."""
         aside: dict[str, FileStat] = {}
         for entry in entries:
             if not self.filters.takes(entry.path):
@@ -109,7 +110,7 @@ class Plan:
 
 
 def _claimed(aside: dict[str, FileStat], path: str) -> list[FileStat]:
-    """The directories above `path` that were put aside, topmost first; no longer aside."""
+    """Remove the parents of `path` from `aside`, and return them, topmost first."""
     above = []
     while path := path.rpartition("/")[0]:
         if path in aside:
@@ -183,7 +184,7 @@ def _extract(
 
 
 def _sibling(context: CommandContext, address: DatasetAddress, client: Client) -> Client:
-    """A client of the same dataset for another thread: each is for one at a time."""
+    """Open a client of the same dataset for another thread; a client is for one at a time."""
     from dieselfs.client import Client
 
     sibling = Client(client.dataset, context.snapshot_folder, ssd=client.ssd)
@@ -219,7 +220,7 @@ def _print_summary(context: CommandContext, plan: Plan, done: Extraction) -> Non
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends this as Ctrl-C does: temporary files go."""
+    """Treat SIGTERM as Ctrl-C, so that temporary files are removed."""
     previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield

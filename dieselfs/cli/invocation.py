@@ -1,4 +1,4 @@
-"""One run of `dlcmd`: the options that every verb has, resolved, and the ways to a dataset that they lead to."""
+"""The context of one run of `dlcmd`: the common options, resolved, and ways to open a dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What a verb gets as its first argument."""
+    """The first argument of every command."""
 
     config: Config
     output: Output
@@ -38,7 +38,7 @@ class CommandContext:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> CommandContext:
-        """From the values of the common options that were given."""
+        """Build the context from the values of the common options that were given."""
         config = load_config(options.get("store"), options.get("index"), options.get("profile"))
         if config.holds_secret:
             prevent_core_dumps()
@@ -50,13 +50,16 @@ class CommandContext:
             color=_wants_color(options.get("color", "auto"), terminal),
         )
         if output.quiet:
-            # Notices of the library, such as that a store is new, else go to stderr.
+            # Without a handler, notices of the library (a store is new) go to stderr.
             logging.getLogger().addHandler(logging.NullHandler())
         show_progress = not (options.get("no_progress") or output.quiet)
         return cls(config, output, show_progress, options.get("profile"))
 
     def at(self, store: str | None, index: str | None, profile: str | None) -> CommandContext:
-        """The same with other places, as an fstab line gives them; None leaves what the flags said."""
+        """Return the same context with other places, as an fstab line gives them.
+
+        A place that is None stays as the flags gave it.
+        """
         if store is index is profile is None:
             return self
         store = store or _flag(self.config.store)
@@ -66,7 +69,11 @@ class CommandContext:
 
     @property
     def snapshot_folder(self) -> Path:
-        """The folder of local snapshots. They are mapped into memory and believed: nobody else may write there."""
+        """The folder of local snapshots.
+
+        Snapshots are mapped into memory and trusted, so no other user may write there:
+        `ConfigError`.
+        """
         folder = self.config.snapshot_folder
         with suppress(FileNotFoundError):
             found = folder.stat()
@@ -78,13 +85,17 @@ class CommandContext:
         return folder
 
     def progress(self, action: str, what: str = "files") -> AbstractContextManager[ProgressDisplay]:
+        """Return the progress display of an action. `what` names the items that it counts."""
         return progress_of(
             action, silent=not self.show_progress, as_json=self.output.json, what=what
         )
 
     @contextmanager
     def places(self) -> Iterator[tuple[ObjectStore, KeyValueStore]]:
-        """The store and the index, open. Somebody watches: the store is not waited for long."""
+        """Yield the store and the index, open.
+
+        A user watches, so the store's operations fail soon if it does not answer.
+        """
         from dieselfs.assembly import open_places
 
         store, index = open_places(self.config, patience_s=None)
@@ -94,20 +105,26 @@ class CommandContext:
             index.close()
 
     def store(self, patience_s: float | None = None) -> ResilientStore:
-        """The store alone, for what needs no index. `patience_s`: see `dieselfs.assembly.open_store`."""
+        """Open the store alone, for commands that need no index.
+
+        `patience_s` is that of `dieselfs.assembly.open_store`.
+        """
         from dieselfs.assembly import open_configured_store
 
         return open_configured_store(self.config, patience_s)
 
     def ssd(self) -> SsdSettings | None:
-        """The SSD tier of variables and profile, if they name one."""
+        """Return the SSD tier that variables and profile name, or None."""
         from dieselfs.ssd_tier import configured, ssd_settings
 
         return ssd_settings(configured(self.config))
 
     @contextmanager
     def client(self, address: DatasetAddress, create: bool = False) -> Iterator[Client]:
-        """A client of the address's dataset that reads its snapshot, if it names one, else the current state."""
+        """Yield a client of the address's dataset.
+
+        It reads the address's snapshot, or the current state if the address names none.
+        """
         from dieselfs.client import Client
 
         with self.places() as (store, index):
@@ -124,7 +141,7 @@ class CommandContext:
                 yield client
 
     def load_snapshot(self, client: Client, address: DatasetAddress) -> None:
-        """Let the client read the address's snapshot, if it names one."""
+        """Make the client read the address's snapshot, if it names one."""
         if address.snapshot:
             from dieselfs.cli.snapshot_choice import find_snapshot
 
@@ -134,7 +151,10 @@ class CommandContext:
 
 
 def _wants_color(when: str, terminal: bool) -> bool:
-    """https://no-color.org: a variable that is set and not empty turns `auto` off."""
+    """Return True if names are coloured.
+
+    A variable NO_COLOR that is not empty turns `auto` off (https://no-color.org).
+    """
     if when != "auto":
         return when == "always"
     return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Line charts as SVG, with nothing to install: panels side by side, one legend below."""
+"""Line charts as SVG without a dependency: panels side by side, one legend below."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _GRID: Final = "#e4e7eb"
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """One line of a panel."""
+
     label: str
-    """Lines of one label are one entry of the legend, in whatever panel they are."""
+    """Its entry in the legend, which lines of the same label share, whatever panel they are in."""
     colour: str
     points: Sequence[Point]
     dashed: bool = False
@@ -31,23 +33,25 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
+    """One diagram of a chart, with its own axes."""
+
     title: str
     x_label: str
     lines: Sequence[Line]
     y_range: tuple[float, float]
     logarithmic_x: bool = False
-    """By powers of ten; all x are positive then."""
+    """True for an x axis by powers of ten; all x are positive then."""
 
 
 def draw(panels: Sequence[Panel]) -> str:
-    """The whole document."""
+    """Return the whole document."""
     entries = {line.label: line for panel in panels for line in panel.lines}
     width = len(panels) * _WIDTH_PX
     columns = max(1, width // _LEGEND_COLUMN_PX)
     height = _HEIGHT_PX + 10 + _LEGEND_LINE_PX * math.ceil(len(entries) / columns)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-        ' font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+        f' viewBox="0 0 {width} {height}" font-family="sans-serif">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for number, panel in enumerate(panels):
@@ -92,7 +96,7 @@ def _panel(panel: Panel, left: float) -> list[str]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high`, about five."""
+    """Return about five round numbers from `low` to `high`."""
     step = 10 ** math.floor(math.log10(((high - low) or 1.0) / _TICKS))
     step *= next((f for f in (1, 2, 5) if (high - low) / (step * f) <= _TICKS + 1), 10)
     first = math.ceil(low / step - 1e-9)
@@ -108,9 +112,15 @@ def _polyline(points: Sequence[Point], line: Line) -> str:
     dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
     width = 1 if line.colour in (_GRID, _INK) else 1.8
     places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{places}" fill="none" stroke="{line.colour}" stroke-width="{width}"{dashes}/>'
+    return (
+        f'<polyline points="{places}" fill="none" stroke="{line.colour}"'
+        f' stroke-width="{width}"{dashes}/>'
+    )
 
 
 def _text(x: float, y: float, text: str, anchor: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12" fill="{_INK}"{weight}>{escape(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="12" fill="{_INK}"'
+        f"{weight}>{escape(text)}</text>"
+    )

@@ -1,8 +1,10 @@
-"""Writing below one local folder, and nowhere else, whatever the dataset's names and the folder's own links say.
+"""Writing below one local folder and nowhere else.
 
-Every directory on the way is opened by its parent's descriptor with O_NOFOLLOW, so that a symbolic link (also one planted
-while we run) is refused and never followed. A file is written under a temporary name in its directory and renamed when it is
-whole, with mode and mtime set; a link in the place of the file is replaced, not followed. Set-id and sticky bits are not restored.
+The names in the dataset and the links in the folder cannot change that. Each directory on the way
+is opened by its parent's descriptor with O_NOFOLLOW, so that a symbolic link is refused and never
+followed, even if it appears while this runs. A file is written under a temporary name in its
+directory and renamed when it is complete, with mode and mtime set. A link in the place of the file
+is replaced, not followed. Set-id and sticky bits are not restored.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ class LocalFolder:
         with _explained(root):
             if not self.existed and not root.exists():
                 root.mkdir(mode=0o755)
-            # The root itself is the user's word: a link there may be followed.
+            # The user names the root itself, so a link there may be followed.
             self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
         os.close(self._fd)
 
     def make_directory(self, path: str) -> None:
-        """The directory `path` with those above it, writable for us until `restore_directory`."""
+        """Make the directory `path` and its parents, writable for us until `restore_directory`."""
         os.close(self._open_directory(_components(path), make=True))
 
     def is_same(self, path: str, size: int, mtime_ns: int) -> bool:
-        """Whether a regular file of that size and mtime is at `path` already."""
+        """Return True if a regular file of that size and mtime is at `path` already."""
         *parents, name = _components(path)
         try:
             with self._parent(parents, make=False) as parent:
@@ -57,7 +59,10 @@ class LocalFolder:
 
     @contextmanager
     def new_file(self, path: str, mode: int, mtime_ns: int) -> Iterator[BinaryIO]:
-        """A file to write; it is at `path` when the block ends well, and nothing is left when it does not."""
+        """Yield a file to write.
+
+        It is at `path` if the block ends well. Otherwise nothing of it is left.
+        """
         *parents, name = _components(path)
         with _explained(self.root / path), self._parent(parents, make=True) as parent:
             temporary = _TEMPORARY_PREFIX + secrets.token_hex(8)
@@ -76,7 +81,10 @@ class LocalFolder:
                 raise
 
     def restore_directory(self, path: str, mode: int, mtime_ns: int) -> None:
-        """Give a directory ('' is the root) its mode and mtime, once nothing more is written into it."""
+        """Set the mode and mtime of a directory ('' is the root).
+
+        Call it when nothing more is written into the directory.
+        """
         fd = self._open_directory(_components(path) if path else [], make=False)
         try:
             with _explained(self.root / path):
@@ -94,7 +102,7 @@ class LocalFolder:
             os.close(fd)
 
     def _open_directory(self, parts: Sequence[str], make: bool) -> int:
-        """A descriptor of root/parts, reached component by component; the caller closes it."""
+        """Open root/parts component by component. The caller closes the descriptor."""
         fd = os.dup(self._fd)
         for depth, name in enumerate(parts, 1):
             try:
@@ -107,7 +115,7 @@ class LocalFolder:
 
 
 def _components(path: str) -> list[str]:
-    """Whoever made the snapshot has no say in where we write."""
+    """Split a path, and refuse one that the maker of the snapshot aimed outside of the folder."""
     components = path.split("/")
     if any(name in ("", ".", "..") or "\0" in name for name in components):
         raise LocalFileError(
@@ -130,7 +138,10 @@ def _enter(name: str, parent: int, make: bool) -> int:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Local errors in our words. Others, such as those of the store while a file is written, pass through."""
+    """Turn local errors into `LocalFileError`.
+
+    Other errors, such as those of the store while a file is written, pass through.
+    """
     try:
         yield
     except OSError as error:

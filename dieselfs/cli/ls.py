@@ -1,4 +1,4 @@
-"""`dlcmd ls`: list a directory, or with no address the datasets."""
+"""`dlcmd ls`: list a directory, or the datasets if no address is given."""
 
 from __future__ import annotations
 
@@ -42,23 +42,32 @@ _SORT_KEYS: dict[str, Callable[[FileStat], Any]] = {
     ]
 )
 @click.argument("address", required=False)
-@click.option("-l", "--long", is_flag=True, help="Mode, size and time as well.")
-@recursive_option("Everything below; whole paths.")
+@click.option("-l", "--long", is_flag=True, help="Show mode, size and time as well.")
+@recursive_option("List everything below, with whole paths.")
 @human_option
 @filter_options
-@click.option("--count-only", is_flag=True, help="How many there are, and their size.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N.")
+@click.option("--count-only", is_flag=True, help="Print only how many there are, and their size.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Stop after N entries.")
 @click.option(
     "--sort",
     type=click.Choice(list(_SORT_KEYS)),
-    help="Largest or newest first; reads all before it prints.",
+    help=(
+        "Sort by name, or with the largest or the newest first. All is read before it is printed."
+    ),
 )
 @click.option(
     "--cached",
     is_flag=True,
-    help="Whether each file's chunk is on the SSD (all, part, none) and in this node's memory.",
+    help=(
+        "Show how much of each file's chunk is on the SSD (all, part, none), and if it is "
+        "in node memory."
+    ),
 )
-@click.option("--ssd", metavar="FOLDER", help="With --cached: the tier (default: as configured).")
+@click.option(
+    "--ssd",
+    metavar="FOLDER",
+    help="With --cached: folder of the SSD tier (default: as configured).",
+)
 def ls(
     context: CommandContext,
     address: str | None,
@@ -96,7 +105,10 @@ def ls(
 
 
 def listed(client: Client, place: DatasetAddress, recursive: bool) -> Iterable[FileStat]:
-    """The children of a directory or all below it; a missing one is a `DirectoryNotFound`."""
+    """Return the children of a directory, or all entries below it.
+
+    Raises `DirectoryNotFound` if the directory is missing.
+    """
     from metadata.errors import PathNotFound
 
     try:
@@ -108,7 +120,7 @@ def listed(client: Client, place: DatasetAddress, recursive: bool) -> Iterable[F
 
 @dataclass(frozen=True, slots=True)
 class _Cached:
-    """What of a dataset is near, by chunk id."""
+    """The chunks of a dataset that this node has cached, by chunk id."""
 
     on_ssd: Mapping[bytes, CachedChunk]
     in_memory: Container[bytes]

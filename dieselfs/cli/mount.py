@@ -1,7 +1,8 @@
-"""`dlcmd mount`: choose a snapshot, then serve it, in the background unless told otherwise.
+"""`dlcmd mount`: choose a snapshot and serve it, in the background by default.
 
-The background daemon is a second `dlcmd mount --foreground` that is told the snapshot's file: it chooses nothing, and needs no index.
-Where the dataset is mounted already, --refresh lets that mount take the snapshot chosen.
+The background daemon is a second `dlcmd mount --foreground` that gets the snapshot's file: it
+chooses nothing, and needs no index. If the dataset is mounted already, --refresh makes that mount
+show the snapshot chosen.
 """
 
 from __future__ import annotations
@@ -63,22 +64,39 @@ _ANSWER_TIMEOUT_S: Final = 2.0
         "dlcmd mount imagenet /mnt/imagenet --memory 2GiB --shuffle seed=1,group=100",
         "dlcmd mount --foreground imagenet /mnt/imagenet",
         "dlcmd mount imagenet /mnt/imagenet -o allow_other,uid=1000",
-        "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB --ssd-warmup",
-        "dlcmd mount imagenet /mnt/imagenet --cache-cluster redis --cache-cluster-secret-file cluster.secret",
-        "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen 10.0.0.1 --secret-file run1.secret",
+        (
+            "dlcmd mount imagenet /mnt/imagenet --ssd /local/nvme/dieselfs --ssd-size 500GiB "
+            "--ssd-warmup"
+        ),
+        (
+            "dlcmd mount imagenet /mnt/imagenet --cache-cluster redis "
+            "--cache-cluster-secret-file cluster.secret"
+        ),
+        (
+            "dlcmd mount imagenet /mnt/imagenet --task run1 --peers redis --peer-listen "
+            "10.0.0.1 --secret-file run1.secret"
+        ),
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
 @click.argument("mountpoint")
-@click.option("-f", "--foreground", is_flag=True, help="Stay, and log to stderr; end with Ctrl-C.")
-@click.option("--snapshot", metavar="FILE|ID", help="Mount this one, fresh or not.")
+@click.option(
+    "-f",
+    "--foreground",
+    is_flag=True,
+    help="Stay in the foreground and log to stderr; Ctrl-C ends it.",
+)
+@click.option("--snapshot", metavar="FILE|ID", help="Mount this snapshot, even if it is stale.")
 @click.option(
     "--refresh",
     is_flag=True,
-    help="Make a new snapshot if the newest is stale (--no-index: pull the newest); a running mount takes it.",
+    help=(
+        "Make a new snapshot if the newest is stale (with --no-index: pull the newest). A "
+        "running mount then shows it."
+    ),
 )
 @click.option(
-    "--no-index", is_flag=True, help="Don't ask the index: mount the newest snapshot known."
+    "--no-index", is_flag=True, help="Don't ask the index; mount the newest snapshot known."
 )
 @click.option(
     "--memory",
@@ -86,42 +104,64 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "memory",
     type=Size(),
     metavar="SIZE",
-    help="Memory for chunks, shared by all processes of the task on this node (default: a quarter of what is free).",
+    help=(
+        "Budget of node memory, shared by all processes of the task on this node "
+        "(default: a quarter of the free memory)."
+    ),
 )
 @click.option(
     "--shuffle",
     metavar="seed=N,group=N",
-    help="The order that will be read (see `dlcmd shuffle`): its chunks are fetched ahead, epoch after epoch.",
+    help=(
+        "The order in which files will be read (see `dlcmd shuffle`): its chunks are "
+        "prefetched, epoch after epoch."
+    ),
 )
 @click.option(
     "--eviction",
     type=click.Choice(["uniform", "lru"]),
-    help="What leaves full memory while no order is known: nothing (default), or what was used least recently.",
+    help=(
+        "What full node memory evicts while no order is known: nothing (default), or the "
+        "least recently used."
+    ),
 )
 @click.option(
     "--task",
     metavar="NAME",
-    help="Share memory with the mounts and clients of this name (default: those of the dataset).",
+    help=(
+        "Share node memory with the mounts and clients of this name (default: those of "
+        "the dataset)."
+    ),
 )
 @click.option(
-    "--preload", is_flag=True, help="Fetch chunks at once, as many as fit into that memory."
+    "--preload",
+    is_flag=True,
+    help="Fetch chunks when the mount starts, as many as fit into node memory.",
 )
 @click.option(
     "--prefill",
     type=Size(),
     metavar="SIZE",
-    help="Page cache for files that nobody has read yet (default: a quarter of what is free; 0: none).",
+    help=(
+        "Page cache for files that nobody has read yet (default: a quarter of the free "
+        "memory; 0: none)."
+    ),
 )
 @former_option("--store-ahead", "prefill")
 @click.option(
     "--front",
     type=click.Choice(FRONTS),
-    help="What answers names: the kernel's EROFS, or FUSE (default: EROFS where it can be mounted).",
+    help=(
+        "What answers names: the kernel's EROFS, or FUSE (default: EROFS where it can be mounted)."
+    ),
 )
 @click.option(
     "--blob-cache",
     type=click.Choice(BLOB_CACHES),
-    help="Before EROFS: read files through a second copy in the page cache, or directly (default: by their size).",
+    help=(
+        "With EROFS: read the blob through the page cache, or directly (default: by the "
+        "sizes of the files)."
+    ),
 )
 @click.option(
     "--upgrade",
@@ -132,20 +172,21 @@ _ANSWER_TIMEOUT_S: Final = 2.0
     "--patience",
     type=click.IntRange(min=1),
     metavar="SECONDS",
-    help="How long reads wait for a store that does not answer, before they fail (default: 150).",
+    help=("How long reads wait for a store that does not answer before they fail (default: 150)."),
 )
 @peer_options
 @ssd_options(
-    "Keep chunks in this folder of a local SSD, for all who name it; none: nowhere, whatever is configured."
+    "Cache chunks in this folder of a local SSD, for all mounts and commands that name it. "
+    "none: on no SSD, whatever is configured."
 )
 @ssd_warmup_option
 @cache_cluster_options
-@click.option("--allow-other", is_flag=True, help="Let other users in.")
-@click.option("--uid", type=click.IntRange(min=0), help="Owner of everything (default: you).")
-@click.option("--gid", type=click.IntRange(min=0), help="Group of everything (default: yours).")
-@click.option("--nonempty", is_flag=True, help="Mount over what the directory holds.")
+@click.option("--allow-other", is_flag=True, help="Let other users access the mount.")
+@click.option("--uid", type=click.IntRange(min=0), help="Owner of all files (default: you).")
+@click.option("--gid", type=click.IntRange(min=0), help="Group of all files (default: yours).")
+@click.option("--nonempty", is_flag=True, help="Mount over a directory that is not empty.")
 @click.option(
-    "-o", "options", multiple=True, metavar="OPT[=VALUE],…", help="The same as in an fstab line."
+    "-o", "options", multiple=True, metavar="OPT[=VALUE],…", help="Options as in an fstab line."
 )
 def mount(
     context: CommandContext,
@@ -158,9 +199,12 @@ def mount(
 ) -> None:
     """Mount a dataset as a read-only file system.
 
-    Takes the newest snapshot on this machine or in the store, or makes the first one. If the newest is older than the dataset it
-    says so, and --refresh makes a new one. Returns when the mount answers. With --refresh, a mount of the dataset that is there
-    already goes over to the newest snapshot: paths lead to it, and what is open stays as it was.
+    The command takes the newest snapshot on this machine or in the store, or makes the first one.
+    If the newest is older than the dataset, the command fails, unless --refresh makes a new one. It
+    returns when the mount answers.
+
+    With --refresh, a running mount of the dataset changes to the newest snapshot: paths lead to it,
+    and open files stay as they were.
     """
     chosen = parse_mount_options(options)
     context = context.at(chosen.get("store"), chosen.get("index"), chosen.get("profile"))
@@ -227,7 +271,10 @@ def _start(context: CommandContext, request: MountRequest) -> None:
 def _shares(
     context: CommandContext, request: MountRequest, snapshot: Path, name: str, mountpoint: Path
 ) -> bool:
-    """Show a mount of the same snapshot with the same options here too, if there is one: one server, one copy of the pages."""
+    """Show a mount of the same snapshot with the same options here too, if there is one.
+
+    Both then share one server and one copy of the pages. Returns False if there is no such mount.
+    """
     from dieselfs.fuse.erofs_mounts import share
     from dieselfs.fuse.mount_table import MountState, ask, mount_entries
 
@@ -260,7 +307,7 @@ def _shares(
 
 
 def _front(mountpoint: Path) -> Mapping[str, Any]:
-    """Which front a mount that has just been made got, and why."""
+    """Return the front of a new mount, and the reason for it."""
     from dieselfs.fuse.mount_table import ask, entry_at
 
     entry = entry_at(mountpoint)
@@ -271,7 +318,7 @@ def _front(mountpoint: Path) -> Mapping[str, Any]:
 
 
 def _running(request: MountRequest) -> MountInfo | None:
-    """The mount that serves at the mountpoint already."""
+    """Return the mount that serves at the mountpoint already, or None."""
     from dieselfs.fuse.mount_table import MountState, ask, entry_at
     from dieselfs.fuse.mountpoint import resolve
 
@@ -283,7 +330,7 @@ def _running(request: MountRequest) -> MountInfo | None:
 
 
 def _refresh(context: CommandContext, request: MountRequest, running: MountInfo) -> None:
-    """Choose as for a new mount, then let the running one take it."""
+    """Choose a snapshot as for a new mount, then make the running mount show it."""
     from dieselfs.fuse.mount_table import MountState
     from dieselfs.fuse.refresh_request import request_refresh
 
@@ -308,14 +355,15 @@ def _refresh(context: CommandContext, request: MountRequest, running: MountInfo)
         )
     elif is_newer:
         context.output.note(
-            f"refreshed {running.mountpoint}: {name} ({counted(files, 'file')}), before @{running.snapshot}"
+            f"refreshed {running.mountpoint}: {name} ({counted(files, 'file')}), before "
+            f"@{running.snapshot}"
         )
     else:
         context.output.note(f"{running.mountpoint} already shows the newest snapshot, {name}")
 
 
 def _upgrade(context: CommandContext, request: MountRequest) -> None:
-    """The running mount goes over to the program that is installed now."""
+    """Replace the server of the running mount by the program that is installed now."""
     from dieselfs.fuse.mountpoint import resolve
     from dieselfs.fuse.refresh_request import request_upgrade
 
@@ -341,23 +389,32 @@ def _check_refreshable(request: MountRequest, running: MountInfo) -> None:
         raise MountpointBusy(f"{running.dataset} is mounted at {where}, not {wanted}", unmounting)
     if request.snapshot:
         raise MountpointBusy(
-            f"{wanted} is mounted at {where}, and a refresh takes the newest snapshot, not {request.snapshot}",
+            (
+                f"{wanted} is mounted at {where}, and a refresh takes the newest snapshot, not "
+                f"{request.snapshot}"
+            ),
             unmounting,
         )
 
 
 def _check_same_dataset(snapshot: Snapshot, running: MountInfo) -> None:
-    """A name that was removed and made again is another dataset."""
+    """Raise `MountpointBusy` if the running mount is of another dataset than the snapshot.
+
+    A name that was removed and created again is another dataset.
+    """
     mounted_id = running.details.get("dataset_id")
     if mounted_id != snapshot.dataset.id.hex():
         raise MountpointBusy(
-            f"the dataset mounted at {running.mountpoint} is not the {snapshot.dataset.name} of the store",
+            (
+                f"the dataset mounted at {running.mountpoint} is not the "
+                f"{snapshot.dataset.name} of the store"
+            ),
             f"check --store, or unmount it first: dlcmd umount {running.mountpoint}",
         )
 
 
 def _choose(context: CommandContext, request: MountRequest) -> Path:
-    """The snapshot file to mount."""
+    """Return the snapshot file to mount."""
     from dieselfs.cli import snapshot_choice
     from dieselfs.cli.snapshot import create_snapshot
     from metadata.errors import SnapshotRefused, SnapshotStale
@@ -377,7 +434,7 @@ def _choose(context: CommandContext, request: MountRequest) -> Path:
         try:
             return snapshot_choice.newest_fresh(dataset, folder, *places)
         except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
-            # The first mount of a dataset needs no flag; what exists is replaced only when asked.
+            # The first mount needs no flag; a snapshot that exists is replaced only on request.
             if not (request.refresh or isinstance(error, SnapshotNotFound)):
                 raise
             context.output.note(f"{str(error).partition(': ')[0]}: making a new one")

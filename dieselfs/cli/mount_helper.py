@@ -1,8 +1,10 @@
-"""`mount -t dieselfs` and fstab lines: mount(8) runs /sbin/mount.dieselfs, a link to `dlcmd`, as
+"""The arguments of `mount -t dieselfs` and of fstab lines.
+
+mount(8) runs /sbin/mount.dieselfs, a link to `dlcmd`, as
 
     mount.dieselfs SOURCE MOUNTPOINT [-sfnv] [-N namespace] [-o options] [-t type.subtype]
 
-whose one-letter options are mount's own, not ours.
+The one-letter options are those of mount(8), not of `dlcmd`.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ _WITH_VALUE: Final = ("-N", "-t")
 
 
 def is_mount_helper(program: str) -> bool:
+    """Return True if mount(8) has started `program`, by its name."""
     return os.path.basename(program) in HELPER_NAMES
 
 
 def as_dlcmd(arguments: Sequence[str]) -> list[str] | None:
-    """The arguments for `dlcmd`; None if mount(8) only asks whether it would work (its -f, "fake")."""
+    """Return the arguments for `dlcmd`.
+
+    None means that mount(8) only asks if it would work (its option -f, "fake").
+    """
     command = ["mount"]
     remaining = iter(arguments)
     for argument in remaining:

@@ -1,4 +1,7 @@
-"""`dlcmd mount` over a blob that is pinned on this node's SSD: the kernel serves it, and no daemon is started."""
+"""`dlcmd mount` over a blob that is pinned on this node's SSD.
+
+The kernel serves the mount, and no daemon is started.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def mounted_locally(
     snapshot: Snapshot,
     mountpoint: Path,
 ) -> bool:
-    """Mount over the snapshot's blob, if the SSD has it and this process may. False: a daemon has to serve, and the user knows why."""
+    """Mount the snapshot's blob, if the SSD has it and this process may.
+
+    Returns False if a daemon has to serve. If the mount failed, the reason has been printed.
+    """
     blobs = _blobs(request, ssd, snapshot)
     if blobs is None:
         return False
@@ -42,9 +48,15 @@ def mounted_locally(
 def refresh_locally(
     context: CommandContext, request: MountRequest, running: MountInfo, snapshot: Snapshot
 ) -> None:
-    """Put the mount of the newest snapshot in the place of an older one. Raises `MountpointBusy` if the newest has no blob here."""
+    """Replace the mount of an older snapshot by the mount of the newest.
+
+    Raises `MountpointBusy` if the newest has no blob here.
+    """
     if running.snapshot == snapshot.id:
-        note = f"{running.mountpoint} already shows the newest snapshot, {snapshot.dataset.name}@{snapshot.id}"
+        note = (
+            f"{running.mountpoint} already shows the newest snapshot, "
+            f"{snapshot.dataset.name}@{snapshot.id}"
+        )
         record = _record(running.mountpoint, snapshot)
         _say(context, [note], {**record, "refreshed": False})
         return
@@ -52,8 +64,14 @@ def refresh_locally(
     if blobs is None:
         name = f"{snapshot.dataset.name}@{snapshot.id}"
         raise MountpointBusy(
-            f"{running.mountpoint} is a local mount, and the mount of {name} is not pinned on this SSD",
-            f"pin it: dlcmd warmup --pin-mount {name}; or mount it with a daemon, after dlcmd umount {running.mountpoint}",
+            (
+                f"{running.mountpoint} is a local mount, and the mount of {name} is not pinned "
+                "on this SSD"
+            ),
+            (
+                f"pin it: dlcmd warmup --pin-mount {name}; or mount it with a daemon, after "
+                f"dlcmd umount {running.mountpoint}"
+            ),
         )
     wanted = _wanted(context, request, running.mountpoint, replace=True)
     _mount(context, snapshot, blobs, wanted)
@@ -95,7 +113,7 @@ def _mount(
 
 
 def _same(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount) -> Path | None:
-    """Where the same blob is mounted already with the same options."""
+    """Return where the same blob is mounted already with the same options, or None."""
     from dieselfs.fuse.mount_table import MountState, mounts
 
     owner, others = wanted.owner, not wanted.private

@@ -1,4 +1,4 @@
-"""`-o` options as in fstab: those that are ours, and those that mount(8) adds and that mean nothing here."""
+"""The `-o` options of an fstab line: those of `dlcmd`, and those of mount(8), without effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ VALUES: Final = (
     *("cache_cluster", "cache_cluster_secret_file"),
     *("store", "index", "profile"),
 )
-# A dataset's mount is read-only, without set-id programs and devices whatever is asked: `rw` is what mount(8) says by default.
+# A mount is read-only, without set-id programs and devices, whatever the options say. `rw` is the
+# default of mount(8).
 _WITHOUT_EFFECT: Final = frozenset(
     [
         "ro",
@@ -77,7 +78,10 @@ _WITHOUT_EFFECT: Final = frozenset(
 
 
 def parse_mount_options(texts: Iterable[str]) -> dict[str, str]:
-    """`a,b=c` lists as a dictionary with underscores in the names; flags have the value ''. `UsageError`."""
+    """Return `a,b=c` lists as a dictionary with underscores in the names; flags have the value ''.
+
+    Raises `UsageError` for an unknown option, a missing value, and a flag with a value.
+    """
     options: dict[str, str] = {}
     for part in ",".join(texts).split(","):
         name, equals, value = part.partition("=")
@@ -96,7 +100,10 @@ def parse_mount_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def as_number(options: Mapping[str, str], name: str) -> int | None:
-    """The value of `uid` or `gid`."""
+    """Return the value of an option that is a number, such as `uid`; None if it is not given.
+
+    Raises `UsageError` for a value that is no number.
+    """
     value = options.get(name)
     if value is None or value.isdecimal():
         return None if value is None else int(value)

@@ -1,4 +1,7 @@
-"""What a mount is made of, as far as its request and the configuration say: snapshot, memory, tiers, options."""
+"""The parts of a mount, as its request and the configuration give them.
+
+They are the snapshot, memory, tiers and options.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
 
 
 def opened(path: Path, request: MountRequest) -> Snapshot:
+    """Open the snapshot file of a request.
+
+    Raises `LocalFileError` if it can't be opened, and `SnapshotRefused` if it is of another
+    dataset.
+    """
     from dieselfs.cli.snapshot_choice import check_dataset
     from metadata.snapshot import Snapshot
 
@@ -34,7 +42,10 @@ def opened(path: Path, request: MountRequest) -> Snapshot:
 
 
 def check_room(request: MountRequest, snapshot: Snapshot) -> None:
-    """Too little memory for the order would else show only in the log."""
+    """Raise an error if memory is too small for the known order.
+
+    Without this check only the log would show it.
+    """
     from dieselfs.plan.requirement import require_room_for
 
     if request.shuffle is not None:
@@ -43,18 +54,21 @@ def check_room(request: MountRequest, snapshot: Snapshot) -> None:
 
 
 def task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
+    """Return the folder of the request's task, or of the dataset's own task."""
     from dieselfs.node_memory.task_folder import TaskFolder, default_task
 
     return TaskFolder.at(request.task or default_task(snapshot.dataset))
 
 
 def memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
+    """Return the budget of node memory."""
     from dieselfs.node_memory.budget import default_budget_bytes
 
     return request.memory_bytes or default_budget_bytes(folder.path)
 
 
 def peer_settings(context: CommandContext, request: MountRequest) -> PeerSettings | None:
+    """Return the settings of the peer cache, or None. A secret prevents core dumps."""
     from dieselfs.core_dumps import prevent_core_dumps
     from dieselfs.peercache import peer_options
 
@@ -68,6 +82,7 @@ def peer_settings(context: CommandContext, request: MountRequest) -> PeerSetting
 def cache_cluster_settings(
     context: CommandContext, request: MountRequest
 ) -> CacheClusterSettings | None:
+    """Return the settings of the cache cluster, or None. A secret prevents core dumps."""
     from dieselfs.cachenodes import ring_options
     from dieselfs.core_dumps import prevent_core_dumps
 
@@ -78,12 +93,14 @@ def cache_cluster_settings(
 
 
 def ssd_settings(context: CommandContext, request: MountRequest) -> SsdSettings | None:
+    """Return the settings of the SSD tier that the request or the configuration names, or None."""
     from dieselfs import ssd_tier
 
     return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(context.config)))
 
 
 def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
+    """Return the totals of the task's peer cache; None without peers."""
     from dieselfs.peercache.task_figures import task_totals
 
     found = memory.task_statistics()
@@ -91,6 +108,7 @@ def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
 
 
 def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:
+    """Return the options of the mount itself. The store's URL has no password."""
     from dieselfs.config import redacted
     from dieselfs.fuse.mount import MountOptions
 

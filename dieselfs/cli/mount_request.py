@@ -1,4 +1,7 @@
-"""What is asked of `dlcmd mount`, by flags and by the options of an fstab line; and the command line that asks a daemon for the same."""
+"""The request to `dlcmd mount`, from flags and the options of an fstab line.
+
+The module also makes the command line that gives a daemon the same request.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ EVICTIONS: Final = ("uniform", "lru")
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """What the flags and the -o options ask for together."""
+    """The values of the flags and the -o options together."""
 
     address: DatasetAddress
     mountpoint: Path
@@ -53,17 +56,20 @@ class MountRequest:
     blob_cache: WantedCache
     patience_s: float
     peers: PeerOptions
-    """As far as flags and -o options say it: variables reach a daemon by themselves."""
+    """Only what flags and -o options give: a daemon inherits the variables."""
     ssd: SsdOptions
-    """Likewise."""
+    """Only what flags and -o options give, likewise."""
     cache_cluster: CacheClusterOptions
-    """Likewise."""
+    """Only what flags and -o options give, likewise."""
 
 
 def mount_request(
     address: DatasetAddress, mountpoint: Path, options: dict[str, str], flags: dict[str, Any]
 ) -> MountRequest:
-    """Flags go before options; `UsageError` for what makes no sense."""
+    """Build the request; flags take precedence over options.
+
+    Raises `UsageError` for a combination that makes no sense.
+    """
     if address.path:
         raise UsageError(f"{address}: only whole datasets are mounted", f"mount {address.dataset}")
     if address.snapshot and flags["snapshot"]:
@@ -147,7 +153,10 @@ def _patience(flags: dict[str, Any], options: dict[str, str]) -> int | None:
 
 
 def daemon_command(context: CommandContext, request: MountRequest, snapshot: Path) -> list[str]:
-    """The daemon gets the same environment, so that only what came from flags needs to be said again."""
+    """Return the command line of the daemon.
+
+    The daemon inherits the environment, so only the values of flags and -o options are repeated.
+    """
     command = [
         *this_program(),
         "mount",
@@ -157,7 +166,7 @@ def daemon_command(context: CommandContext, request: MountRequest, snapshot: Pat
         os.fspath(snapshot.absolute()),
     ]
     for place in (context.config.store, context.config.index):
-        # The index for its Redis, where peers meet. No flag has a password: `dieselfs.config`.
+        # Peers meet in the index's Redis. No flag has a password: `dieselfs.config`.
         command += [place.origin, place.value] if place.origin.startswith("--") else []
     command += ["--profile", context.profile] if context.profile else []
     command += ["--allow-other"] if request.allow_other else []
@@ -205,14 +214,17 @@ def daemon_command(context: CommandContext, request: MountRequest, snapshot: Pat
 
 
 def sharing_key(context: CommandContext, request: MountRequest, snapshot: Path) -> str:
-    """The same for two mounts that differ in nothing but their place: they can share one server and its pages."""
+    """Return a key that is equal for two mounts that differ in nothing but their place.
+
+    Such mounts can share one server and its pages.
+    """
     command = daemon_command(context, request, snapshot)[:-1]
     variables = sorted(item for item in os.environ.items() if item[0].startswith("DIESELFS_"))
     return hashlib.sha256(repr((command[2:], variables)).encode()).hexdigest()
 
 
 def this_program() -> list[str]:
-    """How to start `dlcmd` again, from wherever it was started."""
+    """Return the command that starts `dlcmd` again, from wherever it was started."""
     script = os.path.abspath(sys.argv[0])
     if is_mount_helper(script):
         script = os.path.realpath(script)
@@ -224,7 +236,7 @@ def this_program() -> list[str]:
 def _chosen(
     name: str, choices: tuple[str, ...], flags: dict[str, Any], options: dict[str, str]
 ) -> Any:
-    """The value of a flag or of a -o option that has few; None if neither was given."""
+    """Return the value of a flag or -o option that has few values; None if neither was given."""
     value = flags[name] or options.get(name)
     if value is None or value in choices:
         return value
@@ -237,7 +249,7 @@ def _parameters(text: str) -> ShuffleParameters:
     from dieselfs.shuffle import parse_parameters
 
     try:
-        # A comma would end a -o option.
+        # A comma would end a -o option, so a colon may stand for it.
         return parse_parameters(text.replace(":", ","))
     except ValueError as error:
         raise UsageError(f"--shuffle {error}") from error

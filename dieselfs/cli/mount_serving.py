@@ -1,7 +1,8 @@
 """`dlcmd mount --foreground`: a supervisor, and the servers that it starts.
 
-The supervisor has no threads and opens no store, so that it can fork at any time. So a command line that leaves the choice of a snapshot open
-makes the choice first, and then becomes one that names the snapshot's file.
+The supervisor has no threads and opens no store, so that it can fork at any time. So a command line
+that leaves the choice of a snapshot open makes the choice first. It then becomes a command line
+that names the snapshot's file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ log = logging.getLogger(__name__)
 
 
 def serve(context: CommandContext, request: MountRequest, choose: Callable[[], Path]) -> None:
-    """Mount, and return when the mount has ended. Ends the process with an exit code if that was not in order."""
+    """Mount, and return when the mount has ended.
+
+    If it did not end in order, this ends the process with an exit code.
+    """
     from dieselfs.fuse.mountpoint import check_mountable
     from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Supervisor
 
@@ -58,7 +62,7 @@ def _names_file(request: MountRequest) -> bool:
 
 
 def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:
-    """One server, in a process of its own. Returns its exit code."""
+    """Run one server, in a process of its own, and return its exit code."""
     from dieselfs.cli import report
     from dieselfs.cli.exit_codes import explain
 
@@ -147,7 +151,10 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
 
 
 def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:
-    """What this server is to serve; None if it is to show a newer one and there is none."""
+    """Return the snapshot that this server serves.
+
+    None means that a refresh found no newer snapshot, or refused it.
+    """
     from dieselfs.fuse.supervisor import Role
     from dieselfs.snapshots import find_newer
     from metadata.errors import SnapshotRefused

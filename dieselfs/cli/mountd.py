@@ -38,10 +38,10 @@ IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Where clients ask (default: DIESELFS_MOUNTD, or /run/dieselfs/mountd.sock).",
+    help="Socket of the service (default: DIESELFS_MOUNTD, or /run/dieselfs/mountd.sock).",
 )
 @click.option(
-    "--group", metavar="NAME", help="Serve members of this group only (default: all users)."
+    "--group", metavar="NAME", help="Serve only members of this group (default: all users)."
 )
 @click.option(
     "--folder",
@@ -49,12 +49,12 @@ IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
     default=IMAGE_FOLDER,
     show_default=True,
     metavar="FOLDER",
-    help="Where images are kept; root's alone.",
+    help="Folder of the images; only root may write to it.",
 )
 @click.option(
     "--allow-other",
     is_flag=True,
-    help="Let users show their mounts to others, as user_allow_other of fuse.conf does.",
+    help="Let users show their mounts to others, as user_allow_other in fuse.conf does.",
 )
 @click.option(
     "--max-mounts",
@@ -62,23 +62,26 @@ IMAGE_FOLDER: Final = Path("/var/cache/dieselfs/images")
     default=64,
     show_default=True,
     metavar="N",
-    help="Mounts of one user.",
+    help="Mounts per user.",
 )
 @click.option(
-    "--max-images", type=Size(), metavar="SIZE", help="Images of one user on disk (default: 8 GiB)."
+    "--max-images",
+    type=Size(),
+    metavar="SIZE",
+    help="Bytes of images per user on disk (default: 8 GiB).",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="End after so long without a request; a socket unit starts the service again.",
+    help="End after this long without a request; a socket unit starts the service again.",
 )
 def mountd(context: CommandContext, **options: Any) -> None:
-    """Mount snapshots for ordinary users with EROFS in front: a service of root.
+    """Mount snapshots for ordinary users with EROFS in front, as a service of root.
 
-    It builds images itself from snapshots that it verifies, mounts them read-only, nosuid and nodev
-    at directories of the user's own, and unmounts what is his. The user's process serves the
-    content. Ends by SIGTERM or Ctrl-C; mounts stay.
+    The service verifies snapshots and builds images from them. It mounts the images read-only,
+    nosuid and nodev at directories of the user's own, and unmounts the user's mounts. The user's
+    process serves the content. SIGTERM or Ctrl-C ends the service; mounts stay.
     """
     if os.geteuid() != 0:
         raise UsageError("the mount service needs root", "start dieselfs-mountd.service")
@@ -111,7 +114,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _listener(options: dict[str, Any]) -> socket.socket:
-    """The socket that systemd hands over, or a new one."""
+    """Return the socket that systemd hands over, or a new one."""
     import grp
 
     from dieselfs.mountd.client import service_socket

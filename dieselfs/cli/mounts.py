@@ -1,4 +1,4 @@
-"""`dlcmd mounts`: what is mounted on this machine."""
+"""`dlcmd mounts`: list the mounts of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @command(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
 def mounts(context: CommandContext) -> None:
-    """List what is mounted on this machine: where, which snapshot, since when, and whether it answers."""
+    """List the mounts of this machine: place, snapshot, state, front, start and process.
+
+    The state shows whether a mount answers.
+    """
     from dieselfs.fuse.mount_table import mounts as mounted
 
     found = mounted()
@@ -37,14 +40,17 @@ def mounts(context: CommandContext) -> None:
 
 
 def _shown(info: MountInfo) -> str:
-    """What the mount says; the kernel's table knows what it began with."""
+    """Return the snapshot that the mount reports.
+
+    The kernel's mount table knows only the one that the mount began with; it is the fallback.
+    """
     if info.snapshot is None:
         return info.source.partition(":")[2]
     return f"{info.dataset}@{info.snapshot}"
 
 
 def _front(info: MountInfo) -> str:
-    """What the mount says, or else what the kernel knows of it."""
+    """Return the front that the mount reports, or else what the kernel's mount table shows."""
     told = (info.details.get("front") or {}).get("kind")
     return str(told or ("erofs" if info.is_erofs else "fuse"))
 

@@ -1,4 +1,7 @@
-"""Options that belong together and that several verbs have: each group is one decorator, in the order in which `--help` shows them."""
+"""Groups of options that several commands have.
+
+Each group is one decorator. Its options are in the order in which `--help` shows them.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,30 @@ def _group(*options: Decorator) -> Decorator:
 
 
 def ssd_options(folder_help: str) -> Decorator:
-    """Where the SSD tier is and how it is kept: `dieselfs.ssd_options.SsdOptions`."""
+    """Return the options of the SSD tier: `dieselfs.ssd_options.SsdOptions`."""
     return _group(
         click.option("--ssd", metavar="FOLDER", help=folder_help),
         click.option(
             "--ssd-size",
             type=Size(),
             metavar="SIZE",
-            help="What it may take of the SSD (default: as before; of a new one four fifths of what is free).",
+            help=(
+                "Budget of the SSD tier (default: as before; for a new one, four fifths of the "
+                "free space)."
+            ),
         ),
         click.option(
             "--ssd-admission",
             type=click.Choice(["all", "reject-first"]),
-            help="Which chunks come onto it: all that are asked for (default), or those asked for a second time.",
+            help=(
+                "Which chunks to insert: all that a read misses (default), or those missed for a "
+                "second time."
+            ),
         ),
         click.option(
             "--ssd-eviction",
             type=click.Choice(["lru", "fifo"]),
-            help="What leaves it first: what was used least recently (default), or what came first.",
+            help="What to evict first: the least recently used (default), or the oldest.",
         ),
     )
 
@@ -47,58 +56,76 @@ def ssd_options(folder_help: str) -> Decorator:
 ssd_warmup_option: Final = click.option(
     "--ssd-warmup/--no-ssd-warmup",
     default=None,
-    help="Bring the whole dataset onto the SSD in the background, behind what is read (`dlcmd stats` says how far it is).",
+    help=(
+        "Load the whole dataset onto the SSD in the background; reads go first (`dlcmd stats` "
+        "shows the progress)."
+    ),
 )
-"""Of who reads one dataset."""
+"""The warm-up option of commands that read one dataset."""
 
 
 cache_cluster_options: Final = _group(
     click.option(
         "--cache-cluster",
         metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
-        help="Read through the cache nodes of this cache cluster, found by the index's Redis or in this list (`dlcmd serve`); none: through none, whatever is configured.",
+        help=(
+            "Read through the nodes of this cache cluster, found in the index's Redis or by "
+            "this list (see `dlcmd serve`). none: through no cache cluster, whatever is "
+            "configured."
+        ),
     ),
     click.option(
         "--cache-cluster-secret-file",
         metavar="FILE",
-        help="The secret of the cache cluster and of who reads through it.",
+        help="File with the secret of the cache cluster.",
     ),
     former_option("--ring", "cache_cluster"),
     former_option("--ring-secret-file", "cache_cluster_secret_file"),
 )
-"""Which cache nodes are read through: `dieselfs.cachenodes.ring_settings.CacheClusterOptions`."""
+"""The options of a cache cluster: `dieselfs.cachenodes.ring_settings.CacheClusterOptions`."""
 
 
 peer_options: Final = _group(
     click.option(
         "--peers",
         metavar="redis|torch|HOST:PORT,…",
-        help="Put the task's memory together with that of its other nodes, found by the index's Redis, by a PyTorch job's variables, or in this list.",
+        help=(
+            "Share memory with the task's other nodes, found in the index's Redis, by the "
+            "variables of a PyTorch job, or by this list."
+        ),
     ),
     click.option(
         "--peer-listen",
         metavar="ADDRESS[:PORT]",
-        help="Where peers reach this node (default: 127.0.0.1, of a list the own entry).",
+        help=(
+            "Address at which peers reach this node (default: 127.0.0.1; with a list, this "
+            "node's entry)."
+        ),
     ),
     click.option(
         "--peer-advertise",
         metavar="HOST",
-        help="What peers are told to connect to, if it is not where this listens.",
+        help="Host that peers connect to, if it differs from --peer-listen.",
     ),
-    click.option("--peer-name", metavar="ID", help="This node's name (default: its address)."),
+    click.option("--peer-name", metavar="ID", help="Name of this node (default: its address)."),
     click.option(
-        "--peer-nodes", type=click.IntRange(min=1), metavar="N", help="How many nodes the task has."
+        "--peer-nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes of the task."
     ),
     click.option(
         "--secret-file",
         metavar="FILE",
-        help="The secret that peers prove to each other; `dlcmd task secret` makes one.",
+        help=(
+            "File with the secret that peers prove to each other; `dlcmd task secret` makes one."
+        ),
     ),
     click.option(
         "--cache-policy",
         type=click.Choice(["oneshot", "on-demand"]),
-        help="When this node fetches its share: at the start, or each chunk on first use (default).",
+        help=(
+            "When this node fetches its share: at the start, or each chunk at its first use "
+            "(default)."
+        ),
     ),
-    click.option("--no-share", is_flag=True, help="Give peers no memory, only read from theirs."),
+    click.option("--no-share", is_flag=True, help="Give peers no memory; only read from theirs."),
 )
-"""How a node takes part in its task's peer cache: `dieselfs.peercache.peer_options.PeerOptions`."""
+"""The options of a node in its task's peer cache: `dieselfs.peercache.peer_options.PeerOptions`."""

@@ -1,7 +1,7 @@
-"""What a command says: results on stdout, everything else on stderr.
+"""The output of a command: results on stdout, everything else on stderr.
 
-Results are text for people or, with --json, one JSON object a line. File names may hold any bytes: they reach a pipe as they are, and a
-terminal with what it would obey escaped.
+Results are text for people or, with --json, one JSON object a line. File names may hold any bytes.
+A pipe gets them as they are; on a terminal, the characters that it would obey are escaped.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ from dieselfs.former_names import with_former_keys
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How results are written in this command."""
+    """The way in which this command writes results."""
 
     json: bool = False
     quiet: bool = False
     terminal: bool = False
-    """Stdout is a terminal."""
+    """True if stdout is a terminal."""
     color: bool = False
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """One JSON object on a line of its own."""
+        """Write one JSON object on a line of its own."""
         self.data(json.dumps(with_former_keys(values)).encode() + b"\n")
 
     def line(self, text: str = "") -> None:
-        """A line of results. Surrogates become the bytes that they stand for."""
+        """Write a line of results. Surrogates become the bytes that they stand for."""
         self.data(os.fsencode(text) + b"\n")
 
     def data(self, data: bytes | memoryview) -> None:
+        """Write bytes of results as they are."""
         sys.stdout.buffer.write(data)
 
     def note(self, text: str) -> None:
-        """Something for people only, on stderr; not with --quiet."""
+        """Print a line for people on stderr, unless --quiet is given."""
         if not self.quiet:
             print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
 
     def name(self, path: str, directory: bool = False) -> str:
-        """A file name as stdout should have it."""
+        """Return a file name as stdout shows it."""
         if not self.terminal:
             return path
         shown = printable(path)
         return f"\x1b[1;34m{shown}\x1b[0m" if directory and self.color else shown
 
     def size(self, size_bytes: int, human: bool | None = None) -> str:
-        """Human on a terminal, bytes in a pipe, unless told."""
+        """Return a size with units on a terminal and in bytes in a pipe; `human` overrides this."""
         return (
             human_size(size_bytes)
             if (self.terminal if human is None else human)
@@ -59,19 +60,19 @@ class Output:
         )
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Aligned columns under headings; nothing when there are no rows."""
+        """Write aligned columns under headings, or nothing if there are no rows."""
         for line in aligned(headings, rows):
             self.line(line)
 
     def fields(self, pairs: Mapping[str, str]) -> None:
-        """`name: value` lines, values aligned."""
+        """Write `name: value` lines with aligned values."""
         width = max(map(len, pairs)) + 2
         for name, value in pairs.items():
             self.line(f"{name + ':':<{width}}{value}")
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table; none when there are no rows."""
+    """Return the lines of a table; none if there are no rows."""
     cells = list(rows)
     if not cells:
         return []
@@ -81,14 +82,14 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 file`, `2,000 files`; the plurals needed are regular, or end in y."""
+    """Return `1 file` or `2,000 files`; the plural is regular, or the noun ends in y."""
     if number != 1:
         noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{number:,} {noun}"
 
 
 def printable(text: str) -> str:
-    """`text` with control characters and undecodable bytes escaped."""
+    """Return `text` with control characters and undecodable bytes escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)

@@ -1,4 +1,4 @@
-"""Progress of a long operation on stderr: a bar on a terminal, otherwise a plain line every ten seconds."""
+"""The progress of a long operation on stderr: a bar on a terminal, otherwise a line every 10 s."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 
 LINE_INTERVAL_S: Final = 10.0
 _DRAW_INTERVAL_S: Final = 0.1
-"""An update costs 30 µs: too much for every file."""
+"""The least time between two updates: one costs 30 µs, too much for every file."""
 
 
 class ProgressDisplay(Protocol):
-    """Told what has been done so far. Thread-safe and cheap: call it for every file."""
+    """A display of what has been done so far.
+
+    It is thread-safe, and cheap enough to be called for every file.
+    """
 
     def advance(self, files: int, size_bytes: int) -> None: ...
 
     def expect(self, files: int, size_bytes: int) -> None:
-        """The totals, once they are known, or larger ones."""
+        """Set the totals, once they are known or when they have grown."""
         ...
 
 
 class NoDisplay:
-    """Says nothing."""
+    """A display that shows nothing."""
 
     def advance(self, files: int, size_bytes: int) -> None:
         pass
@@ -42,7 +45,7 @@ class NoDisplay:
 
 
 class Lines:
-    """A line every `LINE_INTERVAL_S`, for logs; JSON objects with --json."""
+    """A display for logs: a line every `LINE_INTERVAL_S`, or JSON objects with --json."""
 
     def __init__(
         self,
@@ -85,18 +88,24 @@ class Lines:
                 }
             )
         of = f" of {self._files_expected:,}" if self._files_expected else ""
-        rate = f"{self._files / elapsed_s:,.0f} {self._what}/s, {human_size(self._bytes / elapsed_s)}/s"
+        rate = (
+            f"{self._files / elapsed_s:,.0f} {self._what}/s, "
+            f"{human_size(self._bytes / elapsed_s)}/s"
+        )
         left_bytes = self._bytes_expected - self._bytes
         left = (
             f", {human_duration(left_bytes * elapsed_s / self._bytes)} left"
             if self._bytes and left_bytes > 0
             else ""
         )
-        return f"{self._action}: {self._files:,}{of} {self._what}, {human_size(self._bytes)}, {rate}{left}"
+        return (
+            f"{self._action}: {self._files:,}{of} {self._what}, {human_size(self._bytes)}, "
+            f"{rate}{left}"
+        )
 
 
 class Bar:
-    """A bar over bytes, or over files where the bytes are not known beforehand; drawn by rich."""
+    """A bar over bytes, or over files if the bytes are not known beforehand; rich draws it."""
 
     def __init__(
         self,
@@ -140,7 +149,7 @@ class Bar:
 
 @contextmanager
 def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
-    """A bar that leaves its last state on the terminal."""
+    """Yield a bar that leaves its last state on the terminal."""
     import rich.console
     import rich.progress as parts
 
@@ -162,7 +171,7 @@ def drawn_bar(action: str, what: str = "files") -> Iterator[Bar]:
 def progress_of(
     action: str, *, silent: bool = False, as_json: bool = False, what: str = "files"
 ) -> Iterator[ProgressDisplay]:
-    """The progress that fits stderr: a bar, lines or nothing. `what` is counted."""
+    """Yield the display that fits stderr: a bar, lines or nothing. `what` names the items."""
     if silent:
         yield NoDisplay()
     elif sys.stderr.isatty() and not as_json:

@@ -1,5 +1,7 @@
-"""How a verb is declared: a click command whose first argument is the `CommandContext`, with the options that every verb has and
-with examples in its help. The common options may stand before or after the verb.
+"""The declaration of the commands of `dlcmd`.
+
+A command is a click command whose first argument is the `CommandContext`. Its help has examples.
+The options that every command has may stand before or after the command's name.
 """
 
 from __future__ import annotations
@@ -23,26 +25,32 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class ReaderGone(Exception):
-    """Whoever reads our output has gone, as in `dlcmd ls | head`. (click would end the process on a BrokenPipeError.)"""
+    """The reader of our output has closed it, as in `dlcmd ls | head`.
+
+    On a BrokenPipeError click would end the process.
+    """
 
 
 class Interrupted(Exception):
-    """Ctrl-C. (click would write an empty line.)"""
+    """The user pressed Ctrl-C. On a KeyboardInterrupt click would write an empty line."""
 
 
 class CommonOption(click.Option):
-    """An option that every verb has; listed apart in its help."""
+    """An option of every command, which the help lists in a section of its own."""
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> object:
-    """Common options are collected in the meta data that all contexts of a run share: the innermost one given counts."""
+    """Store a common option in the metadata that all contexts of a run share.
+
+    If an option is given twice, the innermost one counts.
+    """
     if parameter.name and value not in (None, False):
         context.meta[parameter.name] = value
     return value
 
 
 def common_options() -> list[click.Parameter]:
-    """Fresh objects, one set for each command."""
+    """Return new objects of the common options; each command needs its own."""
     shared: dict[str, Any] = {"expose_value": False, "callback": _remember}
     return [
         CommonOption(["--store"], metavar="URL", help="Object store.", **shared),
@@ -50,18 +58,27 @@ def common_options() -> list[click.Parameter]:
         CommonOption(
             ["--profile"], metavar="NAME", help="Profile of the configuration file.", **shared
         ),
-        CommonOption(["--json"], is_flag=True, help="JSON, one object a line.", **shared),
-        CommonOption(["-q", "--quiet"], is_flag=True, help="Only results and errors.", **shared),
+        CommonOption(["--json"], is_flag=True, help="Print JSON, one object a line.", **shared),
+        CommonOption(
+            ["-q", "--quiet"], is_flag=True, help="Print only results and errors.", **shared
+        ),
         CommonOption(["--only-show-errors", "quiet"], is_flag=True, hidden=True, **shared),
-        CommonOption(["--no-progress"], is_flag=True, help="No progress bar or lines.", **shared),
+        CommonOption(
+            ["--no-progress"], is_flag=True, help="Print no progress bar or lines.", **shared
+        ),
         CommonOption(
             ["--color"],
             type=click.Choice(["auto", "never", "always"]),
-            help="Default: auto.",
+            help="Color names (default: auto).",
             **shared,
         ),
         CommonOption(["--no-color", "color"], flag_value="never", hidden=True, **shared),
-        CommonOption(["--debug"], is_flag=True, help="A traceback with every error.", **shared),
+        CommonOption(
+            ["--debug"],
+            is_flag=True,
+            help="Print debug logs, and a traceback with every error.",
+            **shared,
+        ),
     ]
 
 
@@ -81,7 +98,10 @@ class DlcmdCommand(click.Command):
         return rest
 
     def _rules_in_order(self, context: click.Context, args: list[str]) -> list[Rule]:
-        """click groups values by option; which of --exclude and --include came first only its parser knows."""
+        """Return the rules of --exclude and --include in the order given.
+
+        click groups values by option; only its parser knows the order between the two options.
+        """
         values, _, order = self.make_parser(context).parse_args(args=args)
         queues = {name: iter(values.get(name) or ()) for name in ("exclude", "include")}
         return [
@@ -114,7 +134,10 @@ class DlcmdCommand(click.Command):
 def command(
     *, examples: Sequence[str], name: str | None = None
 ) -> Callable[[Callable[..., Any]], DlcmdCommand]:
-    """Declare a function `f(context, …)` as a verb; what it returns is the exit code, None is 0."""
+    """Declare a function `f(context, …)` as a command.
+
+    The function returns the exit code; None means 0.
+    """
 
     def declare(function: Callable[..., Any]) -> DlcmdCommand:
         @click.pass_context
@@ -150,7 +173,7 @@ def _path_filter(rules: Sequence[Rule]) -> PathFilter:
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A size in bytes, written as people do: 64MiB."""
+    """A click type: a size in bytes, written as 64MiB."""
 
     name = "size"
 
@@ -161,20 +184,23 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
 
 
 def filter_options(function: Decorated) -> Decorated:
-    """`--exclude` and `--include`; the verb gets one `filters: PathFilter`."""
+    """Add `--exclude` and `--include`; the command gets one `filters: PathFilter`."""
     function = click.option(
-        "--include", multiple=True, metavar="PATTERN", help="Take what matches (see --exclude)."
+        "--include", multiple=True, metavar="PATTERN", help="Take paths that match (see --exclude)."
     )(function)
     return click.option(
         "--exclude",
         multiple=True,
         metavar="PATTERN",
-        help="Leave out what matches; the first match decides.",
+        help="Leave out paths that match; the first rule that matches decides.",
     )(function)
 
 
 def human_option(function: Decorated) -> Decorated:
-    """`-H/--human` and `--bytes`; the verb gets `human: bool | None`, None: as stdout suggests."""
+    """Add `-H/--human` and `--bytes`; the command gets `human: bool | None`.
+
+    None means units on a terminal and bytes elsewhere.
+    """
     function = click.option(
         "--bytes", "human", flag_value=False, type=bool, default=None, hidden=True
     )(function)
@@ -185,42 +211,48 @@ def human_option(function: Decorated) -> Decorated:
         flag_value=True,
         type=bool,
         default=None,
-        help="Sizes with units (default on a terminal).",
+        help="Print sizes with units (default on a terminal).",
     )(function)
 
 
 def recursive_option(help_text: str | None = None) -> Callable[[Decorated], Decorated]:
-    """`-r/--recursive`; hidden, and without effect, where recursion is the default."""
+    """Return the option `-r/--recursive`.
+
+    It is hidden and has no effect where recursion is the default.
+    """
     return click.option(
         "-r", "-R", "--recursive", is_flag=True, hidden=help_text is None, help=help_text
     )
 
 
 def dry_run_option(function: Decorated) -> Decorated:
+    """Add `-n/--dry-run`; the command gets `dry_run: bool`."""
     function = click.option("--dryrun", "--dry", "dry_run", is_flag=True, hidden=True)(function)
-    return click.option("-n", "--dry-run", "dry_run", is_flag=True, help="Say what would be done.")(
-        function
-    )
+    return click.option(
+        "-n", "--dry-run", "dry_run", is_flag=True, help="Only print what would be done."
+    )(function)
 
 
 def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
+    """Return the option `-j/--jobs`; the command gets `jobs`, and None means its own default."""
     return click.option(
         "-j",
         "--jobs",
         type=click.IntRange(1, 256),
         default=default,
         metavar="N",
-        help="How many at a time.",
+        help="Number of parallel jobs.",
     )
 
 
 def former_option(option: str, parameter: str) -> Callable[[Decorated], Decorated]:
-    """The former spelling of the option for `parameter`: accepted for one release, not advertised.
+    """Return the former spelling of the option for `parameter`.
 
-    It goes below the option itself.
+    It is accepted for one release, but hidden. Place it below the option itself.
     """
     return click.option(option, parameter, hidden=True)
 
 
 def yes_option(function: Decorated) -> Decorated:
-    return click.option("-y", "--yes", is_flag=True, help="Don't ask.")(function)
+    """Add `-y/--yes`; the command gets `yes: bool`."""
+    return click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")(function)

@@ -1,5 +1,7 @@
-"""The verbs of `dlcmd` and where each is written. A verb's module is imported when the verb is used, so that `dlcmd --help` and
-shell completion stay quick.
+"""The table of `dlcmd`'s commands.
+
+A command's module is imported when the command is used, so that `dlcmd --help` and shell completion
+stay quick.
 """
 
 from __future__ import annotations
@@ -13,49 +15,49 @@ import click
 from dieselfs.cli.exit_codes import MEANINGS
 from dieselfs.cli.verb import common_options
 
-# verb -> help in a line; the module has the verb's name.
+# Command -> help in one line. The command's module has the same name.
 COMMANDS: Final = {
     "put": "Pack files into a dataset.",
     "ls": "List a directory of a dataset.",
     "cat": "Write files to standard output.",
     "get": "Copy a file or a directory out of a dataset.",
     "rm": "Delete files or directories of a dataset.",
-    "stat": "Show all that is known of a file or directory.",
-    "du": "Add up sizes by directory.",
+    "stat": "Show the metadata of a file or directory.",
+    "du": "Add up file sizes by directory.",
     "mount": "Mount a dataset as a read-only file system.",
-    "umount": "Unmount.",
-    "mounts": "List what is mounted.",
+    "umount": "Unmount a dataset.",
+    "mounts": "List the mounts of this machine.",
     "run": "Run a command that reads FUSE mounts faster.",
-    "mountd": "Mount for ordinary users: a service of root.",
-    "stats": "Show what a mount does.",
-    "task": "Show who shares a node's memory, and its peers.",
-    "serve": "Serve chunks from an SSD: a cache node.",
+    "mountd": "Run the mount service for ordinary users, as root.",
+    "stats": "Show the statistics of a mount.",
+    "task": "Show the tasks of this node and their peers.",
+    "serve": "Run a cache node, which serves chunks from an SSD.",
     "cluster": "Show the cache nodes of a cache cluster.",
-    "warmup": "Bring a dataset's chunks onto the SSD of this node.",
-    "cache": "Show and rule what the SSD of this node holds.",
-    "snapshot": "Snapshots: create, tag, compare, prune and more.",
+    "warmup": "Load a dataset's chunks onto the SSD of this node.",
+    "cache": "Show and limit what the SSD of this node caches.",
+    "snapshot": "Create, list, tag, compare and prune snapshots.",
     "shuffle": "Print the files of an epoch in chunk-wise shuffled order.",
     "dataset": "List, describe and remove datasets.",
     "recover": "Rebuild the index from the object store alone.",
     "fsck": "Compare store, index and snapshots.",
     "scrub": "Read and verify every byte of a dataset.",
     "purge": "Merge chunks with holes and free their space.",
-    "gc": "Find and delete what nothing needs any more.",
-    "completion": "Print the shell's completion script.",
+    "gc": "Find and delete garbage.",
+    "completion": "Print the completion script of a shell.",
 }
 ALIASES: Final = {"del": "rm", "info": "stat", "unmount": "umount", "list": "ls", "ring": "cluster"}
-"""Accepted, not advertised: habits from other tools, and former names for one release."""
+"""Names that work but are not listed: habits from other tools, and former names for one release."""
 
 
 def unknown_command(given: str, known: list[str], context: click.Context) -> click.UsageError:
-    """The error for a verb that does not exist, with the nearest one that does."""
+    """Return the error for a command that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(given, known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"see `{context.command_path} --help`"
     return click.UsageError(f"no command {given!r}; {hint}", context)
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers a typing error with the nearest verb."""
+    """A group that answers a typing error with the nearest command."""
 
     def resolve_command(
         self, context: click.Context, args: list[str]
@@ -70,11 +72,12 @@ class SuggestingGroup(click.Group):
         return super().resolve_command(context, args)
 
     def known_names(self, context: click.Context) -> list[str]:
+        """Return the names that a typing error is compared with."""
         return self.list_commands(context)
 
 
 class LazyCommands(SuggestingGroup):
-    """`dlcmd` itself."""
+    """`dlcmd` itself, which imports a command when it is used."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,7 +99,7 @@ class LazyCommands(SuggestingGroup):
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table above: asking each command for its help would import them all."""
+        """Write the table of commands: asking each command for its help would import them all."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
