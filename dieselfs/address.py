@@ -1,7 +1,8 @@
 """Addresses: how a user names a dataset, one of its snapshots, or a path in it.
 
-`dl://dataset[@snapshot]/path` is the full form; `dataset[@snapshot]:path` and a plain `dataset[@snapshot]` are accepted. Paths are taken
-literally: `%`, `?` and `#` are ordinary characters of a name. A path that ends with a slash means "the contents of".
+`dl://dataset[@snapshot]/path` is the full form; `dataset[@snapshot]:path` and a plain
+`dataset[@snapshot]` are accepted. Paths are taken literally: `%`, `?` and `#` are ordinary
+characters of a name. A path that ends with a slash means "the contents of".
 """
 
 from __future__ import annotations
@@ -22,15 +23,22 @@ _FORMS = "write dl://DATASET[@SNAPSHOT]/PATH or DATASET:PATH"
 
 @dataclass(frozen=True, slots=True)
 class DatasetAddress:
-    """A place in a dataset. Undecodable bytes of the path are held as surrogates (`os.fsencode` gives them back)."""
+    """A place in a dataset.
+
+    The path keeps undecodable bytes as surrogates; `os.fsencode` restores them.
+    """
 
     dataset: str
     path: str = ""
-    """Relative to the dataset's root, without slashes at either end; empty for the root."""
+    """The path relative to the dataset's root, without slashes at either end; empty for the root.
+    """
     snapshot: str | None = None
-    """Id, or its beginning, of the snapshot to read instead of the current state."""
+    """The id, or its beginning, of the snapshot to read instead of the current state."""
     contents: bool = False
-    """The path was written with a trailing slash, or is the root: its contents are meant, not itself."""
+    """True for the contents of the path, not the path itself.
+
+    It is set where the path was written with a trailing slash or is the root.
+    """
 
     @property
     def name(self) -> str:
@@ -38,7 +46,7 @@ class DatasetAddress:
         return self.path.rpartition("/")[2] or self.dataset
 
     def at(self, path: str) -> DatasetAddress:
-        """The same dataset and snapshot, another path."""
+        """Return an address of another path in the same dataset and snapshot."""
         return DatasetAddress(self.dataset, path, self.snapshot, contents=not path)
 
     def __str__(self) -> str:
@@ -47,7 +55,7 @@ class DatasetAddress:
 
 
 def parse_address(text: str) -> DatasetAddress:
-    """The address that `text` spells; `AddressError` says what is wrong with it."""
+    """Return the address that `text` spells; raise `AddressError` with what is wrong."""
     dataset, path = _split_full(text) if text.startswith(SCHEME) else _split_short(text)
     dataset, at, snapshot = dataset.partition("@")
     _check_dataset(dataset, text)
@@ -61,7 +69,7 @@ def parse_address(text: str) -> DatasetAddress:
 
 
 def parse_dataset(text: str) -> str:
-    """The dataset of an address that may name nothing else."""
+    """Return the dataset of an address that must name nothing else; raise `AddressError`."""
     address = parse_address(text)
     if address.path or address.snapshot:
         raise AddressError(

@@ -1,5 +1,7 @@
-"""Where URLs become objects: the one place that knows every implementation of the ports. Each is imported when it is asked for, so
-that an embedded set-up needs no Redis and `dlcmd --help` needs neither.
+"""Open the store and the index that a URL names.
+
+This is the only module that knows every implementation of the ports. It imports each one on demand,
+so that an embedded set-up needs no Redis and `dlcmd --help` needs neither.
 """
 
 from __future__ import annotations
@@ -22,10 +24,16 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
     from metadata.kv.memory import MemoryStore
 
-_STORE_FORMS: Final = "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, rados://POOL/NAMESPACE or memory://NAME"
-_INDEX_FORMS: Final = "lmdb:///FOLDER, redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or memory://NAME"
+_STORE_FORMS: Final = (
+    "file:///FOLDER, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, "
+    "rados://POOL/NAMESPACE or memory://NAME"
+)
+_INDEX_FORMS: Final = (
+    "lmdb:///FOLDER, redis://HOST:PORT/DB, rediss://…, redis+cluster://HOST:PORT[,HOST:PORT…] or "
+    "memory://NAME"
+)
 
-# A memory:// place lives as long as the process; all who name it share it.
+# A memory:// place lives as long as the process; all users of its name share it.
 _memory_stores: dict[str, MemoryObjectStore] = {}
 _memory_indexes: dict[str, MemoryStore] = {}
 
@@ -33,10 +41,11 @@ Place = TypeVar("Place")
 
 
 def open_store(url: str, patience_s: float | None = PATIENCE_S) -> ResilientStore:
-    """The object store at `url`, made resilient; `ConfigError` names the accepted forms.
+    """Return the object store at `url`, made resilient; `ConfigError` names the accepted forms.
 
-    An operation waits out a store that does not answer any more for `patience_s`, as training wants it; None: it fails after four
-    tries, and 60 s at most, for somebody who watches (docs/decisions/0010-faults.md).
+    An operation waits up to `patience_s` for a store that does not answer, as training wants it.
+    With None it fails after four tries and at most 60 s, for a user who watches
+    (docs/decisions/0010).
     """
     from chunkstore.stores.resilient import ResiliencePolicy, ResilientStore
     from chunkstore.stores.retrying import RetryPolicy
@@ -46,12 +55,19 @@ def open_store(url: str, patience_s: float | None = PATIENCE_S) -> ResilientStor
 
 
 def open_index(url: str) -> KeyValueStore:
-    """The key-value database at `url`; `ConfigError` names the accepted forms, `IndexUnavailable` if it does not answer."""
+    """Return the key-value database at `url`.
+
+    `ConfigError` names the accepted forms. Raises `IndexUnavailable` if the database does not
+    answer.
+    """
     return _open(url, _INDEXES, "an index", _INDEX_FORMS)
 
 
 def open_configured_store(config: Config, patience_s: float | None = PATIENCE_S) -> ResilientStore:
-    """The configuration's store, as patient as `open_store` makes it. The embedded default is made when it is first used."""
+    """Return the configuration's store, as patient as `open_store` makes it.
+
+    The embedded default is created at its first use.
+    """
     if config.store.is_default:
         _make_private(_folder_of(config.store.value).parent)
         _make_private(_folder_of(config.store.value))
@@ -61,7 +77,7 @@ def open_configured_store(config: Config, patience_s: float | None = PATIENCE_S)
 def open_places(
     config: Config, patience_s: float | None = PATIENCE_S
 ) -> tuple[ObjectStore, KeyValueStore]:
-    """The configuration's store and index. The caller closes the index."""
+    """Return the configuration's store and index. The caller closes the index."""
     store = open_configured_store(config, patience_s)
     if config.index.is_default:
         _make_private(_folder_of(config.index.value).parent)
@@ -69,7 +85,7 @@ def open_places(
 
 
 def _with_origin(setting: Setting, opener: Callable[[str], Place]) -> Place:
-    """Errors of a URL tell also where it came from."""
+    """Call `opener` with the setting's URL; a `ConfigError` also names the origin of the URL."""
     try:
         return opener(setting.value)
     except ConfigError as error:
@@ -101,7 +117,7 @@ def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, fo
 
 
 def _folder_of(url: str) -> Path:
-    """The absolute folder of a file:// or lmdb:// URL."""
+    """Return the absolute folder of a file:// or lmdb:// URL."""
     parts: SplitResult = urlsplit(url, allow_fragments=False)
     if parts.netloc not in ("", "localhost"):
         raise ConfigError(
@@ -177,7 +193,10 @@ def _cluster_index(url: str) -> KeyValueStore:
 
 
 def _check_servers(url: str) -> None:
-    """What redis-py would take for a server that does not answer is a wrong URL."""
+    """Raise `ConfigError` for a wrong URL.
+
+    redis-py would report it as a server that does not answer.
+    """
     for server in urlsplit(url).netloc.rpartition("@")[2].split(","):
         parts = urlsplit(f"//{server}")
         if not parts.hostname or parts.port == 0:

@@ -1,12 +1,15 @@
-"""The dataset that is read brought onto the SSD behind its readers: of a mount or a client, in a thread of its own.
+"""Warm-up of the SSD with the dataset of a mount or a client, in a background thread.
 
-Of all processes of a node that want one dataset warm, one is at it at a time (a claim, which the kernel frees when its process ends; the next one takes over).
-Where the nodes read through a cache cluster, each chunk comes from its owner there. What is there is not fetched, so it goes on after a restart; what can't be
-had now is tried again until it ends or is told to.
+One process of a node warms a dataset at a time. It holds a claim, which the kernel frees when the
+process ends; then another process takes over. Where the nodes read through a cache cluster, each
+chunk comes from its owner there. Cached chunks are not fetched, so a warm-up resumes after a
+restart. A chunk that cannot be fetched now is tried again until the warm-up ends or is stopped.
 
-Readers go first. While nobody on the node misses, 4 pieces come at once. While somebody does, one at a time, and after each the store is left alone for 9 times
-as long as it took: on a store that serves one request at a time, one disk arm, readers lose a tenth. That they miss is known from the tier's own counters, which
-all processes of the node keep, at most some 2 s late.
+Readers go first. While no process on the node misses, 4 blocks are fetched at once. While one does,
+a single block is fetched at a time, and then the store is left alone for 9 times as long as the
+fetch took: on a store that serves one request at a time, one disk arm, readers lose a tenth. The
+misses come from the tier's own counters, which all processes of the node update with a delay of at
+most some 2 s.
 """
 
 from __future__ import annotations
@@ -37,40 +40,44 @@ log = logging.getLogger(__name__)
 
 JOBS: Final = 4
 _REST: Final = 9
-"""Times as long as a piece took."""
+"""The rest after a block, as a multiple of the time that its fetch took."""
 _MAX_REST_S: Final = 10.0
 _LOOK_S: Final = 1.0
-"""Between looks at the counters: as often as processes tell theirs."""
+"""The time between two reads of the counters: processes update theirs as often."""
 _QUIET_S: Final = 3.0
-"""Without a miss, until nobody is taken to read the store."""
+"""The time without a miss after which no process is taken to read the store."""
 _AGAIN_S: Final = 2.0
-"""After what may pass: a store or an SSD that does not answer, another process that is at it."""
+"""The time to wait after a condition that may pass.
+
+Such conditions are a store or an SSD that does not answer, and another process that warms the
+dataset.
+"""
 CLOSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUpProgress:
-    """Of the snapshot that is shown, as of now."""
+    """The state of the warm-up of the snapshot that is shown now."""
 
     state: str = "begins"
-    """begins, runs, done, no room, stopped; or `waits: ` and for what."""
+    """begins, runs, done, no room, stopped; or `waits: ` and the reason."""
     chunks: int = 0
     bytes: int = 0
     cached_chunks: int = 0
     cached_bytes: int = 0
-    """On the SSD, whoever has brought them; a piece that is there counts."""
+    """Bytes on the SSD, whichever process loaded them; each cached block of a chunk counts."""
     loaded_bytes: int = 0
-    """By this process, since it began."""
+    """Bytes that this process has loaded since it started."""
     failed: int = 0
-    """Chunks that the store has no more, or damaged."""
+    """Chunks that are damaged or missing in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class SsdTierStatistics(TierStatistics):
-    """Of one process, with its warm-up."""
+    """SSD statistics of one process, with its warm-up."""
 
     warmup: WarmUpProgress | None = field(default=None)
-    """None: not asked for."""
+    """None: no warm-up is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class _Wanted:
 
 
 class BackgroundWarmUp:
-    """Thread-safe. A forked child has none: its parent's goes on."""
+    """The warm-up of one process. Thread-safe. A forked child has none; its parent's continues."""
 
     def __init__(
         self,
@@ -89,7 +96,7 @@ class BackgroundWarmUp:
         settings: SsdSettings,
         cache_cluster: CacheClusterSettings | None = None,
     ) -> None:
-        """Nothing happens before the first `load`."""
+        """Prepare the warm-up; it starts at the first `load`."""
         self._store, self._dataset, self._settings, self._cache_cluster = (
             store,
             dataset,
@@ -105,7 +112,10 @@ class BackgroundWarmUp:
         self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
 
     def load(self, snapshot: Snapshot) -> None:
-        """Its chunks, instead of those of an older snapshot. Returns at once; the snapshot may be closed."""
+        """Load the chunks of a snapshot, instead of those of an older one.
+
+        Returns at once; the snapshot may be closed.
+        """
         if os.getpid() != self._pid:
             return
         with self._changed:
@@ -117,10 +127,14 @@ class BackgroundWarmUp:
             self._changed.notify_all()
 
     def progress(self) -> WarmUpProgress:
+        """Return a copy of the progress, which is never changed later."""
         return self._progress
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """End at once; a piece that is being fetched is left to the end of the process if it takes longer."""
+        """Stop the warm-up.
+
+        A fetch of a block that takes longer than `timeout_s` is left to the end of the process.
+        """
         if os.getpid() != self._pid:
             return
         self._stopping.set()
@@ -135,13 +149,13 @@ class BackgroundWarmUp:
         while (wanted := self._next()) is not None:
             try:
                 self._load_all(wanted)
-            except Exception as error:  # readers do without
+            except Exception as error:  # readers work without the warm-up
                 log.exception("the dataset %s is not brought to the SSD", self._dataset.name)
                 self._say(f"stopped: {error}")
         self._say("stopped")
 
     def _next(self) -> _Wanted | None:
-        """What is wanted, once; None at the end."""
+        """Take the latest snapshot to load, once; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping.is_set() or self._wanted is not None)
             wanted, self._wanted = self._wanted, None
@@ -162,7 +176,7 @@ class BackgroundWarmUp:
             self._stopping.wait(_AGAIN_S)
 
     def _load_once(self, wanted: _Wanted) -> bool:
-        """False while another process is at it."""
+        """Load the missing chunks once; False while another process warms the dataset."""
         tier, chunks = open_tier(self._settings), wanted.chunks
         found = warmth(tier, self._dataset, chunks)
         self._progress = replace(
@@ -232,7 +246,7 @@ class BackgroundWarmUp:
 def ssd_tier_statistics(
     settings: SsdSettings | None, warmup: BackgroundWarmUp | None
 ) -> SsdTierStatistics | None:
-    """For `stats.json`; None without a tier."""
+    """Return the SSD statistics for `stats.json`; None without a tier."""
     if settings is None:
         return None
     tier = shared_tier(settings).statistics()
@@ -243,7 +257,7 @@ def ssd_tier_statistics(
 def behind_readers(
     tier: SsdTier, stopping: threading.Event, now: Callable[[], float] = time.monotonic
 ) -> Turn:
-    """Turns that leave the store to readers while they miss."""
+    """Return turns that leave the store to readers while these miss."""
     return _Turns(tier, stopping, now).turn
 
 
@@ -276,7 +290,7 @@ class _Turns:
             return now - self._changed_at < _QUIET_S
 
     def _missed(self) -> int | None:
-        """By all processes of the node, of all datasets."""
+        """Return the misses of all processes of the node, over all datasets."""
         segments = self._tier.segments
         if segments is None:
             return None
@@ -285,7 +299,7 @@ class _Turns:
 
 @contextmanager
 def _claimed(tier: SsdTier, name: bytes) -> Iterator[bool]:
-    """Whether no other process of the node has it; then it is ours as long."""
+    """Yield whether this process holds the claim; it keeps the claim until the context exits."""
     segments = tier.segments
     if segments is None or not tier.call(lambda: segments.claim(name), 0):
         yield False

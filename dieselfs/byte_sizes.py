@@ -1,4 +1,7 @@
-"""Sizes as people write and read them: 4096, 4KiB, 1.5 GiB. Units are binary; `K`, `KB` and `KiB` mean the same."""
+"""Sizes as people write and read them: 4096, 4KiB, 1.5 GiB.
+
+Units are binary; `K`, `KB` and `KiB` mean the same.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtpe])(?:i?b)?|b)?\s*", re.IGNO
 
 
 def parse_size(text: str) -> int:
-    """Bytes; `UsageError`."""
+    """Return the bytes that `text` means; raise `UsageError` if it is not a size."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise UsageError(f"{text!r} is not a size", "write for instance 4096, 64MiB or 2G")
@@ -22,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def human_size(size_bytes: float) -> str:
-    """Four or five characters and a unit: 999 B, 1.0 KiB, 110 KiB, 1.3 TiB."""
+    """Return four or five characters and a unit: 999 B, 1.0 KiB, 110 KiB, 1.3 TiB."""
     if size_bytes < 1024:
         return f"{size_bytes:.0f} B"
     for unit in _UNITS:

@@ -1,7 +1,9 @@
-"""Which class a file belongs to, read off its path: a number a file, by inode, for measuring how well an order mixes classes.
+"""The class of each file, read off its path.
 
-Image datasets name the class by a folder (torchvision's ImageFolder: `train/cat/1.jpg`). "parent", the default, takes the directory that a file
-lies in; "top" takes the first directory below the root, or below `under`, for classes that are divided further (`cat/2019/1.jpg`).
+A class is a number for each inode; it serves to measure how well an order mixes classes. Image
+datasets name the class by a folder (torchvision's ImageFolder: `train/cat/1.jpg`). "parent", the
+default, takes the directory that a file lies in; "top" takes the first directory below the root, or
+below `under`, for classes that are divided further (`cat/2019/1.jpg`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from metadata.snapshot_format import DIRECTORY_BASE
 
 ClassRule = Literal["parent", "top"]
 Labels = npt.NDArray[np.int64]
-"""(files,): by inode, which class; equal numbers are one class, `NOT_READ` is left out of what is measured."""
+"""The class of each file, by inode; shape (files,).
+
+Equal numbers are one class; measurements leave out `NOT_READ`.
+"""
 
 NOT_READ: Final = -1
 _PATHS_AT_ONCE: Final = 65_536
@@ -29,10 +34,11 @@ _PATHS_AT_ONCE: Final = 65_536
 def class_folder_labels(
     snapshot: Snapshot, rule: ClassRule = "parent", under: str | bytes = ""
 ) -> Labels:
-    """Each file's class folder, by inode: the number of a directory. About 2 ns a file.
+    """Return the class folder of each file, by inode: the number of a directory.
 
-    Files outside of the directory `under` (of `train/` and `val/`, whoever trains reads one) are `NOT_READ`; those that lie in it
-    themselves are a class of their own. `UsageError` if there is no such directory, `SnapshotRefused` if directories make no tree.
+    Files outside the directory `under` are `NOT_READ`: a training job reads only one of `train/`
+    and `val/`. Files directly in it are a class of their own. Raises `UsageError` if there is no
+    such directory and `SnapshotRefused` if the directories make no tree. Costs about 2 ns a file.
     """
     if rule not in ("parent", "top"):
         raise ValueError(f"a class rule is 'parent' or 'top', not {rule!r}")
@@ -46,7 +52,10 @@ def class_folder_labels(
 
 
 def labels_by_path(snapshot: Snapshot, label: Callable[[bytes], Hashable | None]) -> Labels:
-    """Each file's class as a function of its path; None: `NOT_READ`. For classes that are not folders. About 1 µs a file."""
+    """Return the class of each file as a function of its path, for classes that are not folders.
+
+    A result of None means `NOT_READ`. Costs about 1 µs a file.
+    """
     number: dict[Hashable, int] = {}
     labels = np.empty(snapshot.file_count, np.int64)
     for start in range(0, snapshot.file_count, _PATHS_AT_ONCE):
@@ -59,7 +68,10 @@ def labels_by_path(snapshot: Snapshot, label: Callable[[bytes], Hashable | None]
 
 
 def _check_tree(snapshot: Snapshot, parent: npt.NDArray[np.int64]) -> None:
-    """Parents come before their children, or climbing would never end."""
+    """Raise `SnapshotRefused` unless parents come before their children.
+
+    Otherwise a climb to the root may never end.
+    """
     holders = snapshot.columns.parent
     if (parent[1:] >= np.arange(1, len(parent))).any() or (
         len(holders) and int(holders.max()) >= len(parent)
@@ -68,7 +80,7 @@ def _check_tree(snapshot: Snapshot, parent: npt.NDArray[np.int64]) -> None:
 
 
 def _directory(snapshot: Snapshot, path: str | bytes) -> int:
-    """Its number; the root is 0."""
+    """Return the number of the directory at `path`; the root is 0."""
     encoded = os.fsencode(path).strip(b"/")
     inode = snapshot.resolve(encoded)
     if inode is None or not snapshot.is_directory(inode):
@@ -80,7 +92,10 @@ def _directory(snapshot: Snapshot, path: str | bytes) -> int:
 
 
 def _first_below(parent: npt.NDArray[np.int64], base: int) -> npt.NDArray[np.int64]:
-    """For each directory the one above it, or itself, that lies directly below `base`; `base` for itself, the root for those outside."""
+    """Map each directory to its ancestor, or itself, that lies directly below `base`.
+
+    `base` maps to itself, a directory outside it to the root.
+    """
     found = np.arange(len(parent))
     while True:
         climbing = (found != 0) & (found != base) & (parent[found] != base)

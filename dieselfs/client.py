@@ -5,8 +5,9 @@
         client.flush()
         client.get("cat/1.jpg")
 
-Names are looked up in the index, or in a snapshot once `load_meta` has opened one. Bytes come straight from the store, or from whole
-chunks in the node's shared memory once `open_memory` or `shuffle` has opened it (docs/decisions/0006-node-memory.md).
+Names are looked up in the index, or in a snapshot once `load_meta` has opened one. Bytes come
+straight from the store, or from whole chunks in the node's shared memory once `open_memory` or
+`shuffle` has opened it (docs/decisions/0006).
 """
 
 from __future__ import annotations
@@ -60,30 +61,36 @@ from metadata.snapshot import Snapshot
 
 _STREAM_BYTES = 4 << 20
 _SSD_OPENS_S = 0.5
-"""Waited for at the first read; some milliseconds are enough for one that works."""
+"""The wait for the SSD tier at the first read; a tier that works needs some milliseconds."""
 _NAMES_ARE_UTF8 = sys.getfilesystemencoding() == "utf-8"
 _ENCODING, _ENCODING_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 DatasetPath = str | bytes
-"""A path in the dataset; str as of `os.fsencode`, so that any file name can be written."""
+"""A path in the dataset; a str is encoded by `os.fsencode`, so that it can spell any file name."""
 
 Inodes = Sequence[int] | npt.NDArray[np.integer]
-"""Files of the snapshot that was loaded, by number."""
+"""Numbers of files in the loaded snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """Of one client in one process, since the plan was made, and of the memory that it shares with others."""
+    """Counters of one client in one process since its plan was created.
+
+    They include those of its node memory, which other processes share.
+    """
 
     files_on_plan: int = 0
-    """Read where the plan of the last `shuffle` has them."""
+    """Files read at the place that the plan of the last `shuffle` gives them."""
     files_off_plan: int = 0
     memory: NodeMemoryStatistics | None = None
     """None: not opened."""
 
 
 class Client:
-    """One dataset, for one thread at a time. Reading survives a fork; writing must be opened anew in the child."""
+    """One dataset, for one thread at a time.
+
+    Reading survives a fork; a child opens a client of its own to write.
+    """
 
     def __init__(
         self,
@@ -101,7 +108,7 @@ class Client:
         self._writer: DatasetWriter | None = None
         self._snapshot: Snapshot | None = None
         self._former: list[Snapshot] = []
-        """Of before, as long as node memory is open: what they say of chunks stays true."""
+        """Replaced snapshots, kept while node memory is open: their chunk metadata stays true."""
         self._expected = ExpectedFiles()
         self._memory: NodeMemory | None = None
         self._reader: SampleReader | None = None
@@ -109,7 +116,7 @@ class Client:
         self._position: ReadingPosition | None = None
         self._position_owner = os.getpid()
         self._read_path: Callable[[DatasetPath], bytes] | None = None
-        """The reader's own, where `get` has nothing to add to it."""
+        """The reader's own method, where `get` has nothing to add to it."""
 
     @classmethod
     def connect(
@@ -125,10 +132,12 @@ class Client:
         seed: int = 0,
         ssd: SsdChoice = "configured",
     ) -> Client:
-        """DL_connect. Raises `DatasetNotFound` unless told to `create`; brings an index that is behind up to date.
+        """DL_connect: open a dataset and bring an index that is behind up to date.
 
-        `ssd`: where chunks that are read are kept, between store and memory; by default as the configuration says (DIESELFS_SSD). With `warmup` in its
-        settings, the whole dataset is brought there in the background, from when a snapshot and node memory are open.
+        Raises `DatasetNotFound` unless `create` is given. `ssd` is the tier that caches chunks
+        between store and memory; by default the configuration names it (DIESELFS_SSD). With
+        `warmup` in its settings, the whole dataset is loaded there in the background as soon as a
+        snapshot and node memory are open.
         """
         opened = open_dataset(store, index, dataset, create=create)
         return cls(
@@ -142,7 +151,7 @@ class Client:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What metadata is answered from; None while it is the index. Belongs to the client."""
+        """The snapshot that answers metadata; None while the index does. Belongs to the client."""
         return self._snapshot
 
     def put(
@@ -153,9 +162,10 @@ class Client:
         mode: int | None = None,
         mtime_ns: int | None = None,
     ) -> None:
-        """DL_put: pack one file, given as bytes, an open binary file or a local path (whose mode and mtime are kept).
+        """DL_put: pack one file, given as bytes, an open binary file or a local path.
 
-        It is acknowledged when `flush` or `close` returns. A buffer must not be changed after it was put.
+        A local path keeps its mode and mtime. The file is acknowledged when `flush` or `close`
+        returns. A buffer must not be changed after the call.
         """
         if not isinstance(data, bytes):
             if isinstance(data, os.PathLike):
@@ -170,15 +180,19 @@ class Client:
         writer.put(_encoded(path), data, 0o644 if mode is None else mode, mtime_ns)
 
     def flush(self) -> int:
-        """DL_flush: everything put or deleted is durable, committed and indexed; the generation reached."""
+        """DL_flush: make all puts and deletes durable, committed and indexed.
+
+        Returns the generation reached.
+        """
         if self._writer is None:
             return self.dataset.namespace.state().generation
         return self._writer.flush()
 
     def get(self, path: DatasetPath) -> bytes:
-        """DL_get: the whole file, verified; `PathNotFound`, `PathConflict` for a directory.
+        """DL_get: return the whole file, verified; `PathNotFound`, `PathConflict` for a directory.
 
-        From node memory, if it is open and a snapshot is loaded: about 1.3 µs for 4 KiB.
+        The bytes come from node memory, if it is open and a snapshot is loaded: about 1.3 µs for 4
+        KiB.
         """
         if self._read_path is not None:
             return self._read_path(path)
@@ -197,9 +211,11 @@ class Client:
         return data
 
     def get_many(self, files: Sequence[DatasetPath] | Inodes) -> list[bytes]:
-        """Whole files by their paths, or by their inodes in the snapshot that was loaded, in the order given.
+        """Return whole files, in the order given.
 
-        What is not in memory is fetched together. Raises as `get` does; `IndexError` for an inode that is no file's.
+        They are given by their paths, or by their inodes in the loaded snapshot. Files that are not
+        in memory are fetched together. Raises as `get` does; `IndexError` for an inode that is no
+        file's.
         """
         if not len(files):
             return []
@@ -216,14 +232,20 @@ class Client:
         return data
 
     def inode(self, path: DatasetPath) -> int:
-        """A file's number in the snapshot that was loaded, for `get_many` and `samples`. `PathNotFound`, `PathConflict`."""
+        """Return a file's number in the loaded snapshot, for `get_many` and `samples`.
+
+        Raises `PathNotFound` and `PathConflict`.
+        """
         if self._snapshot is None:
             raise UsageError("files have numbers in a snapshot only", "call load_meta first")
         return self._file_inode(_encoded(path))
 
     @property
     def samples(self) -> SampleReader:
-        """Reads files by their inodes, as a map-style dataset does: 0.7 µs for 4 KiB. Needs `open_memory` and a snapshot."""
+        """The reader of files by inode, for a map-style dataset: 0.7 µs for 4 KiB.
+
+        It needs `open_memory` and a snapshot.
+        """
         if self._reader is None:
             raise UsageError(
                 "samples are read from node memory by a snapshot", "call load_meta and open_memory"
@@ -233,9 +255,10 @@ class Client:
     def prefetch(
         self, paths: Iterable[DatasetPath] = (), *, chunks: Iterable[ChunkId | str] = ()
     ) -> None:
-        """Have the chunks of these files, and these chunks, fetched into node memory in the background, in order.
+        """Fetch the chunks of these files, then these chunks, into node memory in the background.
 
-        Opens node memory and makes a snapshot, if need be. `PathNotFound`, `PathConflict`, `UsageError` for a chunk that is not in it.
+        They are fetched in order. Opens node memory and creates a snapshot if necessary. Raises
+        `PathNotFound`, `PathConflict`, and `UsageError` for a chunk that is not in the snapshot.
         """
         reader, snapshot = self._with_reader()
         numbers = [snapshot.chunk_number(int(inode)) for inode in self._inodes(list(paths))]
@@ -254,13 +277,16 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> None:
-        """Read through the node's shared memory from now on; nothing happens if it is open.
+        """Read through the node's shared memory from now on; do nothing if it is open.
 
-        Whoever names the same task shares it; by default all that read this dataset on the node. The budget is the task's, by default a
-        share of what is free; of those that its members ask for, the greatest counts.
-        `peers`: how the node takes part in its task's peer cache, if this client begins the task's memory; by default as the environment says.
+        All clients that name the same task share its memory; by default these are all that read
+        this dataset on the node. The budget is the task's, by default a share of the free memory;
+        the greatest budget that a member asks for counts. `peers` is how the node takes part in its
+        task's peer cache if this client creates the task's memory; by default the environment says
+        it.
 
-        Who begins a task's memory fetches chunks for all, and believes only what its snapshots say: better call `load_meta` before the first read.
+        The client that creates a task's memory fetches chunks for all members and verifies them
+        against its own snapshots alone, so call `load_meta` before the first read.
         """
         if self._memory is not None:
             return
@@ -276,7 +302,7 @@ class Client:
         self._make_reader()
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
-        """Copy a file of any size to `target` in verified pieces; the number of bytes."""
+        """Copy a file of any size to `target` in verified blocks; return the number of bytes."""
         extent = self._extent(_encoded(path))
         for start in range(0, extent.length, _STREAM_BYTES):
             target.write(
@@ -285,7 +311,7 @@ class Client:
         return extent.length
 
     def stat(self, path: DatasetPath) -> FileStat:
-        """DL_stat; `PathNotFound`."""
+        """DL_stat: return the attributes of a path; raise `PathNotFound`."""
         encoded = _encoded(path)
         if self._snapshot is not None:
             return stat_in(self._snapshot, self._inode(encoded))
@@ -303,7 +329,10 @@ class Client:
             return None
 
     def ls(self, path: DatasetPath = b"") -> list[FileStat]:
-        """DL_ls: the children of a directory, directories first, each sorted by name; of a file, itself."""
+        """DL_ls: return the children of a directory, directories first, each sorted by name.
+
+        A file gives itself.
+        """
         encoded = _encoded(path)
         if self._snapshot is not None:
             inode = self._inode(encoded)
@@ -316,7 +345,10 @@ class Client:
         return list(stats_of_listing(self.dataset.namespace.list(encoded)))
 
     def walk(self, path: DatasetPath = b"") -> Iterator[FileStat]:
-        """Everything below a directory, each directory before its content; of a file, itself. Streams."""
+        """Yield everything below a directory, each directory before its content.
+
+        The result is not collected first. A file gives itself.
+        """
         encoded = _encoded(path)
         if self.stat(encoded).kind == "file":
             yield self.stat(encoded)
@@ -327,7 +359,10 @@ class Client:
                 yield from stats_of_listing(listing)
 
     def delete(self, path: DatasetPath) -> None:
-        """DL_delete: one file, or an empty directory. Acknowledged by `flush`, as a put is."""
+        """DL_delete: delete one file or an empty directory.
+
+        `flush` acknowledges it, as it does a put.
+        """
         encoded = _encoded(path)
         writer = self._open_writer()
         writer.flush()
@@ -344,7 +379,10 @@ class Client:
         writer.delete(entry, applied)
 
     def delete_tree(self, path: DatasetPath) -> int:
-        """Delete a file, or a directory with everything below it; how many files. A file put meanwhile survives."""
+        """Delete a file, or a directory with everything below it; return the number of files.
+
+        A file that is put meanwhile survives.
+        """
         encoded = _encoded(path)
         writer = self._open_writer()
         writer.flush()
@@ -365,14 +403,16 @@ class Client:
         return count
 
     def save_meta(self, folder: Path | None = None) -> Path:
-        """DL_save_meta: write a snapshot of the dataset's present state; its path."""
+        """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
         self.flush()
         return snapshots.build(self.dataset, folder or self._snapshot_folder)
 
     def load_meta(self, path: Path, *, check_fresh: bool = True) -> None:
-        """DL_load_meta: answer metadata from a snapshot file from now on. What was put before is flushed; nothing can be put after.
+        """DL_load_meta: answer metadata from a snapshot file from now on.
 
-        `SnapshotRefused` if it is of another dataset, `SnapshotStale` if the dataset has moved on."""
+        Earlier puts are flushed; later ones fail. Raises `SnapshotRefused` if the snapshot is of
+        another dataset and `SnapshotStale` if the dataset has newer commits.
+        """
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -380,7 +420,8 @@ class Client:
         try:
             if snapshot.dataset != self.dataset.ref:
                 raise SnapshotRefused(
-                    f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of {self.dataset.ref.name}"
+                    f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of "
+                    f"{self.dataset.ref.name}"
                 )
             if check_fresh:
                 snapshots.check_fresh(snapshot, self.dataset.index)
@@ -409,10 +450,12 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> list[str]:
-        """DL_shuffle: this rank's paths in chunk-wise shuffled order (DIESEL §4.3), which is the client's plan from now on.
+        """DL_shuffle: return this rank's paths in chunk-wise shuffled order (DIESEL §4.3).
 
-        Chunks are fetched into node memory (`open_memory`) ahead of a reader that follows it; others are served too. Needs a
-        snapshot: one is made if none was loaded. `PlanTooLarge` says what memory or which group size it takes.
+        The order is the client's plan from now on: chunks are fetched into node memory
+        (`open_memory`) ahead of a reader that follows it. Other reads are served too. Needs a
+        snapshot, and creates one if none is loaded. `PlanTooLarge` says how much memory or which
+        group size is needed.
         """
         _, snapshot = self._with_reader(memory_bytes, task, peers)
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
@@ -421,7 +464,7 @@ class Client:
         return [os.fsdecode(path) for path in text.split(b"\0")[:-1]]
 
     def statistics(self) -> ClientStatistics:
-        """A message to the master of the node memory, if it is open."""
+        """Return the counters; send a message to the master of the node memory, if that is open."""
         position = self._position
         return ClientStatistics(
             0 if position is None else position.on_plan,
@@ -432,20 +475,24 @@ class Client:
     def purge(
         self, request: PurgeRequest | None = None, progress: PurgeProgress | None = None
     ) -> PurgeReport:
-        """DL_purge: merge chunks with holes, and delete the old ones that nobody may read any more. What was put before is flushed.
+        """DL_purge: merge chunks with holes, and delete the retired chunks that no reader may need.
 
-        Snapshots from before stay readable for the grace period (7 days), and as long as they are published, tagged or mounted.
+        Earlier puts are flushed. Older snapshots stay readable for the grace period (7 days), and
+        as long as they are published, tagged or mounted.
         """
         self.flush()
         return purge(self.dataset, request or PurgeRequest(), progress)
 
     def delete_dataset(self) -> None:
-        """DL_delete_dataset: remove the dataset with everything in it, for good."""
+        """DL_delete_dataset: remove the dataset with everything in it; this cannot be undone."""
         self._stop_writer()
         remove_dataset(self.dataset.store, self.dataset.index, self.dataset.ref.name)
 
     def close(self) -> None:
-        """DL_close: flush, and let go of the snapshot and of node memory. Store and index belong to the caller."""
+        """DL_close: flush, and release the snapshot and node memory.
+
+        The caller owns store and index.
+        """
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -494,7 +541,10 @@ class Client:
         return self._memory or self._from_store()
 
     def _from_store(self) -> ChunkReader:
-        """By way of the SSD tier, if there is one. It opens itself now: a moment later what is there is found."""
+        """Return the reader of the store, through the SSD tier if there is one.
+
+        The call waits briefly until the tier is open, so that its cached chunks are found.
+        """
         if self._store_reader is None:
             tier = chosen_tier(self.ssd)
             self._store_reader = tiered_reader(self.dataset.ref, self.dataset.store, tier)
@@ -508,7 +558,7 @@ class Client:
         task: str | None = None,
         peers: PeerSettings | None = None,
     ) -> tuple[SampleReader, Snapshot]:
-        """Opens what is missing."""
+        """Open node memory and a snapshot, if missing."""
         if self._snapshot is None:
             self.load_meta(self.save_meta(), check_fresh=False)  # another writer may be at work
         self.open_memory(memory_bytes, task, peers)
@@ -544,7 +594,7 @@ class Client:
             self._read_path = self._reader.read_path
 
     def _follow(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
-        """Make `order` the plan; it stays as it was if the order is refused."""
+        """Make `order` the plan; the old plan stays if `order` is refused."""
         assert self._memory is not None
         if not len(order):
             self._end_plan()
@@ -562,14 +612,14 @@ class Client:
         self._choose_reading()
 
     def _end_plan(self) -> None:
-        """A forked child leaves its parent's plan alone."""
+        """Remove the plan; a forked child leaves its parent's plan alone."""
         position, self._position = self._position, None
         if position is not None and self._position_owner == os.getpid():
             position.plan.remove()
         self._choose_reading()
 
     def _inodes(self, files: Sequence[DatasetPath] | Inodes) -> Inodes:
-        """Of files given by paths or inodes; `PathNotFound`, `PathConflict`."""
+        """Return the inodes of files given by paths or inodes; `PathNotFound`, `PathConflict`."""
         assert self._snapshot is not None
         if not len(files) or not isinstance(files[0], str | bytes):
             return files  # type: ignore[return-value]
@@ -578,7 +628,7 @@ class Client:
             found = self._snapshot.paths.files(paths)  # type: ignore[arg-type]
         except TypeError:
             for file in files:
-                _as_path(file)  # says what is wrong with it
+                _as_path(file)  # raises with the reason
             raise
         if None not in found:
             return found  # type: ignore[return-value]
@@ -624,7 +674,7 @@ class Client:
                 now = self.dataset.namespace.stat(path)
                 if bytes(now.row["chunk"]) == bytes(entry.row["chunk"]):
                     raise
-                # A purge has moved it in between: it lies elsewhere, and is looked up again.
+                # A purge has moved the file in between: look it up again.
 
     def _extent_of(self, entry: PathEntry) -> FileExtent:
         row = entry.row
@@ -643,14 +693,13 @@ def _as_path(file: DatasetPath | int) -> DatasetPath:
 
 
 def _encoded(path: DatasetPath) -> bytes:
-    encoded = (
-        path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)
-    )  # os.fsencode, quicker
+    # This is os.fsencode, but faster.
+    encoded = path if isinstance(path, bytes) else path.encode(_ENCODING, _ENCODING_ERRORS)
     return encoded.strip(b"/")
 
 
 def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
-    """What `put` was given, as one flat run of bytes."""
+    """Return the data that `put` was given as one contiguous buffer of bytes."""
     if not isinstance(data, bytes | bytearray | memoryview):
         data = data.read()
         if not isinstance(data, bytes):

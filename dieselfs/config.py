@@ -1,7 +1,8 @@
-"""Where things are: the object store, the index, the folder of local snapshots, and an SSD between store and readers.
+"""Where things are: the object store, the index, the snapshot folder, and the SSD tier.
 
-Each is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of `dieselfs/config.toml`, and the
-embedded default under the user's data folder. Every value remembers where it came from, so that an error can say which one to correct.
+Each value is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of
+`dieselfs/config.toml`, and the embedded default under the user's data folder. Every value remembers
+its origin, so that an error can say which one to correct.
 
     # ~/.config/dieselfs/config.toml
     profile = "cluster"                 # used when neither --profile nor DIESELFS_PROFILE names one
@@ -10,7 +11,7 @@ embedded default under the user's data folder. Every value remembers where it ca
     store = "file:///mnt/shared/dieselfs"
     index = "redis+cluster://node1:7000,node2:7000"
     snapshots = "/local/dieselfs/snapshots"
-    cache_cluster = "redis"                      # cache nodes, if there are any: docs/cache-nodes.md
+    cache_cluster = "redis"                      # cache nodes, if any: docs/cache-nodes.md
     cache_cluster_secret_file = "~/cluster.secret"
 """
 
@@ -31,7 +32,7 @@ from metadata.url_secrets import redacted as redacted
 _SSD_KEYS: Final = ("ssd", "ssd_size", "ssd_admission", "ssd_eviction", "ssd_warmup")
 _KEYS: Final = ("store", "index", "snapshots")
 _WITHOUT_DEFAULT: Final = ("cache_cluster", "cache_cluster_secret_file", *_SSD_KEYS)
-"""What need not be said at all."""
+"""Keys that are optional and have no default."""
 _VARIABLES: Final = {key: f"DIESELFS_{key.upper()}" for key in (*_KEYS, *_WITHOUT_DEFAULT)}
 _PATHS: Final = ("snapshots", "cache_cluster_secret_file", "ssd")
 DEFAULT_ORIGIN: Final = "default"
@@ -39,11 +40,14 @@ DEFAULT_ORIGIN: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it came from."""
+    """A value and its origin."""
 
     value: str
     origin: str
-    """For people: `--store`, `$DIESELFS_STORE`, `profile 'x' in /…/config.toml`, or `default`."""
+    """The origin for people.
+
+    It is `--store`, `$DIESELFS_STORE`, `profile 'x' in /…/config.toml`, or `default`.
+    """
 
     @property
     def is_default(self) -> bool:
@@ -58,19 +62,22 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Where things are, for one command or one program."""
+    """The places of one command or one program."""
 
     store: Setting
-    """URL of the object store: file:///folder, memory://."""
+    """The URL of the object store: file:///folder, memory://."""
     index: Setting
-    """URL of the key-value database: lmdb:///folder, redis://, rediss://, redis+cluster://, memory://."""
+    """The URL of the key-value database.
+
+    The forms are lmdb:///folder, redis://, rediss://, redis+cluster:// and memory://.
+    """
     snapshots: Setting
-    """Folder of the snapshots on this machine."""
+    """The folder of the snapshots on this machine."""
     cache_cluster: Setting | None = None
-    """The cache nodes to read through, as `--cache-cluster` says it."""
+    """The cache nodes to read through, in the form of `--cache-cluster`."""
     cache_cluster_secret_file: Setting | None = None
     ssd: Setting | None = None
-    """Folder of the SSD tier. What is said of it is read by `dieselfs.ssd_tier`."""
+    """The folder of the SSD tier. `dieselfs.ssd_tier` reads this and the other `ssd` settings."""
     ssd_size: Setting | None = None
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None
@@ -82,7 +89,7 @@ class Config:
 
     @property
     def holds_secret(self) -> bool:
-        """Whether a URL has something that must not be seen, such as a password."""
+        """True if a URL contains a secret, such as a password."""
         return any(redacted(place.value) != place.value for place in (self.store, self.index))
 
 
@@ -92,7 +99,10 @@ def load_config(
     profile: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """The configuration from flags (`None`: not given), environment, profile and defaults; `ConfigError`."""
+    """Return the configuration from flags (`None`: not given), environment, profile and defaults.
+
+    Raises `ConfigError`.
+    """
     flags = {"store": store, "index": index}
     chosen = _read_profile(profile, environment)
     defaults = _defaults(environment)
@@ -112,16 +122,17 @@ def load_config(
 
 
 def data_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where embedded stores, indexes and snapshots lie: the XDG data folder."""
+    """Return the folder of embedded stores, indexes and snapshots: the XDG data folder."""
     return _xdg_folder(environment, "XDG_DATA_HOME", ".local/share")
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where that lies which may be deleted at any time: the XDG cache folder."""
+    """Return the folder of files that may be deleted at any time: the XDG cache folder."""
     return _xdg_folder(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def config_file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of `config.toml` in the XDG configuration folder."""
     return _xdg_folder(environment, "XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
@@ -167,7 +178,10 @@ def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _xdg_folder(environment: Mapping[str, str], variable: str, fallback: str) -> Path:
-    """The XDG specification: a variable that is empty or not absolute counts as unset."""
+    """Return the folder that the XDG specification gives.
+
+    A variable that is empty or not absolute counts as unset.
+    """
     named = Path(environment.get(variable, ""))
     if named.is_absolute():
         return named / "dieselfs"
@@ -178,7 +192,8 @@ def _refuse_visible_password(*settings: Setting) -> None:
     for setting in settings:
         if setting.origin.startswith("--") and redacted(setting.value) != setting.value:
             raise ConfigError(
-                f"{setting.origin} {redacted(setting.value)}: a password on the command line is visible to every user",
+                f"{setting.origin} {redacted(setting.value)}: a password on the command line is "
+                "visible to every user",
                 f"put the URL into {_VARIABLES[setting.origin[2:]]} or a profile",
             )
 

@@ -1,4 +1,7 @@
-"""A process that holds a secret leaves no core file: passwords of stores and indexes would be in it, and files of the dataset."""
+"""Prevention of core files of a process that holds a secret.
+
+A core file would contain passwords of stores and indexes, and files of the dataset.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _PR_SET_DUMPABLE: Final = 4
 
 
 def prevent_core_dumps() -> None:
-    """For this process, and for the size limit also its children. Other processes of the same user can't trace it any more either: prctl(2)."""
+    """Prevent core files of this process; the size limit also applies to its children.
+
+    Other processes of the same user cannot trace this process any more either: prctl(2).
+    """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     # A core_pattern that names a program ignores the limit.

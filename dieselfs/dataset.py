@@ -1,4 +1,4 @@
-"""One dataset as a program holds it: its store, its index, and the parts that work on them."""
+"""One opened dataset: its store, its index, and the parts that work on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metadata.records import DatasetState
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Thread-safe as far as store and index are."""
+    """An opened dataset. As thread-safe as its store and index are."""
 
     ref: DatasetRef
     store: ObjectStore
@@ -32,41 +32,52 @@ class Dataset:
     reader: ChunkReader
     namespace: Namespace
     born: bool = False
-    """Created by this very opening."""
+    """True if this call of `open_dataset` created the dataset."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> DatasetState:
-        """Let the index know of a commit just made here; what other writers committed before it, and what the commit retires, is read from
-        the store."""
+        """Apply a commit just made here to the index.
+
+        Earlier commits of other writers, and the chunks that the commit retires, are read from the
+        store.
+        """
         applied = self.namespace.state()
         if applied.generation + 1 == commit.generation and not commit.retired:
             return self.namespace.apply(commit, heads)
         try:
             return self.catch_up()
         except (DatasetNotFound, Corrupt):
-            # Removed while we wrote: our late commit must not stand in the way of a new life of the name.
+            # The dataset was removed during the write: the late commit must not block a new dataset
+            # of the name.
             if find_dataset(self.store, self.ref.name) != self.ref:
                 self.store.delete(commit_key(self.ref.name, commit.generation))
             raise
 
     def check_writable(self) -> None:
-        """Raise `Refused` if the index stays at one point in time: who writes by it would not see what stands. One get."""
+        """Raise `Refused` if the index is held at one generation. Costs one get.
+
+        A writer with such an index would not see the current versions.
+        """
         if (generation := self.namespace.held()) is not None:
             raise Refused(
-                f"this index of {self.ref.name} stays at generation {generation} and is for reading",
+                f"this index of {self.ref.name} stays at generation {generation} and is for "
+                "reading",
                 "write by another --index, or let it follow the store with `dlcmd recover --to`",
             )
 
     def catch_up(self) -> DatasetState:
-        """Bring the index up to the store's commits. One get each from store and index when it is there already."""
+        """Bring the index up to the store's commits.
+
+        Costs one get each from store and index when there is nothing to apply.
+        """
         return self.namespace.catch_up(self.log, self.reader)
 
 
 def open_dataset(
     store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False
 ) -> Dataset:
-    """Open a dataset and bring the index up to the store, which holds the truth.
+    """Open a dataset and bring the index up to the store, which is authoritative.
 
-    Raises `DatasetNotFound`, or creates the dataset when asked to.
+    Raises `DatasetNotFound`, or creates the dataset if `create` is given.
     """
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
     if ref is None:
@@ -77,7 +88,7 @@ def open_dataset(
         _sweep(store, ref)
     known = indexed_dataset(index, name)
     if create and not born and known != ref:
-        sweep_old_end(store, ref)  # whoever gave birth to the dataset may have been killed before
+        sweep_old_end(store, ref)  # the creator may have been killed before
     if known == ref or not is_removed(store, name):
         log = CommitLog(store, ref)
         dataset = Dataset(
@@ -101,7 +112,10 @@ def open_dataset(
 
 
 def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
-    """At its birth, free a dataset from commits that a writer of a former life of the name left behind."""
+    """Delete the commits that a writer of a former dataset of the name left behind.
+
+    A dataset is freed of them when it is created.
+    """
     for info in list(store.list(commit_prefix(ref.name))):
         generation = info.key.rpartition("/")[2]
         if (
@@ -112,7 +126,7 @@ def _sweep(store: ObjectStore, ref: DatasetRef) -> None:
 
 
 def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
-    """Also after a former life of the name that a faster clock dated later."""
+    """Register the dataset, also after a former one of the name that a faster clock dated later."""
     register_dataset(index, ref, born_ns)
     if indexed_dataset(index, ref.name) != ref:
         index.remove([MapFields(keys.DATASETS, [ref.name.encode()])])
@@ -120,9 +134,10 @@ def _register(index: KeyValueStore, ref: DatasetRef, born_ns: int) -> None:
 
 
 def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
-    """Remove a dataset from store and index, for good; its name may be used again. Repeat it after a crash.
+    """Remove a dataset from store and index permanently; its name may be used again.
 
-    Raises `DatasetNotFound`. One delete for each object, one drop for each directory.
+    Repeat the call after a crash. Raises `DatasetNotFound`. Costs one delete for each object and
+    one drop for each directory.
     """
     ref = find_dataset(store, name)
     if ref is None:

@@ -1,7 +1,8 @@
-"""Writes to a dataset from one process: pack, store, commit and index, each in threads of its own.
+"""Writes to a dataset from one process: pack, store, commit and index, each in its own threads.
 
-`put` packs in the caller's thread; sealed chunks are stored by the uploader's threads, group-committed, and indexed on the
-committing thread. A file is acknowledged when `flush` returns (or `acknowledged` has counted it).
+`put` packs in the caller's thread. The uploader's threads store sealed chunks, a group commit names
+them, and the committing thread indexes them. A file is acknowledged when `flush` returns (or
+`acknowledged` has counted it).
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from dieselfs.publisher import Publisher
 from metadata.namespace import PathEntry
 
 CHUNK_IDS = ChunkIdGenerator()
-"""One per process: ids are unique and increasing over all writers of a process."""
+"""The generator of this process: ids are unique and increasing over all its writers."""
 MIN_MTIME_NS, MAX_MTIME_NS = -(1 << 63), (1 << 63) - 1
-"""The years 1677 to 2262."""
+"""The limits of mtime: the years 1677 to 2262."""
 
 
 _forks = 0
-"""How many forks lie between the first process and this one: asking for the process number is a system call a file."""
+"""The number of forks between the first process and this one.
+
+Asking for the process id instead would cost one system call a file.
+"""
 
 
 def _count_fork() -> None:
@@ -54,12 +58,13 @@ def _check_attributes(path: bytes, mode: int, mtime_ns: int) -> None:
         )
     if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
         raise UsageError(
-            f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds since 1970"
+            f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds "
+            "since 1970"
         )
 
 
 class DatasetWriter:
-    """One writer of one dataset. For one thread at a time; not to be used in a forked child."""
+    """One writer of one dataset, for one thread at a time. A forked child must not use it."""
 
     def __init__(
         self,
@@ -89,7 +94,10 @@ class DatasetWriter:
     def put(
         self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None
     ) -> None:
-        """Pack one file; `UsageError`, `InvalidPath` or `PathConflict` leave everything as it was. The buffer must not change afterwards."""
+        """Pack one file. The buffer must not change afterwards.
+
+        `UsageError`, `InvalidPath` and `PathConflict` leave everything as it was.
+        """
         if self._forks != _forks:
             self._check_process()
         if mtime_ns is None:
@@ -101,7 +109,10 @@ class DatasetWriter:
         self._packer.add_file(path, data, mode, mtime_ns)
 
     def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
-        """Set a directory's attributes, making it if need be; b'' is the root. Directories above files need not be put."""
+        """Set a directory's attributes and create it if necessary; b'' is the root.
+
+        Directories above files need not be put.
+        """
         self._check_process()
         _check_attributes(path, mode, mtime_ns)
         if path:
@@ -110,10 +121,11 @@ class DatasetWriter:
         self._packer.add_directory(path, mode, mtime_ns)
 
     def delete(self, entry: PathEntry, seen_up_to: int | None = None) -> None:
-        """Delete what was seen at a path; a version that another writer puts meanwhile survives.
+        """Delete what the caller saw at a path.
 
-        Of a directory found empty, `seen_up_to` is the generation applied when the looking began: a directory that a commit just being
-        applied has touched may hold files that could not be seen yet.
+        A version that another writer puts meanwhile survives. For a directory that was found empty,
+        `seen_up_to` is the generation applied when the caller began to look: a directory that a
+        commit just being applied has touched may hold files that were not visible yet.
         """
         self._check_process()
         self._dirty = True
@@ -125,7 +137,7 @@ class DatasetWriter:
         self._packer.add_tombstone(entry.path, file_type, time.time_ns(), seen)
 
     def flush(self) -> int:
-        """Make everything put before durable, committed and indexed; the generation reached."""
+        """Make all earlier puts durable, committed and indexed; return the generation reached."""
         if self._dirty:
             self._check_process()
             self._packer.flush()
@@ -136,7 +148,7 @@ class DatasetWriter:
         return self._commits.generation
 
     def close(self) -> None:
-        """Flush and stop. In a forked child nothing happens: what was put belongs to the parent."""
+        """Flush and stop. In a forked child nothing happens: its puts belong to the parent."""
         if self._forks != _forks:
             return
         try:

@@ -1,10 +1,12 @@
-"""The end of a mount: one deadline that all its parts share, so that it is over in 5 s (docs/decisions/0010-faults.md).
+"""The shutdown of a mount within 5 s: one deadline that all parts share (docs/decisions/0010).
 
-Each part waits for what it has under way, which may hang with the store. What one has waited is what the next ones lack: their time-outs
-don't add up. A part that has no time left leaves what is under way to the end of the process, which is as good as being killed, and that
-everything here survives: a lease ends by time, and node memory is swept or adopted.
+Each part waits for its work under way, which may hang with the store. The parts share the remaining
+time, so their time-outs do not add up. A part with no time left leaves its work to the end of the
+process. This is as good as a kill, which everything here survives: a lease expires, and node memory
+is removed or taken over.
 
-What hangs nevertheless, in whatever code, is ended by the kernel: a process that is the mount's alone asks for that (`forced`).
+The kernel ends a process that hangs nevertheless, in whatever code. A process that serves the mount
+alone asks for that (`forced`).
 """
 
 from __future__ import annotations
@@ -15,24 +17,31 @@ from collections.abc import Callable
 from typing import Final
 
 ORDERLY_S: Final = 4.0
-"""For all parts together. The end of the interpreter takes some 0.2 s more on an idle machine."""
+"""The time for all parts together.
+
+The end of the interpreter takes some 0.2 s more on an idle machine.
+"""
 FORCED_S: Final = 4.8
-"""Then SIGALRM ends the process. Not a thread of ours: it could wait for the interpreter's lock, or be frozen with the interpreter."""
+"""The time after which SIGALRM ends the process.
+
+It is no thread of this process: a thread could wait for the interpreter's lock, or be frozen with
+the interpreter.
+"""
 
 
 class Shutdown:
-    """Nothing has ended before `begin`; until then every part may take its own time."""
+    """The deadline of a shutdown. Before `begin` every part may take its own time."""
 
     def __init__(
         self, *, forced: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`forced`: when it has begun, this process does not live longer than `FORCED_S`."""
+        """With `forced`, this process ends at most `FORCED_S` after `begin`."""
         self._forced = forced
         self._clock = clock
         self._deadline: float | None = None
 
     def begin(self) -> None:
-        """The mount ends from now on. Of the main thread; only the first call counts."""
+        """Start the shutdown. Call it in the main thread; only the first call counts."""
         if self._deadline is None:
             self._deadline = self._clock() + ORDERLY_S
             if self._forced:
@@ -40,7 +49,7 @@ class Shutdown:
                 signal.setitimer(signal.ITIMER_REAL, FORCED_S)
 
     def left_s(self, most_s: float) -> float:
-        """How long a part may wait that would wait `most_s`; 0 if the time is over."""
+        """Return how long a part may wait that would wait `most_s`; 0 if the time is over."""
         if self._deadline is None:
             return most_s
         return min(most_s, max(0.0, self._deadline - self._clock()))

@@ -1,4 +1,4 @@
-"""Errors of the product, cut by what the caller does next.
+"""Errors of the product, divided by what the caller does next.
 
     DieselFSError
     ├── UsageError            the request is wrong as written: correct it
@@ -6,32 +6,35 @@
     │   └── ConfigError       a URL, a profile or a variable is wrong
     ├── DirectoryNotFound     no such directory in the dataset: tell the user
     ├── SnapshotNotFound      no such snapshot, here or in the store: tell the user
-    ├── NotYetSupported       named, but not built yet: tell the user
+    ├── NotYetSupported       named, but not implemented yet: tell the user
     ├── LocalFileError        a file on this machine cannot be read or written: tell the user
-    ├── Refused               done on purpose not: it would delete more, or reach further, than was allowed
-    ├── HistoryDamaged        commits or chunks of the dataset are lost: restore them, or go on without, knowingly
-    ├── Conflict              something is in the way, or has moved on: clear it, then try again
-    ├── PlanTooLarge          the memory given does not hold what the plan needs at a time: tell the user
-    ├── MasterGone            the master of a task's node memory has ended: elect another, or do without
-    ├── CacheFull                node memory can't keep it: read past it
-    ├── PeerFailed            a peer did not answer, or not soundly: ask another source
-    │   ├── PeerBusy          it works at it, and has not done it in time: ask the store, and the peer again for other things
-    │   └── PeerRefused       it does not prove that it knows the secret, or speaks another protocol: tell the user, too
-    ├── RegistryUnavailable  the members of a task can't be asked for: go on with those known
-    ├── SsdUnavailable        the SSD tier can't be used just now: tell the user, or do without
-    ├── MountError            the mount did not come about, or cannot be undone: tell the user
-    │   └── MountpointBusy    something is mounted there already, or uses it
-    └── PartialFailure        some of many failed, the others are done
+    ├── Refused               refused by a safety limit on deletion or reach
+    ├── HistoryDamaged        commits or chunks are lost: restore them, or accept the loss
+    ├── Conflict              something is in the way or has changed: clear it, then try again
+    ├── PlanTooLarge          the memory cannot hold what the plan needs at a time: tell the user
+    ├── MasterGone            the master of node memory has ended: elect another, or do without
+    ├── CacheFull             node memory has no room: bypass it
+    ├── PeerFailed            a peer did not answer, or answered wrongly: ask another source
+    │   ├── PeerBusy          the peer took too long: ask the store now, the peer again later
+    │   └── PeerRefused       the peer has another secret or protocol: also tell the user
+    ├── RegistryUnavailable   the membership registry does not answer: use the known members
+    ├── SsdUnavailable        the SSD tier cannot be used now: tell the user, or do without
+    ├── MountError            a mount cannot be made or undone: tell the user
+    │   └── MountpointBusy    something is mounted at the mountpoint already, or uses it
+    └── PartialFailure        some of many items failed, the others are done
 
-Errors of `chunkstore` and `metadata` pass through unchanged. The command line maps all three trees to exit codes in one table,
-`dieselfs.cli.exit_codes`.
+Errors of `chunkstore` and `metadata` pass through unchanged. The command line maps all three trees
+to exit codes in one table, `dieselfs.cli.exit_codes`.
 """
 
 from __future__ import annotations
 
 
 class DieselFSError(Exception):
-    """Root of everything that `dieselfs` raises on purpose: what happened and, in `hint`, what to do about it."""
+    """The root of all errors that `dieselfs` raises on purpose.
+
+    The message says what happened and `hint` what to do about it.
+    """
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)
@@ -43,11 +46,11 @@ class UsageError(DieselFSError, ValueError):
 
 
 class AddressError(UsageError):
-    """Not of the form `dl://dataset[@snapshot]/path`, `dataset:path` or `dataset`."""
+    """A text is not of the form `dl://dataset[@snapshot]/path`, `dataset:path` or `dataset`."""
 
 
 class ConfigError(UsageError):
-    """A URL, a profile or a variable that says where things are is wrong."""
+    """A URL, a profile or a variable that names a place is wrong."""
 
 
 class DirectoryNotFound(DieselFSError):
@@ -59,7 +62,7 @@ class SnapshotNotFound(DieselFSError):
 
 
 class NotYetSupported(DieselFSError):
-    """Has a name and a place, but does not work yet."""
+    """The feature has a name and a place, but is not implemented yet."""
 
 
 class LocalFileError(DieselFSError):
@@ -67,47 +70,53 @@ class LocalFileError(DieselFSError):
 
 
 class Refused(DieselFSError):
-    """A safety limit stopped it before anything was changed."""
+    """A safety limit stopped the operation before anything was changed."""
 
 
 class HistoryDamaged(DieselFSError):
-    """Commits or chunks of the dataset are missing or damaged, so that not all of it can be known."""
+    """Commits or chunks of the dataset are missing or damaged; not all of its content is known."""
 
 
 class Conflict(DieselFSError):
-    """Something is in the way, or has moved on meanwhile."""
+    """Something is in the way, or has changed meanwhile."""
 
 
 class PlanTooLarge(DieselFSError):
-    """A group of the plan, with what must be under way, does not fit into the memory given."""
+    """A group of the plan, with the chunks under way, does not fit into the memory given."""
 
 
 class MasterGone(DieselFSError):
-    """The process that keeps a task's node memory has ended, or does not answer."""
+    """The master of a task's node memory has ended, or does not answer."""
 
 
 class CacheFull(DieselFSError):
-    """Node memory has no room for it: what is there stays, or is in use."""
+    """Node memory has no room: the cached blocks are kept or in use."""
 
 
 class PeerFailed(DieselFSError):
-    """A peer did not answer in time, or broke off, or sent what is not what was asked for."""
+    """A peer did not answer in time, broke off, or sent something other than the answer."""
 
 
 class PeerBusy(PeerFailed):
-    """A peer says that it works at a request, and has done so for too long. It may be sound: its store is slow, as ours will be."""
+    """A peer reports that it has worked at a request for too long.
+
+    It may be healthy: its store is slow, as this node's will be.
+    """
 
 
 class PeerRefused(PeerFailed):
-    """The two sides do not know the same secret, are of different tasks, or speak different protocols."""
+    """The two sides have different secrets, tasks or protocols."""
 
 
 class RegistryUnavailable(DieselFSError):
-    """Where the members of a task are listed can't be asked just now."""
+    """The membership registry of a task does not answer now."""
 
 
 class SsdUnavailable(DieselFSError):
-    """The SSD tier does not answer, or only with errors. Readers never see this: they read the store."""
+    """The SSD tier does not answer, or answers with errors.
+
+    Readers never see this: they read the store.
+    """
 
 
 class MountError(DieselFSError):

@@ -1,7 +1,8 @@
-"""What snapshots say of the content of chunks: a chunk may be sound in itself and yet not be the one that a dataset is made of.
+"""The content of chunks according to snapshots.
 
-Its own header vouches for a chunk's files. Where a snapshot is read, it has the last word: a chunk is believed whole only if it holds each of the
-snapshot's files where, as long, and with the hash that the snapshot says.
+A chunk may be consistent in itself and yet not belong to the dataset: its own header vouches for
+its files. Where a snapshot is read, the snapshot decides: a chunk is trusted only if it holds each
+of the snapshot's files at the offset, with the length and with the hash of the snapshot.
 """
 
 from __future__ import annotations
@@ -14,29 +15,36 @@ from metadata.snapshot import Snapshot
 
 
 class ExpectedFiles:
-    """Implements `chunk_reader.Expected`. Thread-safe. Pickles as the snapshots do; they must stay open. About 0.1 µs and 100 bytes a chunk at first use."""
+    """The expected files of chunks, from snapshots. Implements `chunk_reader.Expected`.
+
+    Thread-safe. It pickles as the snapshots do; they must stay open. The first use costs about 0.1
+    µs and 100 bytes a chunk.
+    """
 
     def __init__(self, *snapshots: Snapshot) -> None:
         self._snapshots = list(snapshots)
         self._numbers: dict[int, dict[bytes, int]] = {}
-        """Of each snapshot's chunks, by its place; two threads may make the same."""
+        """For each snapshot, by its place, the numbers of its chunks.
+
+        Two threads may build the same map.
+        """
 
     def __reduce__(self) -> tuple[type[ExpectedFiles], tuple[Snapshot, ...]]:
         return type(self), tuple(self._snapshots)
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
-        """As of now; more may be added at the end."""
+        """The snapshots at the time of the call; more may be added at the end."""
         return tuple(self._snapshots)
 
     def add(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """Another one that is read; the same."""
+        """Add a snapshot and return it."""
         if snapshot is not None:
             self._snapshots.append(snapshot)
         return snapshot
 
     def of(self, chunk: ChunkId) -> FileColumns | None:
-        """The files of a chunk; None if no snapshot names it."""
+        """Return the files of a chunk; None if no snapshot names it."""
         for at, snapshot in enumerate(self._snapshots):
             numbers = self._numbers.get(at)
             if numbers is None:

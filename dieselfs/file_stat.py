@@ -1,4 +1,4 @@
-"""What is known of a path in a dataset, as the index or a snapshot tells it."""
+"""The attributes of a path in a dataset, from the index or a snapshot."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from metadata.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What is known of a path. Of a directory, only kind, mode and mtime say anything."""
+    """The attributes of a path. For a directory only kind, mode and mtime have a meaning."""
 
     path: str
     kind: str
     """`file` or `directory`."""
     size: int
     mode: int
-    """st_mode with type bits."""
+    """The st_mode with type bits."""
     mtime_ns: int
     chunk: str | None
     offset: int
     hash: int
-    """xxh3_64 of the content."""
+    """The xxh3_64 of the content."""
     generation: int
     """The commit that gave the path this content; 0 when read from a snapshot."""
 
 
 def joined(directory: bytes, name: bytes) -> bytes:
-    """A path below a directory; the root's is empty."""
+    """Return the path of `name` below a directory; the root's path is empty."""
     return directory + b"/" + name if directory else name
 
 
 def stat_of_row(path: bytes, row: np.void) -> FileStat:
-    """Of an entry of the index."""
+    """Return the attributes of an entry of the index."""
     directory = stat.S_ISDIR(int(row["mode"]))
     return FileStat(
         path=os.fsdecode(path),
@@ -55,7 +55,7 @@ def stat_of_row(path: bytes, row: np.void) -> FileStat:
 
 
 def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
-    """Of an inode of a snapshot."""
+    """Return the attributes of an inode of a snapshot."""
     directory = snapshot.is_directory(inode)
     extent = None if directory else snapshot.extent(inode)
     return FileStat(
@@ -72,7 +72,7 @@ def stat_in(snapshot: Snapshot, inode: int) -> FileStat:
 
 
 def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
-    """A directory's children, sub-directories first."""
+    """Yield a directory's children, sub-directories first."""
     for name, row in zip(listing.directory_names, listing.directories, strict=True):
         yield stat_of_row(joined(listing.path, name), row)
     for name, row in zip(listing.file_names, listing.files, strict=True):
@@ -80,7 +80,7 @@ def stats_of_listing(listing: DirectoryListing) -> Iterator[FileStat]:
 
 
 def walk_snapshot(snapshot: Snapshot, top: int) -> Iterator[FileStat]:
-    """All below a directory, each directory before its content."""
+    """Yield everything below a directory, each directory before its content."""
     pending = [top]
     while pending:
         directories = []

@@ -40,17 +40,17 @@ _JSON_KEYS: Final = {
 
 
 def variable(environment: Mapping[str, str], name: str) -> str | None:
-    """The value of a variable of the environment, under its present or its former name."""
+    """Return the value of a variable of the environment, under its present or its former name."""
     return environment.get(name) or environment.get(_VARIABLES.get(name, name)) or None
 
 
 def present_key(name: str) -> str:
-    """What a key of a profile or an `-o` option is called now."""
+    """Return the present name of a key of a profile or an `-o` option."""
     return _KEYS.get(name, name)
 
 
 def with_former_keys(value: Any) -> Any:
-    """A JSON value in which the keys that were renamed stand under both names."""
+    """Return a JSON value with each renamed key under both of its names."""
     if isinstance(value, Mapping):
         shown = {key: with_former_keys(item) for key, item in value.items()}
         former = {_JSON_KEYS[key]: item for key, item in shown.items() if key in _JSON_KEYS}

@@ -1,4 +1,4 @@
-"""How much memory may still be taken: the machine's, or what control groups leave of it."""
+"""The memory that is still free: the machine's, or what control groups leave of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ UNLIMITED: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The files of a control group, and the line of memory.stat with the pages that go first when memory is short."""
+    """The files of a control group, and a line of memory.stat.
+
+    The line counts the pages that the kernel evicts first when memory is short.
+    """
 
     root: Path
     limit: str
@@ -30,7 +33,7 @@ _VERSION_2: Final = _Names(Path("/sys/fs/cgroup"), "memory.max", "memory.current
 
 
 def free_memory_bytes() -> int:
-    """What could be taken without anyone having to swap. A dozen system calls."""
+    """Return how much memory can be allocated without swapping. Costs a dozen system calls."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -39,7 +42,7 @@ def free_memory_bytes() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """For each control group that this process is in, itself and those above."""
+    """Yield the free bytes of each control group of this process: its own and those above."""
     yield UNLIMITED
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -63,4 +66,4 @@ def _left_in(group: Path, names: _Names) -> int:
         )
         return max(0, int(limit) - used + int(statistics.get(names.inactive_file, 0)))
     except (OSError, ValueError):
-        return UNLIMITED  # not there, or not for us to see: a container's own view begins higher up
+        return UNLIMITED  # missing or not readable: a container's own view begins higher up

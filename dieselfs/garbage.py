@@ -1,7 +1,8 @@
-"""What a dataset's objects hold that nothing needs any more: found by `find_garbage`, deleted by `garbage_removal` (docs/housekeeping.md).
+"""Garbage among a dataset's objects: objects that nothing needs any more (docs/housekeeping.md).
 
-Nothing is changed by looking, and nothing younger than the grace period may go. Where the store does not tell the whole truth, a commit
-lost or a tag that can't be read, what could depend on it stays.
+`find_garbage` finds it, `garbage_removal` deletes it. The search changes nothing, and nothing
+younger than the grace period is deleted. Where the store is incomplete, by a lost commit or a tag
+that cannot be read, everything that could depend on it stays.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ _CLOCKS_DIFFER_NS: Final = 3600 * _NS
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What was found of one dataset."""
+    """The garbage of one dataset."""
 
     dataset: DatasetRef
     generation: int
-    """The newest; commits after it have not been looked at."""
+    """The newest generation; commits after it were not examined."""
     grace_s: float
     waste: tuple[GarbageItem, ...]
-    """May go now."""
+    """Items that may be deleted now."""
     waiting: tuple[GarbageItem, ...]
-    """May go later: `kept` says why it stays."""
+    """Items that may be deleted later; `kept` gives the reason."""
     notes: tuple[str, ...]
-    """What could not be judged, for the user."""
+    """Messages for the user about objects that could not be judged."""
 
 
 def find_garbage(
@@ -61,12 +62,17 @@ def find_garbage(
     unreadable_leases: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Garbage:
-    """Look through all objects of a dataset. `known_generation`: the newest that anybody else knows of, such as the index.
+    """Examine all objects of a dataset.
 
-    `unreadable_leases`: those that can't be read may go; say so only if no mount holds them. `progress` hears of commits read.
-    Raises `HistoryDamaged` if commits are lost: what they named can't be told from waste; `DatasetNotFound`.
+    `known_generation` is the newest generation known elsewhere, for instance to the index. With
+    `unreadable_leases`, leases that cannot be read may be deleted; set it only if no mount holds
+    them. `progress` receives the number of commits read.
 
-    Cost: four listings; a get for each commit, tag and lease; a ranged read for each uncommitted chunk, two for each snapshot.
+    Raises `DatasetNotFound`, and `HistoryDamaged` if commits are lost: the chunks that they named
+    cannot be told from garbage.
+
+    Cost: four listings; a get for each commit, tag and lease; a ranged read for each uncommitted
+    chunk, two for each snapshot.
     """
     facts = _read_facts(store, name, now_ns, grace_s, progress)
     _check_newest(facts, known_generation)
@@ -93,7 +99,7 @@ def find_garbage(
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What was listed and read, once."""
+    """Everything that was listed and read, once."""
 
     dataset: DatasetRef
     published: list[PublishedSnapshot]
@@ -106,7 +112,7 @@ class _Facts:
 
     @property
     def oldest_kept_ns(self) -> int:
-        """What is of a later time is younger than the grace period."""
+        """The limit of the grace period: items of a later time are younger."""
         return self.now_ns - int(self.grace_s * _NS)
 
 
@@ -117,9 +123,12 @@ def _read_facts(
     grace_s: float,
     progress: Callable[[int], None] | None,
 ) -> _Facts:
-    """Those who name chunks first and the chunks last: what they name is stored by then."""
+    """Read the objects that name chunks first and the chunks last.
+
+    The chunks that they name are stored by then.
+    """
     published = list_published(store, name)
-    dataset = DatasetRef(name, b"")  # surveys need the name alone
+    dataset = DatasetRef(name, b"")  # listings need the name alone
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
     history = read_history(store, name, progress)
     if not history.newest and not history.stored:
@@ -142,7 +151,10 @@ def _read_facts(
 
 
 def _check_newest(facts: _Facts, known_generation: int) -> None:
-    """A commit that is lost at the end of the log leaves no gap; but somebody may know of it."""
+    """Raise `HistoryDamaged` if a tag, a lease or the caller knows a newer generation than the log.
+
+    A commit that is lost at the end of the log leaves no gap.
+    """
     tagged = [tag.generation for tag in current(facts.tags, facts.dataset)]
     leases = facts.leases.values.values()
     leased = [
@@ -158,16 +170,26 @@ def _check_newest(facts: _Facts, known_generation: int) -> None:
 
 
 def _unreadable(facts: _Facts, leases_go: bool) -> Iterator[str]:
-    """Why retired chunks stay, and what can be done."""
+    """Yield why retired chunks stay, and what the user can do."""
     name = facts.dataset.name
     for tag, reason in facts.tags.damaged.items():
-        yield f"{reason}, so all retired chunks stay: `dlcmd snapshot untag {name} {tag}`, or tag it anew"
+        yield (
+            f"{reason}, so all retired chunks stay: `dlcmd snapshot untag {name} {tag}`, or tag "
+            "it anew"
+        )
     for reason in () if leases_go else facts.leases.damaged.values():
-        yield f"{reason}, so all retired chunks stay: if no mount holds it, `dlcmd gc {name} --unreadable-leases --delete`"
+        yield (
+            f"{reason}, so all retired chunks stay: if no mount holds it, `dlcmd gc {name} "
+            "--unreadable-leases --delete`"
+        )
 
 
 def _uncommitted_chunks(facts: _Facts) -> Iterator[GarbageItem]:
-    """By the time in the id. A clock that is wrong by more than the grace period shows only if it is behind the dataset's birth."""
+    """Yield the uncommitted chunks; the time in the id gives their age.
+
+    A clock that is wrong by more than the grace period is noticed only if it is behind the creation
+    of the dataset.
+    """
     born_ns = facts.history.commits[0].time_ns
     for chunk in facts.history.uncommitted:
         key = chunk_key(facts.dataset.name, chunk.id)
@@ -204,7 +226,8 @@ def _tags(facts: _Facts) -> Iterator[GarbageItem]:
             reason = f"tag {name} is of a former dataset of this name"
             yield _numbered(facts, GarbageKind.SUPERSEDED, entries[-1], reason, written_ns)
         elif newest is not None and newest.gone and len(entries) == 1:
-            # Not before what it takes back, which would mean something again to who finds it alone.
+            # The removal stays until the entries that it revokes are gone: alone they would be
+            # valid again.
             reason = f"tag {name} is removed"
             yield _numbered(facts, GarbageKind.SUPERSEDED, entries[-1], reason, written_ns)
 
@@ -228,6 +251,9 @@ def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[GarbageItem]:
 def _numbered(
     facts: _Facts, kind: GarbageKind, entry: NumberedObject, reason: str, written_ns: int | None
 ) -> GarbageItem:
-    """As old as the greatest number, `written_ns`: what was superseded or ended was so by then. Unreadable: it stays."""
+    """Return an item of a numbered object; it is as old as the greatest number, `written_ns`.
+
+    The object was superseded or ended by then. An item of unknown age (None) stays.
+    """
     young = written_ns is None or written_ns > facts.oldest_kept_ns
     return GarbageItem(kind, entry.key, entry.size_bytes, reason, YOUNG if young else "")

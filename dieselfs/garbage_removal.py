@@ -1,8 +1,9 @@
-"""Deletes what `find_garbage` named, as far as nothing has come meanwhile that needs it.
+"""Deletion of the garbage that `find_garbage` found, except what has become needed since.
 
-Once more before every thousand objects: the pins, and the commits since. Between that look and the last deletion after it a late commit could
-still name an uncommitted chunk that is older than the grace period; its writer looks for such chunks right before it commits
-(`chunkstore.group_commit`), so that both would have to happen within the same second.
+Before every thousand objects the pins and the new commits are read again. Between that check and
+the last deletion after it a late commit could still name an uncommitted chunk that is older than
+the grace period. Its writer checks for such chunks right before it commits
+(`chunkstore.group_commit`), so both events would have to fall into the same second.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def delete_garbage(
     clock_ns: Callable[[], int] = time.time_ns,
     deleted: Callable[[GarbageItem], None] = lambda waste: None,
 ) -> list[GarbageItem]:
-    """Delete the waste and return what was deleted; `deleted` hears of each. `Conflict` if the dataset was removed meanwhile.
+    """Delete the garbage and return what was deleted; `deleted` is called with each item.
 
-    One delete each, 16 at a time. An error of the store ends it; what is done stays done.
+    Raises `Conflict` if the dataset was removed meanwhile. Sends one delete for each object, 16 at
+    a time. An error of the store ends the call; earlier deletions stay.
     """
     done: list[GarbageItem] = []
     with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
@@ -82,5 +84,5 @@ def _still_garbage(
 
 
 def _generation(waste: GarbageItem) -> int:
-    """Of a snapshot's key, which ends with `<generation>-<hash>`."""
+    """Return the generation in a snapshot's key, which ends with `<generation>-<hash>`."""
     return int(waste.key.rpartition("/")[2].partition("-")[0])

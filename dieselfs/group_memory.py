@@ -1,4 +1,7 @@
-"""What memory a group size needs in whatever epoch of whatever seed, so that no plan of it is refused (`dieselfs.plan.requirement`)."""
+"""The memory that a group size needs in any epoch of any seed.
+
+With it no plan of that group size is refused (`dieselfs.plan.requirement`).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ from metadata.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory:
-    """By group size: the payload of the largest chunks that can meet in a group, and of those under way.
+    """The memory for each group size.
 
-    Chunks above 16 MiB need none: they are read by ranges when their turn comes.
+    It is the payload of the largest chunks that can meet in a group, and of those under way. Chunks
+    above 16 MiB need none: they are read by ranges when their turn comes.
     """
 
     chunks: int
@@ -25,17 +29,20 @@ class GroupMemory:
     """Bytes for groups of 1, 2, 3, … chunks; larger groups need no more than the last."""
 
     def of(self, group_size: int) -> int:
-        """Bytes."""
+        """Return the bytes that a group size needs."""
         return int(self.needed[min(group_size, len(self.needed)) - 1]) if len(self.needed) else 0
 
     def largest_group(self, memory_bytes: int) -> int:
-        """The largest group size that needs no more than this; 0 if none does. All chunks, if there is memory for them."""
+        """Return the largest group size that needs at most `memory_bytes`; 0 if none does.
+
+        If there is memory for all chunks, it is their number.
+        """
         fitting = int(np.searchsorted(self.needed, memory_bytes, "right"))
         return self.chunks if fitting == len(self.needed) else fitting
 
 
 def group_memory(snapshot: Snapshot, read: npt.NDArray[np.bool_]) -> GroupMemory:
-    """Of the chunks that hold a file that is `read`, by inode."""
+    """Return the memory for the chunks that hold a file in `read`, a mask by inode."""
     chunks = np.flatnonzero(np.bincount(snapshot.columns.chunk[read]))
     payload = snapshot.columns.chunk_payload_bytes[chunks].astype(np.int64)
     payload = np.sort(payload[(payload > 0) & (payload <= MAX_WHOLE_BYTES)])[::-1]

@@ -1,7 +1,7 @@
 """How well an order mixes classes, batch by batch: the formulas of docs/shuffle-quality.md.
 
-Everything is a sum over the classes that occur in a batch, which sorting a batch's labels gives as runs. So the cost does not depend on the number
-of classes: about 100 ns a sample.
+Every result is a sum over the classes that occur in a batch. Sorting a batch's labels gives these
+classes as runs, so the cost does not depend on the number of classes: about 100 ns a sample.
 """
 
 from __future__ import annotations
@@ -13,39 +13,51 @@ import numpy as np
 import numpy.typing as npt
 
 PARTS: Final = 10
-"""Of an epoch, whose mixes show whether it gets worse."""
+"""The parts of an epoch; their classes per batch show whether mixing gets worse."""
 _SAMPLES_AT_ONCE: Final = 1 << 19
 """Bounds the memory beside the labels to some 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMixing:
-    """Of one order, cut into batches of consecutive samples. The last one is left out unless it is full or the only one."""
+    """Class mixing of one order, cut into batches of consecutive samples.
+
+    The last batch is left out unless it is full or the only one.
+    """
 
     batch: int
-    """Samples; fewer than asked for if there are no more."""
+    """Samples in a batch; fewer than requested if there are no more."""
     batches: int
     mean: float
-    """The mix: distinct classes in a batch."""
+    """The mean classes per batch: distinct classes in a batch."""
     fifth_percentile: float
-    """Of the mix: one batch in twenty has no more."""
+    """The fifth percentile of the classes per batch: one batch in twenty has no more."""
     by_part: tuple[float, ...]
-    """The mix in each tenth of the epoch, in order."""
+    """The mean classes per batch in each tenth of the epoch, in order."""
     variation: float
-    """Mean total variation distance between a batch's shares of the classes and the dataset's: 0 to 1, but above 0 for any order."""
+    """The mean total variation distance of a batch's class shares from the dataset's.
+
+    It is between 0 and 1, but above 0 for any order.
+    """
     design_effect: float
-    """Kish's: how many times the variance of independent samples a batch's class counts have. 1 for a full shuffle."""
+    """Kish's design effect: the variance of a batch's class counts relative to independent samples.
+
+    It is 1 for a full shuffle.
+    """
 
     @property
     def effective_batch(self) -> float:
-        """How many independently drawn samples tell as much of the classes as a batch does."""
+        """The number of independent samples with as much information on the classes as a batch."""
         return self.batch / max(self.design_effect, 1.0)
 
 
 def class_mixing(
     labels: npt.NDArray[np.unsignedinteger], class_files: npt.NDArray[np.int64], batch: int
 ) -> ClassMixing:
-    """The mix of samples with these labels (in reading order), of which the dataset has `class_files[label]` each, none of them 0."""
+    """Return the class mixing of samples with these labels, in reading order.
+
+    The dataset has `class_files[label]` samples of each label, none of them 0.
+    """
     if batch < 1:
         raise ValueError(f"a batch has 1 sample or more, not {batch}")
     total = len(labels)
@@ -71,7 +83,7 @@ def class_mixing(
 
 
 def distinct_numbers(numbers: npt.NDArray[np.unsignedinteger], batch: int) -> float:
-    """Mean of how many distinct numbers a batch of consecutive ones has."""
+    """Return the mean number of distinct numbers in a batch of consecutive ones."""
     batch = min(batch, len(numbers))
     batches = len(numbers) // batch
     rows = numbers[: batches * batch].reshape(batches, batch)
@@ -79,7 +91,7 @@ def distinct_numbers(numbers: npt.NDArray[np.unsignedinteger], batch: int) -> fl
 
 
 def _run_starts(rows: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.bool_]:
-    """Where, in rows that are sorted, a new number begins."""
+    """Return a mask of the places where a new number begins, in rows that are sorted."""
     starts = np.ones(rows.shape, np.bool_)
     np.not_equal(rows[:, 1:], rows[:, :-1], out=starts[:, 1:])
     return starts
@@ -88,10 +100,10 @@ def _run_starts(rows: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.bool_]:
 def _measure(
     rows: npt.NDArray[np.unsignedinteger], share: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Of each row: distinct labels, total variation distance, and Pearson's chi-square, from the labels that occur alone.
+    """Return, for each row, distinct labels, total variation distance and Pearson's chi-square.
 
-    Counts and shares have equal sums, so half of the sum of absolute differences is the sum of the positive ones; and
-    Σ (n - Bp)² / Bp is Σ n² / Bp - B.
+    Only the labels that occur are needed. Counts and shares have equal sums, so half of the sum of
+    absolute differences is the sum of the positive ones; and Σ (n - Bp)² / Bp is Σ n² / Bp - B.
     """
     batch = rows.shape[1]
     rows = np.sort(rows, axis=1)
@@ -107,6 +119,9 @@ def _measure(
 
 
 def _design_effect(chi_square: float, classes: int, batch: int, samples: int) -> float:
-    """Chi-square by what drawing without replacement makes one expect of it, (classes - 1)(samples - batch) / (samples - 1)."""
+    """Return the chi-square divided by its expectation under drawing without replacement.
+
+    The expectation is (classes - 1)(samples - batch) / (samples - 1).
+    """
     expected = (classes - 1) * (samples - batch) / (samples - 1) if samples > 1 else 0.0
     return chi_square / expected if expected else 1.0

@@ -1,10 +1,12 @@
-"""Keeps a mount's lease: says in the store which generations are served, renews it, and takes it back at the end.
+"""The keeper of a mount's lease, which names the generations that the mount serves.
 
-A thread of its own does all that may block, so that a store that is out delays neither the mount nor its end. What could not be written is
-tried again at the next beat. Nothing depends on success: without a lease the mount is protected by kept snapshots and the grace period
-(docs/decisions/0009-housekeeping.md), and the log says so once.
+It writes the lease to the store, renews it, and deletes it at the end. A thread of its own does all
+that may block, so a store that is down delays neither the mount nor its end. A write that fails is
+tried again at the next beat. Nothing depends on success: without a lease, kept snapshots and the
+grace period protect the mount (docs/decisions/0009), and the log says so once.
 
-Store calls: a get and a create at the beginning and for each refresh, a get, a create and a delete every 20 minutes, a delete at the end.
+Store calls: a get and a create at the beginning and for each refresh; a get, a create and a delete
+every 20 minutes; a delete at the end.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ from chunkstore.stores.object_store import ObjectStore
 log = logging.getLogger(__name__)
 
 GOODBYE_S: Final = 1.0
-"""How long the end of a mount waits for its lease to be deleted. Later it ends by time."""
+"""How long the end of a mount waits for its lease to be deleted. Otherwise the lease expires."""
 
 
 class LeaseKeeper:
-    """One lease of one process: enter it, tell it what is `serve`d, leave it. Thread-safe. A forked child holds no lease."""
+    """One lease of one process: enter it, call `serve` for each generation, leave it.
+
+    Thread-safe. A forked child holds no lease.
+    """
 
     def __init__(
         self,
@@ -51,7 +56,7 @@ class LeaseKeeper:
         clock_ns: Callable[[], int] = time.time_ns,
         goodbye_s: Callable[[], float] = lambda: GOODBYE_S,
     ) -> None:
-        """`goodbye_s` is asked at the end how long it may take."""
+        """Create the keeper. At the end `goodbye_s` returns how long the deletion may take."""
         self.lease_id = new_lease_id()
         self._store = store
         self._dataset = dataset
@@ -65,7 +70,7 @@ class LeaseKeeper:
         self._announced: frozenset[int] = frozenset()
         self._ending = False
         self._warned = False
-        # Of the keeping thread alone.
+        # Only the keeping thread uses these.
         self._number = 0
         self._in_store: list[int] = []
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -89,7 +94,7 @@ class LeaseKeeper:
         self.close()
 
     def close(self) -> None:
-        """Take the lease back; waits `goodbye_s` at most. May be called twice."""
+        """Delete the lease; wait `goodbye_s` at most. May be called twice."""
         if os.getpid() != self._pid:
             return  # the lease is the parent's
         with self._change:
@@ -114,7 +119,7 @@ class LeaseKeeper:
             log.info("the lease %s is left behind and ends by time: %s", self.lease_id, error)
 
     def _wait(self) -> bool:
-        """Until the next beat, or until there is something new to say; False at the end."""
+        """Wait until the next beat, or until there is a new generation; False at the end."""
         with self._change:
             self._change.wait_for(
                 lambda: self._ending or self._generations - self._announced,
@@ -123,7 +128,8 @@ class LeaseKeeper:
             return not self._ending
 
     def _announce(self, generations: frozenset[int]) -> None:
-        # What has been removed must not come to life again, nor a store's folder whose disk is not mounted.
+        # A removed dataset must not get objects again, nor a store's folder whose disk is not
+        # mounted.
         if find_dataset(self._store, self._dataset.name) != self._dataset:
             log.info("%s has been removed from the store: no lease is kept", self._dataset.name)
             self._delete(self._in_store)
@@ -139,7 +145,7 @@ class LeaseKeeper:
             self._ttl_s,
         )
         older, self._number = list(self._in_store), lease.number
-        self._in_store.append(lease.number)  # also if it is not answered: it may be there
+        self._in_store.append(lease.number)  # also if there is no answer: it may be there
         write_lease(self._store, self._dataset.name, lease)
         if self._warned:
             log.info("the lease is written again")
@@ -158,7 +164,8 @@ class LeaseKeeper:
         if not self._warned:
             self._warned = True
             log.warning(
-                "no lease could be written (%s): until one can, only kept snapshots and the grace period "
+                "no lease could be written (%s): until one can, only kept snapshots and the grace "
+                "period "
                 "keep purge and gc from deleting what is served here",
                 error,
             )

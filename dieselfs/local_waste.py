@@ -1,6 +1,8 @@
-"""Waste outside of datasets: temporary files that killed writers left in a store, and snapshot files of this machine that nothing can use.
+"""Garbage outside of datasets.
 
-Neither is known to any commit; age alone decides, by the time of the last write.
+It is the temporary files that killed writers left in a store, and the snapshot files of this
+machine that nothing can use. No commit names either, so only their age decides, by the time of the
+last write.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from metadata.snapshot_folder import INCOMPLETE
 
 
 def temporary_files(store: ObjectStore, grace_s: float) -> list[GarbageItem]:
-    """Those of a store that has any."""
+    """Return the temporary files of a store that can have any."""
     offered = with_temporary_files(store)
     found = offered.temporary_files(grace_s) if offered is not None else ()
     return [
@@ -30,7 +32,7 @@ def temporary_files(store: ObjectStore, grace_s: float) -> list[GarbageItem]:
 
 
 def delete_outside(store: ObjectStore, waste: GarbageItem) -> None:
-    """Delete a temporary or a local file; nothing happens when it is gone."""
+    """Delete a temporary or a local file; do nothing when it is gone."""
     offered = with_temporary_files(store)
     if waste.kind is GarbageKind.LOCAL_FILE:
         remove_with_images(Path(waste.key))
@@ -41,7 +43,10 @@ def delete_outside(store: ObjectStore, waste: GarbageItem) -> None:
 def former_snapshots(
     folder: Path, name: str, dataset_id: bytes, grace_s: float, now_s: float
 ) -> list[GarbageItem]:
-    """Local snapshot files of other datasets that had, or have in another store, this name."""
+    """Return local snapshot files of other datasets of this name.
+
+    Such a dataset had the name before, or has it in another store.
+    """
     found = []
     for path in list_local(folder, name):
         with suppress(OSError, SnapshotRefused), Snapshot.open(path) as snapshot:
@@ -51,7 +56,7 @@ def former_snapshots(
 
 
 def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[GarbageItem]:
-    """What pulls and creations that were killed left in the folder of local snapshots."""
+    """Return the files that killed pulls and creations left in the folder of local snapshots."""
     found = list(folder.glob(f"{INCOMPLETE}*"))
     return _judged(found, "its writer has ended", grace_s, now_s)
 

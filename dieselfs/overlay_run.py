@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def fuse_mounts(entries: Sequence[MountEntry], below: Sequence[Path]) -> list[MountEntry]:
-    """The mounts that an overlay makes faster: FUSE, visible, not a control directory."""
+    """Return the mounts that an overlay makes faster: FUSE, visible, not a control directory."""
     visible = {entry.mountpoint: entry for entry in entries}
     return [
         entry
@@ -50,7 +50,7 @@ def lay_overlays(below: Sequence[Path]) -> tuple[list[Path], list[str]]:
     its overlay does.
 
     Without such a mount nothing changes. Call it from a process of one thread, before an exec.
-    Raises `MountError` if there can be no namespace; then nothing has changed either.
+    Raises `MountError` if a namespace cannot be made; then nothing has changed either.
     """
     found = ask(fuse_mounts(mount_entries(), below), _ANSWER_TIMEOUT_S)
     serving = [info.mountpoint for info in found if info.state is MountState.SERVING]
@@ -70,7 +70,10 @@ def lay_overlays(below: Sequence[Path]) -> tuple[list[Path], list[str]]:
 
 
 def _enter_namespaces() -> None:
-    """Mounts of the machine still arrive here; mounts made here stay here."""
+    """Enter a mount namespace of this process.
+
+    New mounts of the machine still appear here; mounts made here stay here.
+    """
     uid, gid = os.geteuid(), os.getegid()
     try:
         try:

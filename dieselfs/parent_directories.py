@@ -1,7 +1,8 @@
-"""Checks the paths that are put: legal, and no file where a directory is (or the other way round).
+"""Checks of the paths that are put: a path is legal, and no path is both a file and a directory.
 
-A directory is looked at once, when the first file in it is put; after that a path costs one dictionary look-up. What this writer put itself
-and the index does not show yet is remembered, up to a bound: beyond it, and between writers, a directory hides a file of its name.
+A directory is read once, when the first file is put in it; after that a path costs one dictionary
+look-up. Paths that this writer itself has put and the index does not show yet are remembered, up to
+a bound. Beyond it, and between writers, a directory hides a file of its name.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ _NO_NAMES = (b"", b".", b"..")
 
 
 class ParentDirectories:
-    """What one writer knows of the directories it puts files into."""
+    """The directories that one writer puts files into."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._taken_in: dict[bytes, set[bytes]] = {}
-        """directory -> names that no file in it may have: its sub-directories', and those that are no names."""
+        """directory -> names that no file in it may have.
+
+        They are the names of its sub-directories, and illegal names.
+        """
         self._made: defaultdict[bytes, set[bytes]] = defaultdict(set)
-        """directory -> names of the sub-directories that this writer makes."""
+        """directory -> names of the sub-directories that this writer creates."""
         self._files: set[bytes] = set()
-        """Put since the last flush."""
+        """Files put since the last flush."""
 
     def check_file(self, path: bytes) -> None:
         """Raise `InvalidPath` or `PathConflict` unless a file may be put at `path`."""
@@ -51,7 +55,7 @@ class ParentDirectories:
             self._enter(path)
 
     def deleted(self, directory: bytes) -> None:
-        """The writer deletes a directory, so that a file may take its name."""
+        """Note that the writer deletes a directory, so that a file may take its name."""
         parent, _, name = directory.rpartition(b"/")
         self._taken_in.pop(directory, None)
         for known in (self._taken_in, self._made):
@@ -59,7 +63,7 @@ class ParentDirectories:
                 known[parent].discard(name)
 
     def flushed(self) -> None:
-        """The index shows everything that was checked before."""
+        """Note that the index shows everything that was checked before."""
         self._files.clear()
         self._made.clear()
 
@@ -98,9 +102,13 @@ class ParentDirectories:
 
 
 def _refuse_or_pass(path: bytes, name: bytes, taken: set[bytes]) -> None:
-    """What `check_file` does with the few paths that are taken, long or odd."""
+    """Check one of the few paths that are taken, long or odd.
+
+    Raises `InvalidPath`, or `PathConflict` if the path is a directory.
+    """
     check_path(path)
     if name in taken:
         raise PathConflict(
-            f"{path.decode(errors='replace')} is a directory: delete it first, or choose another name"
+            f"{path.decode(errors='replace')} is a directory: delete it first, or choose another "
+            "name"
         )

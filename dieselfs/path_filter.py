@@ -1,8 +1,9 @@
-"""`--exclude` and `--include` rules over paths, as in rsync and rclone: in the order given, the first that matches decides.
+"""`--exclude` and `--include` rules over paths, as in rsync and rclone.
 
-Without a match a path is taken, unless there are only includes: then they say all that is wanted. `*` and `?` stop at slashes, `**` does
-not. A pattern without a slash matches a name at any depth, one with a leading slash starts at the top; what matches a directory
-decides for everything below it.
+The rules apply in the order given, and the first that matches decides. Without a match a path is
+taken, unless there are only includes: then only what they match is taken. `*` and `?` stop at
+slashes, `**` does not. A pattern without a slash matches a name at any depth; one with a leading
+slash starts at the top. A rule that matches a directory decides for everything below it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern and what it does."""
+    """One pattern and its effect."""
 
     include: bool
     pattern: str
@@ -37,14 +38,17 @@ class PathFilter:
         return bool(self.rules)
 
     def takes(self, path: str) -> bool:
-        """Whether the file or directory at `path` (relative, no slash at either end) is wanted."""
+        """Return True if the file or directory at `path` is wanted.
+
+        The path is relative, with no slash at either end.
+        """
         for include, expression in self._compiled:
             if expression.search(path):
                 return include
         return not self.rules or any(not rule.include for rule in self.rules)
 
     def prunes(self, path: str) -> bool:
-        """Whether the directory at `path` is excluded with all below it."""
+        """Return True if the directory at `path` is excluded with everything below it."""
         for include, expression in self._compiled:
             if expression.search(path):
                 return not include

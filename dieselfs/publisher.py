@@ -1,8 +1,10 @@
-"""Lets the index hear of a writer's commits, and puts right what the index forgot while the writer was there to see it.
+"""Publication of a writer's commits to the index, and repair of an index that loses records.
 
-A commit is durable before the index hears of it, so nothing here can lose a file. But a server may come back with nothing, and a database of
-several servers may forget what it acknowledged (docs/decisions/0010): then `applied` may promise records that are gone. A writer that sees
-this happen knows since when: from the last generation at which everything put was confirmed.
+A commit is durable before the index receives it, so nothing here can lose a file. But a server may
+come back empty, and a database of several servers may forget what it acknowledged
+(docs/decisions/0010): then `applied` may promise records that are gone. A writer that sees this
+happen knows which records are in doubt: those after the last generation at which everything was
+confirmed.
 """
 
 from __future__ import annotations
@@ -17,27 +19,31 @@ from metadata.errors import IndexBehind, IndexForgot, RecordCorrupt, RecordsLost
 from metadata.kv.forgetting import memory_of
 
 _ATTEMPTS = 4
-"""A fail-over in the middle of putting right what another one lost."""
+"""The attempts to repair an index; a fail-over may interrupt the repair after another one."""
 
 log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """Of one writer. For one thread at a time."""
+    """The publisher of one writer, for one thread at a time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._memory = memory_of(dataset.index)
         self._sure = dataset.namespace.state().generation
-        """Everything up to this generation was in the index, and confirmed."""
+        """The generation up to which everything was in the index, and confirmed."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
-        """As `Dataset.publish`, in an index that holds everything before; one that is being rebuilt hears of the commit later.
-        `IndexForgot` if the index goes on forgetting."""
+        """Publish a commit as `Dataset.publish` does, to an index that holds everything before it.
+
+        An index that is being rebuilt receives the commit later. Raises `IndexForgot` if the index
+        keeps losing records.
+        """
         try:
             state = self._dataset.publish(commit, heads)
         except IndexBehind as error:
-            # Whoever rebuilds it looks for later commits in the end, and so does the next to open the dataset.
+            # The process that rebuilds the index looks for later commits at its end. The next
+            # process that opens the dataset does so too.
             log.warning(
                 "commit %d of %s is durable; its files are not seen yet: %s",
                 commit.generation,
@@ -71,7 +77,7 @@ class Publisher:
                 self._put_again(
                     whole or memory.losses_without_end != self._memory.losses_without_end
                 )
-            except (IndexForgot, IndexBehind) as error:  # others may be putting right the same
+            except (IndexForgot, IndexBehind) as error:  # others may repair the same
                 log.warning("%s", error)
                 continue
             self._memory = memory
@@ -82,11 +88,15 @@ class Publisher:
         )
 
     def _put_again(self, whole: bool) -> None:
-        """Whatever the index says of itself: what it has applied may be less than it had, or more than is there."""
+        """Put the commits again, whatever generation the index claims to have applied.
+
+        The claim may be less than it had, or more than its records show.
+        """
         dataset = self._dataset
         after = 0 if whole else min(self._sure, dataset.namespace.state().generation)
         log.warning(
-            "dataset %s: the index has forgotten recent records; all commits after %s are put again",
+            "dataset %s: the index has forgotten recent records; all commits after %s are put "
+            "again",
             dataset.ref.name,
             after,
         )

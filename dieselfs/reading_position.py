@@ -1,8 +1,9 @@
-"""How far the reader of a plan has come, found from what it reads: no call of the user's own tells it.
+"""The position of the reader of a plan, derived from its reads; the user's code makes no call.
 
-A file that is among the next some hundred of the plan moves the position behind it, so that readers which leave files out, or are
-not quite in order (several threads, a batch sorted by itself), are followed too. The position is published, by 8 bytes stored into the plan's
-shared map, every 64 files: whoever fetches ahead thinks in chunks.
+A file among the next some hundred of the plan moves the position behind it. So readers are also
+followed that leave files out, or are not quite in order (several threads, a batch sorted by
+itself). The position is published every 64 files, by 8 bytes stored into the plan's shared map: the
+prefetcher works in units of chunks.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from typing import Final
 from dieselfs.plan.plan_file import PlanFile
 
 _AHEAD: Final = 1024
-"""Files of the plan that are known by their inodes at a time."""
+"""Files of the plan whose inodes are kept at a time."""
 _BEHIND: Final = 256
 _PUBLISHED_EVERY: Final = 64
 
 
 class ReadingPosition:
-    """For one thread at a time. About 0.1 µs a file. Forked children move the same plan on; it never moves back."""
+    """The position of one reader, for one thread at a time. Costs about 0.1 µs a file.
+
+    Forked children advance the same plan; it never moves back.
+    """
 
     __slots__ = (
         "_at",
@@ -37,22 +41,22 @@ class ReadingPosition:
     def __init__(self, plan: PlanFile) -> None:
         self.plan = plan
         self.on_plan = 0
-        """Files read that the plan has about here."""
+        """Files read near their place in the plan."""
         self.off_plan = 0
         """Other files read."""
         self.expected = -1
-        """The file whose turn it is; -1 at the end."""
+        """The next file of the plan; -1 at the end."""
         self._order = plan.plan.inodes
         self._published = plan.position
         self._first = self._at = self._stop_at = 0
         self._near: list[int] = []
-        """The order from place `_first` on; the expected file is its number `_at`."""
+        """The part of the order from place `_first` on; the expected file is its item `_at`."""
         self._places: dict[int, int] | None = None
-        """Of the files in `_near`, in the whole order; made when somebody reads out of turn."""
+        """Places of the files of `_near` in the order; built at the first read out of turn."""
         self._look_around(plan.position)
 
     def passed(self, inode: int) -> None:
-        """This file has been read."""
+        """Note that a file has been read."""
         if inode != self.expected:
             self._passed_out_of_turn(inode)
             return
@@ -66,7 +70,7 @@ class ReadingPosition:
     def _passed_out_of_turn(self, inode: int) -> None:
         if self._places is None:
             places = range(self._first + len(self._near) - 1, self._first - 1, -1)
-            # From the end, so that of a file that is here twice the first place stays.
+            # The order is reversed, so that the first place of a file that occurs twice stays.
             self._places = dict(zip(reversed(self._near), places, strict=True))
         place = self._places.get(inode)
         if place is None:
@@ -95,5 +99,6 @@ class ReadingPosition:
     def _expect(self, position: int) -> None:
         at = self._at = position - self._first
         self.expected = self._near[at] if at < len(self._near) else -1
-        # The list's end is not met by counting: it is renewed before, but for the plan's own end.
+        # The count never meets the end of the list, which is renewed before, except at the plan's
+        # end.
         self._stop_at = min(self._published + _PUBLISHED_EVERY - self._first, len(self._near))

@@ -1,7 +1,8 @@
-"""What may be deleted, and when (docs/decisions/0009-housekeeping.md).
+"""The rules of what may be deleted, and when (docs/decisions/0009).
 
-A snapshot of generation g needs the chunks added up to g and not retired up to g. So generations are all that must be known of those who
-read: those of published snapshots, of tags, and of the leases of running mounts. Where one of these can't be read, everything counts as needed.
+A snapshot of generation g needs the chunks added up to g and not retired up to g. So only the
+generations of readers must be known: those of published snapshots, of tags, and of the leases of
+running mounts. Where one of these cannot be read, everything counts as needed.
 """
 
 from __future__ import annotations
@@ -23,26 +24,32 @@ from chunkstore.tags import Tag, current, read_tags
 from dieselfs.snapshots import PublishedSnapshot, list_published
 
 GRACE_S: Final = 7 * 24 * 3600
-"""What is younger is left alone: mounts that may not write a lease, snapshots that lie in files, and commits that are late."""
+"""The grace period: younger objects are kept.
+
+It protects mounts that may not write a lease, snapshots that lie in files, and late commits.
+"""
 _NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The generations that somebody may read."""
+    """The generations that may still be read."""
 
     generations: tuple[int, ...] = ()
-    """Ascending, each once."""
+    """The generations, ascending, each once."""
     unreadable: tuple[str, ...] = ()
-    """Tags and leases that can't be read, and why: nothing may be deleted."""
+    """Reasons why tags and leases cannot be read; if there are any, nothing may be deleted."""
 
     @property
     def everything(self) -> bool:
-        """Nothing may be deleted."""
+        """True if nothing may be deleted."""
         return bool(self.unreadable)
 
     def protects(self, added: int, retired: int) -> bool:
-        """Whether a chunk added by generation `added` and retired by `retired` is in a pinned one: added ≤ g < retired."""
+        """Return True if a pinned generation g has the chunk: added ≤ g < retired.
+
+        The chunk was added by generation `added` and retired by `retired`.
+        """
         if self.everything:
             return True
         at = bisect_left(self.generations, added)
@@ -55,10 +62,10 @@ class RetiredChunk:
 
     ref: ChunkRef
     added: int
-    """Generation of the commit that added it."""
+    """The generation of the commit that added it."""
     retired: int
     retired_ns: int
-    """Time of the commit that retired it, by that writer's clock."""
+    """The time of the commit that retired it, by that writer's clock."""
 
     @property
     def size_bytes(self) -> int:
@@ -66,7 +73,10 @@ class RetiredChunk:
 
 
 def pins(store: ObjectStore, name: str, now_ns: int) -> Pins:
-    """What is pinned now. Three listings, and one get for each tag and lease. Of a dataset that does not exist nothing is."""
+    """Return what is pinned now; nothing for a dataset that does not exist.
+
+    Costs three listings, and one get for each tag and lease.
+    """
     dataset = find_dataset(store, name)
     if dataset is None:
         return Pins()
@@ -82,7 +92,7 @@ def pins_of(
     leases: NumberedListing[Lease],
     now_ns: int,
 ) -> Pins:
-    """What is pinned, by what was listed."""
+    """Return what is pinned, from listings."""
     generations = {snapshot.generation for snapshot in published}
     generations |= held_generations(dataset, tags, leases, now_ns)
     unreadable = (*tags.damaged.values(), *leases.damaged.values())
@@ -92,7 +102,7 @@ def pins_of(
 def held_generations(
     dataset: DatasetRef, tags: NumberedListing[Tag], leases: NumberedListing[Lease], now_ns: int
 ) -> frozenset[int]:
-    """Those of tags and leases alone: their snapshots are not deleted either."""
+    """Return the generations of tags and leases alone: their snapshots are not deleted either."""
     held = [tag.generation for tag in current(tags, dataset)]
     for lease in holding(leases, dataset, now_ns):
         held += lease.generations
@@ -100,7 +110,11 @@ def held_generations(
 
 
 def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:
-    """The chunks that `commits`, generations 1 to the newest in order, added and retired for good, whether their objects exist or not."""
+    """Return the chunks that `commits` added and then retired, whether their objects exist or not.
+
+    `commits` are generations 1 to the newest in order. A chunk that was added again later is left
+    out.
+    """
     _check_complete(commits)
     added: dict[ChunkId, tuple[ChunkRef, int]] = {}
     retired: dict[ChunkId, RetiredChunk] = {}
@@ -116,7 +130,7 @@ def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:
 
 
 def may_be_deleted(chunk: RetiredChunk, pins: Pins, grace_s: float, now_ns: int) -> bool:
-    """Nobody may read it, and it was retired longer ago than the grace period."""
+    """Return True if no reader may need the chunk and it was retired before the grace period."""
     old = now_ns - chunk.retired_ns >= grace_s * _NS
     return old and not pins.protects(chunk.added, chunk.retired)
 
@@ -129,9 +143,10 @@ def deletable_chunks(
     grace_s: float,
     now_ns: int,
 ) -> list[RetiredChunk]:
-    """The retired chunks whose object still exists and may be deleted now. One listing of the chunks.
+    """Return the retired chunks whose object still exists and may be deleted now.
 
-    `commits` are generations 1 to the newest; `ValueError` if one is missing.
+    `commits` are generations 1 to the newest; `ValueError` if one is missing. Costs one listing of
+    the chunks.
     """
     chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
     return [chunk for chunk in chunks if may_be_deleted(chunk, pins, grace_s, now_ns)]
@@ -145,7 +160,10 @@ def waiting_chunks(
     grace_s: float,
     now_ns: int,
 ) -> list[RetiredChunk]:
-    """The retired chunks whose object still exists and must stay for now: the others of `deletable_chunks`."""
+    """Return the retired chunks whose object still exists and must stay for now.
+
+    They are the complement of `deletable_chunks`.
+    """
     chunks = _existing(retired_chunks(commits), chunk_sizes(store, dataset.name))
     return [chunk for chunk in chunks if not may_be_deleted(chunk, pins, grace_s, now_ns)]
 
@@ -155,6 +173,9 @@ def _existing(chunks: Iterable[RetiredChunk], sizes: Mapping[ChunkId, int]) -> l
 
 
 def _check_complete(commits: Sequence[Commit]) -> None:
-    """A commit that is missing may have added what a later one retires, or have retired it earlier."""
+    """Raise `ValueError` if a commit is missing.
+
+    A missing commit may have added a chunk that a later one retires, or have retired it earlier.
+    """
     if [commit.generation for commit in commits] != list(range(1, len(commits) + 1)):
         raise ValueError("commits are needed from generation 1 on, in order and without gaps")

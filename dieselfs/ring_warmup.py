@@ -1,8 +1,11 @@
-"""The chunks of a dataset brought onto the SSDs of a cache nodes, by one who keeps nothing: each chunk is asked of its owner, which reads it from the store, once.
+"""Warm-up of a cache cluster: load the chunks of a dataset onto the SSDs of its cache nodes.
 
-For a chunk of at most 16 MiB its smallest file is asked for: of what it does not hold, a node brings the whole chunk. A large one is asked for by its
-pieces of 4 MiB, of which a node brings what it is asked for. A node refuses what its SSD does not write fast enough, and is asked for it again. It does not say which
-chunks it had already, nor which its SSD lets go of for later ones; but all of them tell how much they have read from the store, and how large their SSDs are.
+The calling process keeps nothing: it requests each chunk from its owner, which reads it from the
+store, once. For a chunk of at most 16 MiB the smallest file is requested: on a miss a node loads
+the whole chunk. A large chunk is requested in blocks of 4 MiB, and a node loads the requested
+blocks. A node refuses a request if its SSD does not write fast enough, and is asked again. A node
+reports neither which chunks it had already nor which ones its SSD evicts for later ones. But every
+node reports how much it has read from the store, and how large its SSD is.
 """
 
 from __future__ import annotations
@@ -35,28 +38,39 @@ from metadata.snapshot import Snapshot
 
 JOBS: Final = 8
 PATIENCE_S: Final = 5.0
-"""What no node gives is asked for again until nothing has come for so long: longer than it takes to find out who answers, and than a node waits for its SSD."""
+"""The time without any loaded chunk after which the warm-up gives up on chunks that no node gives.
+
+It is longer than it takes to find out which nodes answer, and than a node waits for its SSD.
+"""
 _PAUSE_S: Final = 0.05
-"""Of a thread that was refused: an SSD of 1 GB/s then has as good as all of its queue to write."""
+"""The pause of a thread that was refused.
+
+An SSD of 1 GB/s then still has nearly all of its queue to write.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheClusterWarmUpReport:
+    """The result of a warm-up of a cache cluster."""
+
     chunks: int
-    """Wanted."""
+    """Chunks of the dataset."""
     bytes: int
     given: int
-    """Of the chunks, those that their owners had, or brought."""
+    """Chunks that their owners had cached or loaded."""
     given_bytes: int
     from_store_bytes: int
-    """What the nodes have read from the store meanwhile, for whomever."""
+    """Bytes that the nodes read from the store meanwhile, for any client."""
     ssd_bytes: int
-    """What the SSDs of the nodes that answer can hold, those left out that are out of service; as of the end."""
+    """The bytes that the SSDs of the nodes that answer can hold, at the end.
+
+    SSDs that are out of service are left out.
+    """
     seconds: float
 
 
 class CacheClusterWarmUp:
-    """Of one dataset; for one thread, which `run` uses others beside."""
+    """The warm-up of one dataset. For one thread; `run` starts others beside it."""
 
     def __init__(
         self,
@@ -65,7 +79,7 @@ class CacheClusterWarmUp:
         chunks: Sequence[ChunkRef],
         cache_cluster: CacheClusterSettings,
     ) -> None:
-        """`chunks` are the snapshot's."""
+        """Prepare the warm-up; `chunks` are the snapshot's."""
         dataset = snapshot.dataset
         heads = {chunk_key(dataset.name, chunk.id): chunk.head_bytes for chunk in chunks}
         self._cache_cluster = cache_cluster
@@ -79,14 +93,18 @@ class CacheClusterWarmUp:
         self.bytes = sum(map(_size, chunks))
         self._given = self._given_bytes = 0
         self._given_at = 0.0
-        """When a node has last given something."""
+        """The time of the last chunk that a node gave."""
         self._counting = threading.Lock()
         self._stopped = False
 
     def run(
         self, advance: Advance, jobs: int = JOBS, patience_s: float = PATIENCE_S
     ) -> CacheClusterWarmUpReport:
-        """Ask for all, and again for what no node gives, until nothing has come for `patience_s`. Raises what a store does that has not even the heads of large chunks, and `RegistryUnavailable`."""
+        """Request all chunks, and repeat the requests that no node answers with bytes.
+
+        Ends when all chunks have come, or nothing has come for `patience_s`. Raises
+        `RegistryUnavailable`, and the error of a store that lacks even the heads of large chunks.
+        """
         before = self._statuses()
         began = self._given_at = time.monotonic()
         threads = CallThreads("cluster-warm-up", jobs)
@@ -109,7 +127,7 @@ class CacheClusterWarmUp:
         )
 
     def _statuses(self) -> dict[MemberId, NodeStatus]:
-        """Of the nodes that answer."""
+        """Return the statuses of the nodes that answer."""
         return {
             node.member.id: node.status
             for node in cluster_nodes(self._cache_cluster)
@@ -120,7 +138,7 @@ class CacheClusterWarmUp:
         while not self._stopped:
             try:
                 chunk, file = self._wanted.popleft()
-            except IndexError:  # who is at the last ones asks for them again, too
+            except IndexError:  # the threads with the last ones repeat their own requests
                 return
             try:
                 self._ask(chunk, file)
@@ -145,11 +163,11 @@ class CacheClusterWarmUp:
 
 
 class _NotFromCluster(ChunkStoreError):
-    """No node gave it."""
+    """No node gave the requested bytes."""
 
 
 class _HeadsOnly(ReadWrapper):
-    """The store, for what is needed to verify pieces of large files, and for nothing else."""
+    """The store, restricted to the reads that verify blocks of large files."""
 
     def __init__(self, store: ObjectStore, heads: Mapping[str, int]) -> None:
         super().__init__(store)
@@ -162,7 +180,7 @@ class _HeadsOnly(ReadWrapper):
 
 
 def _asked_for(snapshot: Snapshot, number: int) -> FileExtent | None:
-    """The smallest file of a chunk that has bytes; None if none has."""
+    """Return the smallest file of a chunk that has bytes; None if none has."""
     files = snapshot.files_in_chunk(number)
     lengths = {inode: snapshot.size(inode) for inode in files}
     smallest = min(

@@ -1,10 +1,13 @@
-"""Whole files of a snapshot from node memory, as quickly as Python can: by inode (a sample's index), by path, or many at once.
+"""Whole files of a snapshot from node memory, as fast as Python allows.
 
-A read is three numbers of the snapshot's columns, the chunk's map from a list, and a slice: one copy of the file's bytes, no message,
-no lock, no system call, and nothing kept for each file. What is kept for each chunk is a place in a list, filled when its first file is
-read (`memory.map`), and emptied when node memory evicts the chunk: a map that stays would keep its memory.
+They are read by inode (a sample's index), by path, or many at once. A read is three numbers of the
+snapshot's columns, the chunk's map from a list, and a slice: one copy of the file's bytes, no
+message, no lock, no system call, and no state for each file. The state for each chunk is a place in
+a list. It is filled when the chunk's first file is read (`memory.map`) and emptied when node memory
+evicts the chunk: a map that stays would keep its memory.
 
-4 KiB files from 200 MB in random order: 0.65 µs by inode, of which the copy takes 0.45; 1.2 µs by path.
+4 KiB files from 200 MB in random order take 0.65 µs by inode, of which the copy takes 0.45, and 1.2
+µs by path.
 """
 
 from __future__ import annotations
@@ -29,38 +32,51 @@ Inodes = Sequence[int] | npt.NDArray[np.integer]
 
 
 class MappedMemory(Protocol):
-    """What a reader needs of `dieselfs.node_memory.node_memory.NodeMemory`."""
+    """The part of `dieselfs.node_memory.node_memory.NodeMemory` that a reader needs."""
 
     def map(self, piece: CacheBlock) -> memoryview:
-        """The whole piece, mapped from its file, fetched if it is missing. `CacheFull` if it can't be kept; else raises what `ChunkSource` does."""
+        """Return the whole block, mapped from its file; load it if it is missing.
+
+        Raises `CacheFull` if the block cannot be cached, and otherwise as `ChunkSource` does.
+        """
         ...
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """As of `ChunkSource`."""
+        """Return bytes of a file as `ChunkSource` does."""
         ...
 
     def prefetch(self, pieces: Sequence[CacheBlock]) -> None:
-        """Fetch them in the background. Returns at once."""
+        """Load the blocks in the background. Returns at once."""
         ...
 
     def is_bypassed(self, chunk: ChunkRef) -> bool:
-        """Whether files of a chunk that is not mapped are to be read past memory, since it is known that there is no room for it."""
+        """Return True if files of a chunk that is not mapped bypass memory.
+
+        Memory is known to have no room for the chunk.
+        """
         ...
 
     def read_bypassing(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files, in order, for which `map` or `is_bypassed` said that their chunks can't be kept."""
+        """Return whole files, in order.
+
+        `map` or `is_bypassed` has reported for each that its chunk cannot be cached.
+        """
         ...
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
-        """Call `forget` with the name of each piece that is evicted from now on, at the latest when the next one is mapped."""
+        """Call `forget` with the name of each block that is evicted from now on.
+
+        The call happens at the latest when the next block is mapped.
+        """
         ...
 
 
 class SampleReader:
-    """Reads files of `snapshot` through `memory`; both belong to the caller. Thread-safe; lives on in a forked child.
+    """The reader of the files of `snapshot` through `memory`; both belong to the caller.
 
-    Raises what `ChunkSource` does, and `SnapshotRefused` for a file that the snapshot places outside of its chunk. Bytes are those that
-    were verified when the chunk came into node memory.
+    Thread-safe; it survives a fork. It raises as `ChunkSource` does, and `SnapshotRefused` for a
+    file that the snapshot places outside its chunk. The bytes were verified when the chunk was
+    loaded into node memory.
     """
 
     __slots__ = (
@@ -85,16 +101,19 @@ class SampleReader:
         self._offset = snapshot.numbers("offset")
         self._length = snapshot.numbers("length")
         self._maps: list[_Slices] = [_NOT_MAPPED] * snapshot.chunk_count
-        """By number of the chunk. Chunks above 16 MiB and empty ones are never mapped."""
+        """The map of each chunk, by its number.
+
+        Chunks above 16 MiB and empty ones are never mapped.
+        """
         self._mapped: dict[str, int] = {}
-        """Numbers of the chunks that are, or were asked for, by the names of their pieces."""
+        """Numbers of the chunks that are mapped or were requested, by the names of their blocks."""
         memory.on_evicted(_forgetting(weakref.ref(self)))
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._snapshot, self._memory)
 
     def read(self, inode: int) -> bytes:
-        """A file's bytes. `IndexError` for what is no file."""
+        """Return a file's bytes; `IndexError` for an inode that is no file's."""
         try:
             start = self._offset[inode]
             length = self._length[inode]
@@ -106,14 +125,15 @@ class SampleReader:
         return data
 
     def read_path(self, path: str | bytes) -> bytes:
-        """A file's bytes by its path relative to the root; a `str` means its UTF-8 bytes, as `Snapshot.resolve` says.
+        """Return a file's bytes by its path relative to the root.
 
-        `PathNotFound`, or `PathConflict` for a directory.
+        A `str` means its UTF-8 bytes, as in `Snapshot.resolve`. Raises `PathNotFound`, or
+        `PathConflict` for a directory.
         """
         inode = self._find(path)
         if inode is None:
             inode = self._resolve(path)
-        try:  # as `read` does; a call less
+        try:  # inlined from `read`, which saves a call
             start = self._offset[inode]
             length = self._length[inode]
             data = self._maps[self._chunk[inode]][start : start + length]
@@ -122,7 +142,10 @@ class SampleReader:
         return data if len(data) == length else self._read_unmapped(inode)
 
     def read_many(self, inodes: Inodes) -> list[bytes]:
-        """Several files' bytes, in the order given. Missing chunks are fetched together, and files that have no room are read together."""
+        """Return the bytes of several files, in the order given.
+
+        Missing chunks are fetched together, and files that bypass memory are read together.
+        """
         if not len(inodes):
             return []
         wanted = np.asarray(inodes, np.int64)
@@ -140,11 +163,14 @@ class SampleReader:
             return self._slices(numbers, start, end)
         except _NotMapped:
             return self._read_by_chunks(wanted, numbers)
-        except IndexError:  # damaged: `read` says which file
+        except IndexError:  # damaged: `read` names the file
             return [self.read(inode) for inode in wanted.tolist()]
 
     def prefetch(self, chunks: Sequence[int]) -> None:
-        """Have node memory fetch these chunks in the background, in order. Large ones come in pieces, when they are read."""
+        """Have node memory fetch these chunks in the background, in order.
+
+        Large chunks are fetched in blocks, when they are read.
+        """
         refs = (
             self._snapshot.chunk(number) for number in chunks if self._maps[number] is _NOT_MAPPED
         )
@@ -153,24 +179,31 @@ class SampleReader:
         )
 
     def inode_of(self, path: str | bytes) -> int:
-        """The inode of a file. `PathNotFound`, `PathConflict`; slashes at its ends do not matter."""
+        """Return the inode of a file; `PathNotFound`, `PathConflict`.
+
+        Slashes at the ends of the path do not matter.
+        """
         inode = self._find(path)
         return self._resolve(path) if inode is None else inode
 
     def _resolve(self, path: str | bytes) -> int:
-        """A path that is not found as it is written."""
+        """Return the inode of a path that is not found as it is written."""
         stripped = path.strip("/") if isinstance(path, str) else path.strip(b"/")
         inode = self._snapshot.resolve(stripped)
         if inode is None:
             raise PathNotFound(
-                f"no such file or directory in dataset {self._snapshot.dataset.name}: {_shown(path)}"
+                f"no such file or directory in dataset {self._snapshot.dataset.name}: "
+                f"{_shown(path)}"
             )
         if self._snapshot.is_directory(inode):
             raise PathConflict(f"is a directory: {_shown(path)}")
         return inode
 
     def _read_unmapped(self, inode: int) -> bytes:
-        """A file whose chunk has no map yet, or can't have one, or that is damaged."""
+        """Return a file that no map gives.
+
+        Its chunk is not mapped yet or cannot be mapped, or the file is damaged.
+        """
         file = self._snapshot.extent(inode)
         if not file.length:
             return b""
@@ -180,7 +213,7 @@ class SampleReader:
             try:
                 slices = self._map(self._chunk[inode])
             except CacheFull:
-                pass  # read past node memory, without keeping it
+                pass  # read around node memory
             else:
                 return slices[file.offset : file.offset + file.length]
         return bytes(self._memory.read(file, 0, file.length))
@@ -192,16 +225,20 @@ class SampleReader:
         view = self._memory.map(piece)
         if len(view) != chunk.payload_bytes:
             raise Corrupt(
-                f"chunk {chunk.id} has {len(view)} bytes of payload instead of {chunk.payload_bytes}"
+                f"chunk {chunk.id} has {len(view)} bytes of payload instead of "
+                f"{chunk.payload_bytes}"
             )
         slices = _slices_of(view)
         self._maps[number] = slices
-        if piece.name not in self._mapped:  # evicted before it was noted, by another thread
+        if piece.name not in self._mapped:  # evicted by another thread before it was noted
             self._maps[number] = _NOT_MAPPED
         return slices
 
     def _read_by_chunks(self, inodes: npt.NDArray[np.int64], numbers: Sequence[int]) -> list[bytes]:
-        """Files of which some lie in chunks that are not mapped: each chunk is mapped and read, and then all files together for which there is no room."""
+        """Return files of which some lie in chunks that are not mapped.
+
+        Each chunk is mapped and read; then all files that bypass memory are read together.
+        """
         positions: dict[int, list[int]] = {}
         for at, number in enumerate(numbers):
             positions.setdefault(number, []).append(at)
@@ -222,7 +259,10 @@ class SampleReader:
         return contents
 
     def _fetch_missing(self, numbers: Iterable[int]) -> set[int]:
-        """Have those of these chunks that are not mapped fetched at the same time; those for which it is known that there is no room."""
+        """Fetch all of these chunks that are not mapped at the same time.
+
+        Returns the chunks that are known to bypass memory.
+        """
         missing, past = [], set()
         for number in numbers:
             if self._maps[number] is _NOT_MAPPED:
@@ -236,7 +276,10 @@ class SampleReader:
         return past
 
     def _can_map(self, number: int) -> bool:
-        """Map it, if it is not; False if there is no room. True of what is never mapped: it is read file by file."""
+        """Map the chunk if it is not mapped; False if there is no room.
+
+        The result is True for chunks that are never mapped, which are read file by file.
+        """
         chunk = self._snapshot.chunk(number)
         if self._maps[number] is _NOT_MAPPED and chunk.payload_bytes and is_whole(chunk):
             try:
@@ -246,7 +289,7 @@ class SampleReader:
         return True
 
     def _extents(self, inodes: npt.NDArray[np.int64]) -> FileExtents:
-        """Of files whose bounds have been checked."""
+        """Return the extents of files whose bounds have been checked."""
         columns = self._snapshot.columns
         numbers, which = np.unique(columns.chunk[inodes], return_inverse=True)
         return FileExtents(
@@ -260,7 +303,7 @@ class SampleReader:
     def _slices(
         self, chunks: list[int], start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
     ) -> list[bytes]:
-        """`_NotMapped` if a chunk is not."""
+        """Return the slices; raise `_NotMapped` if a chunk is not mapped."""
         maps = self._maps
         extents = zip(chunks, start.tolist(), end.tolist(), strict=True)
         return [maps[chunk][begin:stop] for chunk, begin, stop in extents]
@@ -272,7 +315,7 @@ class SampleReader:
 
 
 def _forgetting(reader: weakref.ref[SampleReader]) -> Callable[[str], None]:
-    """Node memory lives longer than a reader, and must not keep it."""
+    """Return a callback that does not keep the reader: node memory lives longer than a reader."""
 
     def forget(name: str) -> None:
         alive = reader()
@@ -283,13 +326,16 @@ def _forgetting(reader: weakref.ref[SampleReader]) -> Callable[[str], None]:
 
 
 class _Slices(Protocol):
-    """`mmap.mmap`, or what acts like it."""
+    """`mmap.mmap`, or an object with its slices."""
 
     def __getitem__(self, part: slice) -> bytes: ...
 
 
 def _slices_of(view: memoryview) -> _Slices:
-    """A slice of a map is bytes, a slice of a view another view: one object more for each file."""
+    """Return the map under a view, whose slices are bytes.
+
+    A slice of a view is another view: one object more for each file.
+    """
     under = view.obj
     if isinstance(under, mmap.mmap) and len(under) == len(view):
         return under
@@ -297,7 +343,7 @@ def _slices_of(view: memoryview) -> _Slices:
 
 
 class _CopyingSlices:
-    """A memoryview whose slices are bytes, as those of a map are."""
+    """A memoryview whose slices are bytes, like those of a map."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -311,7 +357,7 @@ class _NotMapped(LookupError):
 
 
 class _Nothing:
-    """Stands for the map of a chunk that is not mapped."""
+    """The placeholder for the map of a chunk that is not mapped."""
 
     def __getitem__(self, part: slice) -> bytes:
         raise _NotMapped

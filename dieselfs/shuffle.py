@@ -1,16 +1,21 @@
-"""Chunk-wise shuffle (DIESEL §4.3, Fig. 8): an epoch's reading order that turns small random reads into chunk reads.
+"""Chunk-wise shuffle (DIESEL §4.3, Fig.
 
-Shuffle the chunks, cut them into groups, shuffle the files within each group. Whoever reads in this order needs the chunks of
-one group in memory and reads each chunk once. The order is a pure function of (chunk_first_inode, seed, epoch, group size, rank,
-world size), the same on every node and in every release: it sorts by a hash of our own, since NumPy does not promise that
-its generators give the same stream for ever (NEP 19). tests/golden/shuffle.json holds it to that.
+8): a reading order that turns small reads into chunk reads.
 
-The hash is the n-th output of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014) under a
-key made of seed, epoch and what is shuffled. For one key it is a bijection of 64-bit numbers: no two files are ever equal, so
-that any sorting algorithm gives the same order.
+Shuffle the chunks, cut them into groups, shuffle the files within each group. A reader in this
+order needs the chunks of one group in memory and reads each chunk once. The order is a pure
+function of (chunk_first_inode, seed, epoch, group size, rank, world size), the same on every node
+and in every release. It sorts by a hash of our own, since NumPy does not promise that its
+generators give the same stream for ever (NEP 19). tests/golden/shuffle.json guards the order.
 
-Ranks divide the shuffled sequence of chunks, not the result: rank r of w takes files [rN/w, (r+1)N/w) of it and shuffles
-within its own part. So two ranks share at most the chunk at their border.
+The hash is the n-th output of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+Generators, OOPSLA 2014) under a key made of seed, epoch and what is shuffled. For one key it is a
+bijection of 64-bit numbers: no two files are ever equal, so that any sorting algorithm gives the
+same order.
+
+Ranks divide the shuffled sequence of chunks, not the result: rank r of w takes files [rN/w,
+(r+1)N/w) of it and shuffles within its own part. So two ranks share at most the chunk at their
+border.
 """
 
 from __future__ import annotations
@@ -23,7 +28,10 @@ import numpy as np
 import numpy.typing as npt
 
 DEFAULT_GROUP_SIZE: Final = 100
-"""Chunks: DIESEL §6.5 finds ImageNet-1K trained to the same accuracy with 100 and 500 as with a full shuffle."""
+"""Chunks in a group.
+
+DIESEL §6.5 finds ImageNet-1K trained to the same accuracy with 100 and 500 as with a full shuffle.
+"""
 
 Padding = Literal["pad", "drop"]
 
@@ -34,19 +42,25 @@ _UINT64: Final = (1 << 64) - 1
 _CHUNKS: Final = 1
 _FILES: Final = 2
 _SORTED_AT_ONCE: Final = 8192
-"""Files: small groups are sorted several at a time, or a call to numpy each would cost more than the sorting."""
+"""Files sorted at once: a NumPy call for each small group would cost more than the sorting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffledOrder:
-    """What one rank reads in one epoch, in order."""
+    """The order in which one rank reads the files of one epoch."""
 
     inodes: npt.NDArray[np.uint32]
-    """Files; of equal length on every rank."""
+    """The files in order; equally many on every rank."""
     group_start: npt.NDArray[np.int64]
-    """One more than there are groups: group g is inodes[group_start[g] : group_start[g + 1]]."""
+    """The starts of the groups, and the end.
+
+    Group g is inodes[group_start[g] : group_start[g + 1]].
+    """
     chunks: npt.NDArray[np.uint32]
-    """Numbers of the chunks that hold these files, each once, in shuffled order; the first and last may be shared with a neighbour."""
+    """The numbers of the chunks that hold these files, each once, in shuffled order.
+
+    The first and last may be shared with a neighbour.
+    """
     group_size: int
 
     def __len__(self) -> int:
@@ -57,13 +71,13 @@ class ShuffledOrder:
         return len(self.group_start) - 1
 
     def group_of(self, position: int) -> int:
-        """The group that `inodes[position]` belongs to."""
+        """Return the group of `inodes[position]`."""
         if not 0 <= position < len(self.inodes):
             raise IndexError(f"no position {position} in an order of {len(self.inodes)} files")
         return int(np.searchsorted(self.group_start, position, "right")) - 1
 
     def group_chunks(self, group: int) -> npt.NDArray[np.uint32]:
-        """The chunks that must be in memory while the group is read: at most the group size."""
+        """Return the chunks that must be in memory for the group: at most the group size."""
         if not 0 <= group < self.group_count:
             raise IndexError(f"no group {group} in an order of {self.group_count}")
         return self.chunks[group * self.group_size : (group + 1) * self.group_size]
@@ -71,7 +85,10 @@ class ShuffledOrder:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleParameters:
-    """What selects one shuffled order of a snapshot. Prints as the name of its list in a mount's control directory."""
+    """The parameters that select one shuffled order of a snapshot.
+
+    `str` gives the name of its list in a mount's control directory.
+    """
 
     seed: int = 0
     epoch: int = 0
@@ -108,16 +125,18 @@ _PARAMETER = re.compile(r"([a-z]+)=([0-9]{1,20})")
 
 
 def parse_parameters(text: str) -> ShuffleParameters:
-    """The inverse of `str`: `seed=1,epoch=0,group=100,rank=0,world=1`, in any order, each at most once, the rest as by default.
+    """Return the inverse of `str`: `seed=1,epoch=0,group=100,rank=0,world=1`.
 
-    `ValueError` says what is allowed.
+    The parameters may have any order, each occurs at most once, and missing ones have their
+    defaults. `ValueError` says what is allowed.
     """
     values: dict[str, int] = {}
     for part in text.split(","):
         match = _PARAMETER.fullmatch(part)
         if match is None or match[1] not in _FIELDS or _FIELDS[match[1]] in values:
             raise ValueError(
-                f"{part!r} in {text!r}: write seed=1,epoch=0,group=100,rank=0,world=1, each at most once, with decimal numbers"
+                f"{part!r} in {text!r}: write seed=1,epoch=0,group=100,rank=0,world=1, each at "
+                "most once, with decimal numbers"
             )
         values[_FIELDS[match[1]]] = int(match[2])
     return ShuffleParameters(**values)
@@ -134,14 +153,18 @@ def shuffle_order(
     *,
     files: npt.NDArray[np.uint32] | None = None,
 ) -> ShuffledOrder:
-    """The order of one rank. `chunk_first_inode` is a snapshot's: chunk c holds inodes [c] to [c + 1]. About 25 ns a file.
+    """Return the order of one rank. Costs about 25 ns a file.
 
-    `files`, ascending inodes, orders these alone, as if the chunks held no others. Of all files it is the order that they have without it.
+    `chunk_first_inode` is a snapshot's: chunk c holds inodes [c] to [c + 1]. `files`, ascending
+    inodes, orders these alone, as if the chunks held no others. With all files it gives the same
+    order as without the argument.
 
-    All ranks get equally many files, N / world_size rounded up or down, as `torch.utils.data.DistributedSampler` does it:
+    All ranks get equally many files, N / world_size rounded up or down, as in
+    `torch.utils.data.DistributedSampler`:
 
-    - "pad": every file occurs; a rank that is one short repeats the first file of its last group (its chunk is at hand). With
-      fewer files than ranks, a rank without one reads the file that the sequence has at its place.
+    - "pad": every file occurs; a rank that is one short repeats the first file of its last group,
+      whose chunk is cached. With fewer files than ranks, a rank without one reads the file at its
+      place in the sequence.
     - "drop": no file occurs twice; a rank that has one too many leaves out the last of its order.
     """
     ShuffleParameters(seed, epoch, group_size, rank, world_size)  # checks them
@@ -171,14 +194,14 @@ def shuffle_order(
 
 
 def files_a_rank(files: int, world_size: int, padding: Padding = "pad") -> int:
-    """The length of every rank's order of `files` files."""
+    """Return the length of every rank's order of `files` files."""
     return -(-files // world_size) if padding == "pad" else files // world_size
 
 
 def _bounds_within(
     files: npt.NDArray[np.uint32], bounds: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Where in `files` each chunk begins: chunk c holds files[within[c] : within[c + 1]]."""
+    """Return where in `files` each chunk begins: chunk c holds files[within[c] : within[c + 1]]."""
     within = np.searchsorted(files, bounds.astype(files.dtype)).astype(np.int64)
     if len(files) and (not len(bounds) or within[0] != 0 or within[-1] != len(files)):
         raise ValueError("a file to be ordered is in none of the chunks")
@@ -188,19 +211,22 @@ def _bounds_within(
 
 
 def _mix(value: int) -> int:
-    """SplitMix64's finalizer."""
+    """Return the result of SplitMix64's finalizer."""
     value = ((value ^ (value >> 30)) * _MIX_1) & _UINT64
     value = ((value ^ (value >> 27)) * _MIX_2) & _UINT64
     return value ^ (value >> 31)
 
 
 def _key(seed: int, epoch: int, purpose: int) -> int:
-    """Mixed at each step, so that neighbouring seeds and epochs have nothing in common."""
+    """Return a key mixed at each step, so that neighbouring seeds and epochs share nothing."""
     return _mix((_mix((_mix((seed + _GOLDEN) & _UINT64) + epoch) & _UINT64) + purpose) & _UINT64)
 
 
 def _hash(key: int, numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.uint64]:
-    """For each n, the output n of SplitMix64 that started from `key`. In place, all modulo 2^64."""
+    """Return output n of SplitMix64 that started from `key`, for each n.
+
+    All arithmetic is modulo 2^64.
+    """
     value = numbers.astype(np.uint64)
     value += np.uint64(1)
     value *= np.uint64(_GOLDEN)
@@ -216,7 +242,10 @@ def _hash(key: int, numbers: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.
 def _part(
     bounds: npt.NDArray[np.int64], key: int, begin: int, end: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Files [begin, end) of the shuffled sequence of chunks, as (chunk, first inode, number of files) of each piece."""
+    """Return files [begin, end) of the shuffled sequence of chunks.
+
+    The three arrays are the chunk, the first inode and the number of files of each part.
+    """
     chunks = np.flatnonzero(np.diff(bounds)).astype(np.uint32)
     chunks = chunks[np.argsort(_hash(key, chunks))]
     length = bounds[chunks + 1] - bounds[chunks]
@@ -232,13 +261,17 @@ def _part(
 def _shuffle_groups(
     inodes: npt.NDArray[np.uint32], group_start: npt.NDArray[np.int64], key: int
 ) -> npt.NDArray[np.uint32]:
-    """Each group sorted by the hash of the inode: slices of whole groups, a few thousand files at a time."""
+    """Return each group sorted by the hash of the inode.
+
+    Slices of whole groups are sorted, a few thousand files at a time.
+    """
     hashes = _hash(key, inodes)
     shuffled = np.empty_like(inodes)
     group = 0
     while group < len(group_start) - 1:
         start = group_start[group]
-        # As many groups as fit, but one at least, and no more than a 16-bit number tells apart.
+        # The slice takes as many groups as fit: at least one, and no more than a 16-bit number
+        # tells apart.
         after = int(np.searchsorted(group_start, start + _SORTED_AT_ONCE, "right")) - 1
         after = max(after, group + 1)
         end = group_start[after]

@@ -1,12 +1,15 @@
-"""Is this shuffle random enough? What a group size does to the mix of classes in a batch, and what it costs, before any training.
+"""The randomness of a chunk-wise shuffle, measured before any training.
+
+It is the effect of a group size on the classes per batch, and its cost in memory.
 
     with Snapshot.open(path) as snapshot:
         found = report(snapshot, [10, 100], class_folder_labels(snapshot))
         found.recommended.group_size
 
-A chunk-wise shuffle (`dieselfs.shuffle`) is as good as its chunks are mixed. If a chunk samples the whole dataset (packed with the default order,
-scatter), any group size gives batches like a full shuffle's. If it holds one class (packed by path), a batch holds no more classes
-than the group has chunks. The formulas, and how the numbers relate to a model's accuracy: docs/shuffle-quality.md.
+A chunk-wise shuffle (`dieselfs.shuffle`) is as good as its chunks are mixed. If a chunk samples the
+whole dataset (packed with the default order, scatter), any group size gives batches like a full
+shuffle's. If it holds one class (packed by path), a batch holds no more classes than the group has
+chunks. docs/shuffle-quality.md has the formulas, and relates the numbers to a model's accuracy.
 """
 
 from __future__ import annotations
@@ -26,37 +29,57 @@ from metadata.snapshot import Snapshot
 
 DEFAULT_BATCH: Final = 256
 CLOSE: Final = 0.02
-"""An order is close to a full shuffle with a mix smaller by this part, and with this distance, at most …"""
+"""The limit of closeness to a full shuffle.
+
+A close order has fewer classes per batch by at most this part, and at most this distance.
+"""
 CLOSE_THROUGHOUT: Final = 0.1
-"""… and if no tenth of the epoch has a mix smaller than the full shuffle's smallest by more than this part: a last group of few chunks."""
+"""The second limit of closeness, for each tenth of the epoch.
+
+No tenth has fewer classes per batch than the full shuffle's smallest by more than this part. A last
+group of few chunks may have so.
+"""
 _SORTED_BELOW: Final = 0.5
-"""A packing is class-sorted if its chunks hold fewer classes beside the first than this part of what evenly mixed ones would."""
+"""The limit below which a packing is class-sorted.
+
+Its chunks then hold fewer classes beside the first than this part of what evenly mixed chunks would
+hold.
+"""
 _LADDER: Final = 1.2
-"""Candidates for a recommended group size grow by this factor."""
+"""The factor between candidates for a recommended group size."""
 _CHUNK_SIZES: Final = 64
-"""Different chunk sizes, in files, for which the number of classes to expect is calculated; between them it is interpolated."""
+"""The number of chunk sizes, in files, for which the expected number of classes is calculated.
+
+Other sizes are interpolated.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderQuality:
-    """One order of all files."""
+    """The quality of one order of all files."""
 
     mix: ClassMixing
     distance: float
-    """From a full shuffle, by total variation: 0 is a full shuffle's, 1 that of files sorted by class."""
+    """The distance from a full shuffle, by total variation.
+
+    A full shuffle has 0, files sorted by class have 1.
+    """
     chunks_in_batch: float
-    """Distinct chunks in a batch. Two files of one chunk meet in each epoch; this one sees, whatever the classes are."""
+    """Distinct chunks in a batch.
+
+    Two files of one chunk meet in each epoch; this number shows it, whatever the classes are.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQuality:
-    """A chunk-wise shuffle with one group size."""
+    """The quality of a chunk-wise shuffle with one group size."""
 
     group_size: int
-    """Chunks."""
+    """Chunks in a group."""
     order: OrderQuality
     memory_bytes: int
-    """What it needs at most, in whatever epoch (`dieselfs.group_memory`)."""
+    """The memory that it needs at most, in any epoch (`dieselfs.group_memory`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +89,52 @@ class ChunkClasses:
     found: float
     """Distinct classes in a chunk."""
     expected: float
-    """The same if files had been dealt to the chunks at random."""
+    """Distinct classes in a chunk if files had been dealt to the chunks at random."""
 
     @property
     def sorted_by_class(self) -> bool:
-        """So sorted that only a group of many chunks mixes classes. Not said of chunks that can't hold several, as of one large file each."""
+        """True if the packing is so sorted that only a group of many chunks mixes classes.
+
+        Always False for chunks that cannot hold several classes, such as those of one large file
+        each.
+        """
         can_mix = self.expected >= 1.5
         return can_mix and self.found - 1 < _SORTED_BELOW * (self.expected - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleReport:
-    """Of one snapshot, for one epoch of one seed, read by one rank."""
+    """The result for one snapshot, for one epoch of one seed, read by one rank."""
 
     snapshot: str
-    """Its id."""
+    """The id of the snapshot."""
     files: int
-    """That are read."""
+    """Files that are read."""
     classes: int
     chunks: int
-    """That hold a file that is read."""
+    """Chunks that hold a file that is read."""
     batch: int
     seed: int
     epoch: int
     full: OrderQuality
     """A full shuffle: all chunks are one group."""
     directory: OrderQuality
-    """Directory by directory, sorted by name."""
+    """The order directory by directory, sorted by name."""
     groups: tuple[GroupQuality, ...]
-    """Those asked for, ascending."""
+    """The requested group sizes, ascending."""
     chunk_classes: ChunkClasses
     recommended: GroupQuality
-    """The smallest group size (on a ladder of factors of 1.2) that is close to a full shuffle."""
+    """The smallest group size, on a ladder of factors of 1.2, that is close to a full shuffle."""
     fitting: GroupQuality | None
-    """The largest group size that the memory given allows; None without one, or if no group fits."""
+    """The largest group size that the given memory allows.
+
+    None if no memory is given, or no group fits.
+    """
     least_memory_bytes: int
-    """For groups of one chunk."""
+    """The memory for groups of one chunk."""
 
     def is_close(self, order: OrderQuality) -> bool:
-        """Whether an order mixes as well as a full shuffle does."""
+        """Return True if an order mixes as well as a full shuffle does."""
         return _is_close(order, self.full)
 
 
@@ -117,10 +147,12 @@ def report(
     epoch: int = 0,
     memory_bytes: int | None = None,
 ) -> ShuffleReport:
-    """Measure chunk-wise shuffles of a snapshot. `labels` are by inode, negative for files that are not read (`class_labels`).
+    """Measure chunk-wise shuffles of a snapshot.
 
-    Group sizes beyond the number of chunks mean all of them. Some 0.3 s a group size for 1.28 million files, and a dozen of them for
-    the references and the recommendation. `UsageError` if no file is read; `ValueError` for numbers out of range.
+    `labels` are by inode, negative for files that are not read (`class_labels`). Group sizes beyond
+    the number of chunks mean all of them. Takes some 0.3 s a group size for 1.28 million files, and
+    a dozen times that for the references and the recommendation. Raises `UsageError` if no file is
+    read, and `ValueError` for numbers out of range.
     """
     if len(labels) != snapshot.file_count:
         raise ValueError(f"{len(labels)} labels for {snapshot.file_count} files")
@@ -154,19 +186,19 @@ def report(
 
 
 def usual_group_sizes(chunks: int) -> list[int]:
-    """1, 3, 10, 30, … below the number of chunks, and that number."""
+    """Return 1, 3, 10, 30, … below the number of chunks, and that number."""
     sizes = [digit * 10**power for power in range(10) for digit in (1, 3)]
     return [*(size for size in sizes if size < chunks), max(chunks, 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """The files that are read, their classes numbered without gaps."""
+    """The files that are read, with their classes numbered without gaps."""
 
     read: npt.NDArray[np.bool_]
-    """By inode."""
+    """A mask by inode."""
     labels: npt.NDArray[np.unsignedinteger]
-    """By inode; 0 where nothing is read."""
+    """Labels by inode; 0 for files that are not read."""
     class_files: npt.NDArray[np.int64]
 
     @property
@@ -174,11 +206,11 @@ class _Samples:
         return int(self.class_files.sum())
 
     def of(self, inodes: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
-        """Those that are read, in the same order."""
+        """Return the inodes that are read, in the same order."""
         return inodes if self.files == len(self.read) else inodes[self.read[inodes]]
 
     def sorted_by_class(self) -> npt.NDArray[np.unsignedinteger]:
-        """Labels, not inodes."""
+        """Return the labels, not inodes, sorted."""
         return np.repeat(
             np.arange(len(self.class_files), dtype=self.labels.dtype), self.class_files
         )
@@ -219,7 +251,7 @@ class _Orders:
         self.full = self.group(self.memory.chunks).order
 
     def group(self, size: int) -> GroupQuality:
-        """Each size is measured once."""
+        """Return the quality of a group size; each size is measured once."""
         if size not in self._groups:
             order = self.measure(self._shuffled(size))
             self._groups[size] = GroupQuality(size, order, self.memory.of(size))
@@ -233,7 +265,10 @@ class _Orders:
         return OrderQuality(mix, distance, distinct_numbers(chunk, self._batch))
 
     def recommended(self) -> GroupQuality:
-        """The first close one of a ladder, found by halving: a larger group is hardly worse, and all chunks are the full shuffle."""
+        """Return the first close group size of a ladder, found by bisection.
+
+        A larger group is hardly worse, and all chunks are the full shuffle.
+        """
         sizes = _ladder(self.memory.chunks)
         low, high = 0, len(sizes) - 1
         while low < high:
@@ -264,7 +299,10 @@ def _is_close(order: OrderQuality, full: OrderQuality) -> bool:
 
 
 def _ladder(chunks: int) -> list[int]:
-    """1, 2, 3, …, each a fifth greater than the one before once that is a number, up to `chunks`."""
+    """Return 1, 2, 3, …, up to `chunks`.
+
+    Each is a fifth greater than the one before, or one greater while a fifth is less than one.
+    """
     sizes = [1]
     while sizes[-1] < chunks:
         sizes.append(min(chunks, max(sizes[-1] + 1, int(sizes[-1] * _LADDER))))
@@ -279,7 +317,7 @@ def _chunk_classes(snapshot: Snapshot, samples: _Samples) -> ChunkClasses:
     files = files[files > 0]
     sizes = np.unique(np.geomspace(files.min(), files.max(), _CHUNK_SIZES).astype(np.int64))
     share = samples.class_files / samples.files
-    # Few different sizes and few different shares: 64 x as many powers as there are different class sizes.
+    # Few different sizes and few different shares: 64 powers for each distinct class size.
     shares, equal = np.unique(share, return_counts=True)
     expected = ((1 - (1 - shares) ** sizes[:, None]) * equal).sum(axis=1)
     return ChunkClasses(

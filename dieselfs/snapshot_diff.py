@@ -1,9 +1,10 @@
-"""What changed between two snapshots of a dataset: paths added, removed, changed, or with other attributes.
+"""The differences between two snapshots of a dataset.
 
-Content is compared by hash and length, as both snapshots have them; not a byte of it is read. Most files lie in chunks that have not changed in
-between: these are compared by columns, and their paths as one text. The others' paths are looked up in bulk.
-Together 1 to 4 µs a file. Memory is needed for what differs, for the
-directories, and a byte a file.
+They are paths added, removed, changed, or with other attributes. Content is compared by hash and
+length, which both snapshots have; no byte of it is read. Most files lie in chunks that have not
+changed in between: these are compared by columns, and their paths as one text. The paths of the
+others are looked up in bulk. Together this costs 1 to 4 µs a file. Memory is needed for the
+differences, the directories, and a byte a file.
 """
 
 from __future__ import annotations
@@ -25,38 +26,47 @@ _ELSEWHERE: Final = np.iinfo(np.int64).min
 
 
 class ChangeKind(StrEnum):
+    """The kind of a difference between two snapshots."""
+
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
     """A file of another hash or length."""
     ATTRIBUTES = "attributes"
-    """Another mode or modification time, and nothing else. Of a directory another mode: its time changes with what is put into it."""
+    """Another mode or modification time, and nothing else.
+
+    For a directory only another mode counts: its time changes with its content.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs. A path that was a file and is a directory now is removed and added."""
+    """One path that differs.
+
+    A path that changed from a file to a directory is both removed and added.
+    """
 
     path: bytes
     kind: ChangeKind
     is_directory: bool
     before: int | None
-    """Inode in the older snapshot; None of what is added."""
+    """The inode in the older snapshot; None for an added path."""
     after: int | None
-    """Inode in the newer snapshot; None of what is removed."""
+    """The inode in the newer snapshot; None for a removed path."""
 
 
 def diff(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """The changes from `before` to `after`, in the order of their paths' bytes. Both must stay open until the last is taken.
+    """Return the changes from `before` to `after`, in the order of their paths' bytes.
 
-    `ValueError` if they are of different datasets.
+    Both snapshots must stay open until the last change is taken. Raises `ValueError` if they are of
+    different datasets.
     """
     if before.dataset.id != after.dataset.id:
         raise ValueError("the snapshots are of different datasets")
     if before.id == after.id:
         return iter(())
     changes = [*_file_changes(before, after), *_directory_changes(before, after)]
-    # A path that has changed its type: first what was, then what is.
+    # For a path that has changed its type the removal comes before the addition.
     changes.sort(key=lambda change: (change.path, change.kind is ChangeKind.ADDED))
     return iter(changes)
 
@@ -85,7 +95,10 @@ def _file_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _shift_of_chunks(before: Snapshot, after: Snapshot) -> _Inodes:
-    """For each chunk of `before` that has as many files in `after`, how far its inodes are from there; for the others `_ELSEWHERE`."""
+    """Return the distance from the inodes of each chunk of `before` to its inodes in `after`.
+
+    A chunk that `after` lacks, or has with another number of files, gets `_ELSEWHERE`.
+    """
     was, now = before.columns.chunk_first_inode, after.columns.chunk_first_inode
     numbers = {chunk_id: number for number, chunk_id in enumerate(after.columns.chunk_id.tolist())}
     shift = np.full(before.chunk_count, _ELSEWHERE, np.int64)
@@ -97,7 +110,10 @@ def _shift_of_chunks(before: Snapshot, after: Snapshot) -> _Inodes:
 
 
 def _same_in_place(before: Snapshot, after: Snapshot, old: _Inodes, shift: _Inodes) -> _Inodes:
-    """The inode in `after` of each file that is the same in path and attributes, as its place in its chunk suggests; else -1."""
+    """Return the inode in `after` of each file that has the same path and attributes; else -1.
+
+    The candidate is the file at the same place in its chunk.
+    """
     moved = shift[before.columns.chunk[old]]
     new = np.where(moved == _ELSEWHERE, -1, old + moved)
     new[new >= 0] = np.where(
@@ -105,12 +121,12 @@ def _same_in_place(before: Snapshot, after: Snapshot, old: _Inodes, shift: _Inod
     )
     same = new >= 0
     if before.paths_text(old[same], b"\0") != after.paths_text(new[same], b"\0"):
-        return np.full(len(old), -1, np.int64)  # look each up
+        return np.full(len(old), -1, np.int64)  # look up each one
     return new
 
 
 def _differ(before: Snapshot, after: Snapshot, old: _Inodes, new: _Inodes) -> npt.NDArray[np.bool_]:
-    """Which of the pairs have not all in common."""
+    """Return a mask of the pairs that differ in hash, length, mode or time."""
     if not after.file_count:
         return np.ones(len(old), bool)
     was, now = before.columns, after.columns
@@ -144,6 +160,6 @@ def _directory_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _directories(snapshot: Snapshot) -> dict[bytes, int]:
-    """Path -> inode of every directory; the root's path is empty."""
+    """Return the inode of every directory by its path; the root's path is empty."""
     inodes = range(DIRECTORY_BASE, DIRECTORY_BASE + snapshot.directory_count)
     return {snapshot.path_of(inode): inode for inode in inodes}

@@ -1,7 +1,7 @@
-"""Which of a dataset's snapshots are given up: the rule as a pure function, what it needs to know, and the deletion.
+"""Pruning of a dataset's snapshots: the rule as a pure function, its input, and the deletion.
 
-Tags and running mounts keep theirs, and the newest always stays. A snapshot's chunks are not deleted with it: that is purge's and gc's, once
-nothing else needs them (docs/decisions/0009-housekeeping.md).
+Tags and running mounts keep their snapshots, and the newest always stays. The chunks of a snapshot
+are not deleted with it: purge and gc do that once nothing else needs them (docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ class SnapshotVersion:
 
     snapshot_id: str
     time_ns: int | None
-    """Of its generation's commit; None: it can't be read, and is never pruned."""
+    """The time of its generation's commit.
+
+    None if the snapshot cannot be read; then it is never pruned.
+    """
     size_bytes: int
     file: Path | None = None
-    """On this machine."""
+    """The file on this machine."""
     published: bool = False
     tags: tuple[str, ...] = ()
     leased: bool = False
-    """A running mount serves its generation."""
+    """True if a running mount serves its generation."""
 
     @property
     def generation(self) -> int:
@@ -48,7 +51,7 @@ class SnapshotVersion:
 
     @property
     def order(self) -> tuple[int, str]:
-        """The newest has the greatest."""
+        """The sort key; the newest snapshot has the greatest."""
         return self.generation, self.snapshot_id
 
 
@@ -58,9 +61,9 @@ class SnapshotVersions:
 
     dataset: DatasetRef
     versions: tuple[SnapshotVersion, ...]
-    """Oldest first; without those of former datasets of the name."""
+    """The snapshots, oldest first; without those of former datasets of the name."""
     unreadable: tuple[str, ...] = ()
-    """Tags and leases that can't be read, and why: nothing may be given up."""
+    """Reasons why tags and leases cannot be read; if there are any, nothing may be deleted."""
 
 
 def prunable(
@@ -70,9 +73,10 @@ def prunable(
     keep_within_s: float | None,
     now_ns: int,
 ) -> list[SnapshotVersion]:
-    """Those that no rule keeps, oldest first. Each rule keeps what it names; tags, leases and the newest are kept by all.
+    """Return the snapshots that no rule keeps, oldest first.
 
-    With neither rule nothing is prunable.
+    Each rule keeps what it names; every rule keeps tagged and leased snapshots and the newest. With
+    neither rule nothing is prunable.
     """
     if keep_last is None and keep_within_s is None:
         return []
@@ -91,7 +95,10 @@ def prunable(
 def list_versions(
     store: ObjectStore, dataset: DatasetRef, folder: Path, now_ns: int
 ) -> SnapshotVersions:
-    """Published and local snapshots, with what holds them. Three listings, a get for each tag and lease, 4 KiB of each snapshot."""
+    """Return published and local snapshots, with the tags and leases that hold them.
+
+    Costs three listings, a get for each tag and lease, and 4 KiB of each snapshot.
+    """
     published = {s.snapshot_id: s for s in list_published(store, dataset.name)}
     files = {
         path.stem.removeprefix(f"{dataset.name}-"): path
@@ -129,7 +136,10 @@ def list_versions(
 def check_free(
     versions: SnapshotVersions, version: SnapshotVersion, *, force: bool = False
 ) -> None:
-    """Raise `Refused` while something holds the snapshot; `force`: even if a running mount does."""
+    """Raise `Refused` while a tag or a lease holds the snapshot.
+
+    `force` accepts a snapshot that a running mount serves.
+    """
     name = versions.dataset.name
     if versions.unreadable:
         raise Refused(
@@ -158,7 +168,10 @@ def give_up(
     now_ns: int,
     force: bool = False,
 ) -> list[SnapshotVersion]:
-    """Delete snapshots from the store and from this machine. What has been tagged or leased since they were listed is `Refused`."""
+    """Delete snapshots from the store and from this machine.
+
+    Raises `Refused` if one has been tagged or leased since they were listed.
+    """
     versions = list_versions(store, dataset, folder, now_ns)
     present = {version.snapshot_id: version for version in versions.versions}
     doomed = [present[version.snapshot_id] for version in chosen if version.snapshot_id in present]
@@ -178,7 +191,7 @@ def _header(
     published: PublishedSnapshot | None,
     file: Path | None,
 ) -> SnapshotHeader | None:
-    """None: it is damaged."""
+    """Return the header; None if the snapshot is damaged."""
     try:
         if published is not None:
             return published_header(store, dataset.name, published)

@@ -1,7 +1,9 @@
-"""Published snapshots that are waste: those of former lives of the name, and those whose chunks were all deleted by right.
+"""Garbage among published snapshots.
 
-A snapshot that misses a chunk which nobody retired, or some chunks and not all, is no waste but damage: what is left of it can be read. That is told
-and left to `dlcmd fsck`.
+It is snapshots of former datasets of the name, and those whose chunks were all deleted
+legitimately. A snapshot lacks a chunk that no commit retired, or some chunks but not all: that is
+damage and no garbage, for the rest of it can be read. Such a snapshot is reported and left to
+`dlcmd fsck`.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ _ID_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class SnapshotVerdicts:
-    """What was found among the published snapshots."""
+    """The garbage among the published snapshots."""
 
     waste: tuple[GarbageItem, ...]
     notes: tuple[str, ...]
-    """For the user: snapshots that are damaged."""
+    """Messages for the user about damaged snapshots."""
 
 
 def judge_snapshots(
@@ -40,8 +42,12 @@ def judge_snapshots(
     held: frozenset[int],
     oldest_kept_ns: int,
 ) -> SnapshotVerdicts:
-    """`published` must have been listed before `history` was read; `held` are the generations of tags and leases; what is of a
-    commit after `oldest_kept_ns` stays. Two ranged reads each: a header, and 16 bytes a chunk."""
+    """Judge the published snapshots.
+
+    `published` must have been listed before `history` was read. `held` are the generations of tags
+    and leases. A snapshot of a commit after `oldest_kept_ns` stays. Costs two ranged reads for each
+    snapshot: a header, and 16 bytes a chunk.
+    """
     waste: list[GarbageItem] = []
     notes: list[str] = []
     retired = history.retired()
@@ -64,7 +70,8 @@ def judge_snapshots(
         if len(gone) < len(chunks) or any(chunk not in retired for chunk in gone):
             if gone:
                 notes.append(
-                    f"{len(gone)} of the {len(chunks)} chunks that snapshot {snapshot.snapshot_id} needs are lost: {advice}"
+                    f"{len(gone)} of the {len(chunks)} chunks that snapshot "
+                    f"{snapshot.snapshot_id} needs are lost: {advice}"
                 )
         elif gone:
             kept = PINNED if snapshot.generation in held else ""
@@ -84,7 +91,7 @@ def _waste(
 def _chunks(
     store: ObjectStore, name: str, snapshot: PublishedSnapshot, header: SnapshotHeader
 ) -> list[ChunkId]:
-    """The chunks that hold a live file of the snapshot."""
+    """Return the chunks that hold a live file of the snapshot."""
     start, size = header.sections["chunk_id"]
     data = bytes(store.get_range(snapshot_key(name, snapshot.snapshot_id), start, size))
     if len(data) != size:

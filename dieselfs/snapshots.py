@@ -1,4 +1,7 @@
-"""Snapshots as a user handles them: made from the index, kept in a local folder, published in and pulled from the store."""
+"""Snapshots from the user's view.
+
+They are built from the index, kept in a local folder, published in the store and pulled from it.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ _log = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20
 _SCANS = 2
 _SHORTEST_HASH: Final = 6
-"""Digits; shorter ones are generations."""
-_ID: Final = re.compile(r"[0-9]{1,16}-[0-9a-f]{32}")  # a folder on a disk collects strange files
+"""Digits of the shortest abbreviated hash; fewer digits are a generation."""
+_ID: Final = re.compile(r"[0-9]{1,16}-[0-9a-f]{32}")  # a folder on a disk collects foreign files
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,10 @@ class PublishedSnapshot:
 
 
 def build(dataset: Dataset, folder: Path, progress: Callable[[int], None] | None = None) -> Path:
-    """Write the dataset's newest state as a snapshot file into `folder` (made 0700) and return its path.
+    """Write the dataset's newest state as a snapshot file into `folder`; return its path.
 
-    From a scan of the index, if no commit was applied meanwhile; after two such scans, or if the index is damaged, from commits
+    The folder is created with mode 0700. The snapshot comes from a scan of the index, if no commit
+    was applied meanwhile. After two such scans, or if the index is damaged, it comes from commits
     and chunk heads alone.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,7 +86,10 @@ def create(
     publish: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Path:
-    """Build a snapshot and, unless told not to, store it in the object store for mounts that have no index."""
+    """Build a snapshot and, by default, publish it in the object store.
+
+    Mounts without an index use published snapshots.
+    """
     path = build(dataset, folder, progress)
     if publish:
         publish_snapshot(dataset.store, path)
@@ -90,7 +97,10 @@ def create(
 
 
 def publish_snapshot(store: ObjectStore, path: Path) -> str:
-    """Store a snapshot file under its dataset; its id. Nothing happens if it is there."""
+    """Store a snapshot file under its dataset; return its id.
+
+    Does nothing if it is published already.
+    """
     with Snapshot.open(path) as snapshot:
         name, snapshot_id = snapshot.dataset.name, snapshot.id
     with suppress(AlreadyExists):
@@ -99,7 +109,7 @@ def publish_snapshot(store: ObjectStore, path: Path) -> str:
 
 
 def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
-    """The dataset's snapshots in the store, oldest first."""
+    """Return the dataset's snapshots in the store, oldest first."""
     found = [
         PublishedSnapshot(snapshot_id, info.size_bytes)
         for info in store.list(snapshot_prefix(name))
@@ -109,13 +119,19 @@ def list_published(store: ObjectStore, name: str) -> list[PublishedSnapshot]:
 
 
 def published_header(store: ObjectStore, name: str, published: PublishedSnapshot) -> SnapshotHeader:
-    """What a snapshot in the store says of itself: a read of 4 KiB. `SnapshotRefused` if that is damaged, `NotFound`."""
+    """Return the header of a snapshot in the store; costs a read of 4 KiB.
+
+    Raises `SnapshotRefused` if the header is damaged, and `NotFound`.
+    """
     start = store.get_range(snapshot_key(name, published.snapshot_id), 0, MAX_HEADER_BYTES)
     return decode_header(start, published.size_bytes)
 
 
 def is_called(snapshot_id: str, which: str) -> bool:
-    """The beginning of an id or of its hash, or a generation: `2` is generation 2, and not the start of 25."""
+    """Return True if `which` is the beginning of the id or of its hash, or its generation.
+
+    `2` is generation 2, and not the start of 25.
+    """
     if "-" in which:
         return snapshot_id.startswith(which)
     if len(which) >= _SHORTEST_HASH and snapshot_id.partition("-")[2].startswith(which):
@@ -124,9 +140,10 @@ def is_called(snapshot_id: str, which: str) -> bool:
 
 
 def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list[Path]:
-    """The dataset's snapshot files in a local folder, oldest first; with an id, without those of former lives of the name.
+    """Return the dataset's snapshot files in a local folder, oldest first.
 
-    A file that can't be read stays in the list: whoever opens it is told what is wrong with it.
+    With an id, the files of former datasets of the name are left out. A file that cannot be read
+    stays in the list: opening it reports what is wrong with it.
     """
     if not folder.is_dir():
         return []
@@ -141,23 +158,29 @@ def list_local(folder: Path, name: str, dataset_id: bytes | None = None) -> list
 
 
 def pull(store: ObjectStore, name: str, which: str | None, folder: Path) -> Path:
-    """Bring a published snapshot (`is_called`, or None for the newest) into `folder`, verified.
+    """Pull a published snapshot into `folder` and verify it.
 
-    A download that is damaged is dropped and refused; a file that is there already is verified and used, or replaced if it is damaged."""
+    `which` is as for `is_called`, or None for the newest. A damaged download is deleted and
+    refused. A file that is present already is verified and used, or replaced if it is damaged.
+    """
     chosen = _choose(list_published(store, name), name, which)
     path = folder / file_name(name, chosen.snapshot_id)
     if not _is_sound(path, name, chosen.snapshot_id):
         with new_file(folder) as (file, finish):
             _download(store, snapshot_key(name, chosen.snapshot_id), chosen.size_bytes, file)
-            # It has no name of its own yet.
+            # The file has no name of its own yet.
             _verify(Path(f"/proc/self/fd/{file.fileno()}"), name, chosen.snapshot_id)
             finish(path.name)
     return path
 
 
 def find_newer(shown: Snapshot, folder: Path, store: ObjectStore) -> Snapshot | None:
-    """The newest snapshot of the same dataset that is of a later generation, open: from `folder`, or pulled into it if a published
-    one is newer than all there. None if there is none."""
+    """Return the newest snapshot of the same dataset and a later generation, open.
+
+    The result is None if there is none.
+
+    It comes from `folder`, or is pulled into it if a published one is newer than all files there.
+    """
     name = shown.dataset.name
     local = list_local(folder, name, shown.dataset.id)
     published = list_published(store, name)
@@ -168,25 +191,33 @@ def find_newer(shown: Snapshot, folder: Path, store: ObjectStore) -> Snapshot | 
 
 
 def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
-    """Raise `SnapshotStale` unless the snapshot is of the dataset's present generation and update timestamp. Two gets."""
+    """Raise `SnapshotStale` unless the snapshot has the dataset's generation and update timestamp.
+
+    Costs two gets.
+    """
     name = snapshot.dataset.name
     known = indexed_dataset(index, name)
     if known is None:
         raise IndexBehind(f"the index does not know dataset {name}: check --index")
     if known.id != snapshot.dataset.id:
         raise SnapshotStale(
-            f"the snapshot is of a dataset {name} that has been removed; make a new one with --refresh"
+            f"the snapshot is of a dataset {name} that has been removed; make a new one with "
+            "--refresh"
         )
     state = read_state(index, known.id, keys.APPLIED)
     if (state.generation, state.updated_ns) != (snapshot.generation, snapshot.updated_ns):
         raise SnapshotStale(
-            f"the snapshot of {name} is of generation {snapshot.generation}, the dataset is at {state.generation}: "
+            f"the snapshot of {name} is of generation {snapshot.generation}, the dataset is at "
+            f"{state.generation}: "
             "use --refresh for a new one, or name the snapshot to go on with it"
         )
 
 
 def _totals(dataset: Dataset) -> DatasetState:
-    """Unlike the generation applied, which is put last, these change before any entry of a commit does."""
+    """Return the totals of the index.
+
+    A commit changes them before any of its entries, while the applied generation is put last.
+    """
     return read_state(dataset.index, dataset.ref.id, keys.TOTALS)
 
 
@@ -234,7 +265,8 @@ def _verify(path: Path, name: str, snapshot_id: str) -> None:
     with Snapshot.open(path) as snapshot:
         if (snapshot.dataset.name, snapshot.id) != (name, snapshot_id):
             raise SnapshotRefused(
-                f"{file_name(name, snapshot_id)} holds snapshot {snapshot.id} of {snapshot.dataset.name}, not {snapshot_id} of {name}"
+                f"{file_name(name, snapshot_id)} holds snapshot {snapshot.id} of "
+                f"{snapshot.dataset.name}, not {snapshot_id} of {name}"
             )
 
 

@@ -1,11 +1,15 @@
-"""Blobs on an SSD: a snapshot's whole content as local files, which the kernel's EROFS reads without any daemon.
+"""Blobs on an SSD: a snapshot's whole content as local files, which EROFS reads without a daemon.
 
-    <SSD folder>/blobs/<dataset>-<snapshot id>.blob          all files, block-aligned, in inode order (`metadata.blob_layout`)
-    <SSD folder>/blobs/<dataset>-<snapshot id>.blob1 …       further devices, one for every 16 TiB
-    <SSD folder>/blobs/<dataset>-<snapshot id>.blob.json     what they are: written last, so that a blob without it is incomplete
+    <SSD folder>/blobs/<dataset>-<snapshot id>.blob
+        all files, block-aligned, in inode order (`metadata.blob_layout`)
+    <SSD folder>/blobs/<dataset>-<snapshot id>.blob1 …
+        further devices, one for every 16 TiB
+    <SSD folder>/blobs/<dataset>-<snapshot id>.blob.json
+        the record: written last, so that a blob without it is incomplete
 
-While a blob is written its files are called `.<name>.incomplete`, with all their blocks reserved, and `.<dataset>-<snapshot id>.progress` says how many
-chunks are on the disk: those are never fetched again. A blob has no checksums of its own: the snapshot has one for each file.
+While a blob is written its files are called `.<name>.incomplete`, with all their blocks reserved.
+`.<dataset>-<snapshot id>.progress` has the number of chunks that are on the disk: those are never
+fetched again. A blob has no checksums of its own: the snapshot has one for each file.
 """
 
 from __future__ import annotations
@@ -46,24 +50,27 @@ from metadata.snapshot import Snapshot
 JOBS: Final = 16
 _CHECK_JOBS: Final = 4
 _PARTS_AT_ONCE: Final = 1000
-"""Of a gathered write: IOV_MAX is 1,024."""
+"""Parts of a gathered write: IOV_MAX is 1,024."""
 _STEP_BYTES: Final = 256 << 20
-"""Written between two records of progress: what a kill costs at most, with the chunks under way."""
+"""Bytes written between two records of progress.
+
+A kill costs at most these, with the chunks under way.
+"""
 
 Advance = Callable[[int, int], None]
-"""Told of chunks that are done, and of their bytes."""
+"""A callback that receives the chunks that are done, and their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlobReport:
-    """What one call of `write_blob` did."""
+    """The result of one call of `write_blob`."""
 
     paths: tuple[Path, ...]
     bytes: int
-    """Of the blob, with the padding of its blocks."""
+    """Bytes of the blob, with the padding of its blocks."""
     chunks: int
     chunks_before: int
-    """These were on the disk already."""
+    """Chunks that were on the disk before the call."""
     seconds: float
 
 
@@ -74,14 +81,17 @@ class PinnedMount:
     dataset: str
     snapshot: str
     bytes: int
-    """Reserved on the disk."""
+    """Bytes reserved on the disk."""
     is_complete: bool
 
 
 def find_blob(
     folder: Path, snapshot: Snapshot, device_blocks: int = DEVICE_BLOCKS
 ) -> list[Path] | None:
-    """The files of a snapshot's blob, by device; None unless it is complete, of the right size, and nobody else's to write."""
+    """Return the files of a snapshot's blob, by device.
+
+    None unless the blob is complete, of the right size, and writable by this user alone.
+    """
     places = BlobPlaces.of(folder, snapshot)
     layout = BlobLayout.of(snapshot, device_blocks)
     record = BlobRecord.of(snapshot, layout)
@@ -95,7 +105,7 @@ def find_blob(
 
 
 def pinned_mounts(folder: Path) -> list[PinnedMount]:
-    """The blobs in an SSD's folder, incomplete ones too, by name."""
+    """Return the blobs in an SSD's folder, incomplete ones too, by name."""
     found = []
     with suppress(OSError):
         for path in sorted((folder / FOLDER).iterdir()):
@@ -113,12 +123,15 @@ def pinned_mounts(folder: Path) -> list[PinnedMount]:
 
 
 def remove_blob(folder: Path, snapshot: Snapshot) -> int:
-    """Remove a snapshot's blob, complete or not; how many bytes it had. The kernel keeps a blob that is mounted until it is unmounted."""
+    """Remove a snapshot's blob, complete or not; return its bytes.
+
+    The kernel keeps a mounted blob until it is unmounted.
+    """
     return _remove(BlobPlaces.of(folder, snapshot))
 
 
 def remove_blobs(folder: Path, dataset: str) -> int:
-    """Remove the blobs of all snapshots of a dataset; how many bytes they had."""
+    """Remove the blobs of all snapshots of a dataset; return their bytes."""
     mine = {of.snapshot for of in pinned_mounts(folder) if of.dataset == dataset}
     return sum(_remove(BlobPlaces(folder, f"{dataset}-{snapshot}")) for snapshot in sorted(mine))
 
@@ -132,10 +145,12 @@ def write_blob(
     jobs: int = JOBS,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> BlobReport:
-    """Write a verified snapshot's content into an SSD's folder; go on where an earlier call was killed.
+    """Write a verified snapshot's content into an SSD's folder.
 
-    `source` verifies what it gives. Raises what it raises, `Conflict` while another process writes the same blob, and `LocalFileError`: the disk has
-    too little room, of which nothing is taken then, or fails. What was written stays for the next call.
+    A call resumes where an earlier one was killed. `source` verifies the bytes that it returns.
+    Raises the errors of `source`, and `Conflict` while another process writes the same blob. Raises
+    `LocalFileError` if the disk fails, or has too little room; then no room is taken. Written bytes
+    stay for the next call.
     """
     began = time.monotonic()
     try:
@@ -145,13 +160,15 @@ def write_blob(
     except OSError as error:
         where = folder / FOLDER
         raise LocalFileError(
-            f"cannot write the blob of {snapshot.dataset.name} to {where}: {error.strerror or error}",
+            f"cannot write the blob of {snapshot.dataset.name} to {where}: "
+            f"{error.strerror or error}",
             "look at the disk, then run the same command again: it goes on where it was",
         ) from error
     paths = find_blob(folder, snapshot, device_blocks)
     if paths is None:
         raise LocalFileError(
-            f"the blob of {snapshot.dataset.name} in {folder / FOLDER} was changed while it was written",
+            f"the blob of {snapshot.dataset.name} in {folder / FOLDER} was changed while it was "
+            "written",
             "run the same command again",
         )
     size = sum(path.stat().st_size for path in paths)
@@ -166,7 +183,10 @@ def check_blob(
     *,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> list[int]:
-    """Read every byte of a blob from the disk; the inodes of the files that are damaged. Raises `OSError`."""
+    """Read every byte of a blob from the disk; return the inodes of the damaged files.
+
+    Raises `OSError`.
+    """
     layout = BlobLayout.of(snapshot, device_blocks)
     with ExitStack() as opened:
         devices = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
@@ -187,7 +207,7 @@ class _BlobWriter:
     """The writer of one blob, which no other process writes meanwhile."""
 
     def __init__(self, snapshot: Snapshot, folder: Path, layout: BlobLayout) -> None:
-        """Reserve the blocks. Raises `OSError`, `Conflict`, `LocalFileError`."""
+        """Reserve the blocks; raise `OSError`, `Conflict` or `LocalFileError`."""
         self._snapshot, self._layout = snapshot, layout
         self._places, self._record = (
             BlobPlaces.of(folder, snapshot),
@@ -197,7 +217,7 @@ class _BlobWriter:
         self._lock, self._recording = threading.Lock(), threading.Lock()
         self._wrote = threading.Condition(self._lock)
         self._writes = 0
-        """Under way now."""
+        """Writes under way."""
         self._out_of_turn: set[int] = set()
         self._unrecorded_bytes = 0
         self._stopped = threading.Event()
@@ -214,13 +234,14 @@ class _BlobWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A thread that waits for its source may go on; it writes nothing more."""
+        """Stop writing. A thread that waits for its source may continue; it writes nothing more."""
         with self._wrote:
             self._stopped.set()
             self._wrote.wait_for(lambda: not self._writes)
         self._open_files.close()
 
     def is_published(self) -> bool:
+        """Return True if the blob is complete and published."""
         return find_blob(self._tier, self._snapshot, self._device_blocks) is not None
 
     def run(self, source: ChunkSource, advance: Advance, jobs: int) -> None:
@@ -259,7 +280,10 @@ class _BlobWriter:
             self.chunks_done = done if isinstance(done, int) else 0
 
     def _open_devices(self) -> list[Path]:
-        """Those that were not there, or not of their size. `Conflict` if another process writes this blob."""
+        """Open the devices; return those that were absent or of another size.
+
+        Raises `Conflict` if another process writes this blob.
+        """
         places = self._places
         made: dict[int, Path] = {}
         for device, size in enumerate(self._record.bytes):
@@ -275,7 +299,8 @@ class _BlobWriter:
             fcntl.flock(self._devices[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Conflict(
-                f"another process writes the blob of {self._snapshot.dataset.name}@{self._snapshot.id}",
+                "another process writes the blob of "
+                f"{self._snapshot.dataset.name}@{self._snapshot.id}",
                 "wait for it, then run the same command again",
             ) from None
         for fd in made:
@@ -283,7 +308,7 @@ class _BlobWriter:
         return list(made.values())
 
     def _reserve(self) -> None:
-        """Take all blocks, so that no write finds the disk full."""
+        """Reserve all blocks, so that no write finds the disk full."""
         taken = sum(os.fstat(fd).st_blocks * 512 for fd in self._devices)
         needed = max(0, sum(self._record.bytes) - taken)
         disk = os.statvfs(self._places.folder)
@@ -300,7 +325,8 @@ class _BlobWriter:
 
     def _no_room(self, needed: int, free: int) -> LocalFileError:
         return LocalFileError(
-            f"{self._places.folder}: the blob of {self._snapshot.dataset.name} needs {human_size(needed)}, "
+            f"{self._places.folder}: the blob of {self._snapshot.dataset.name} needs "
+            f"{human_size(needed)}, "
             f"and the disk has {human_size(free)} free",
             "free space, or let go of what `dlcmd cache ls` shows",
         )
@@ -324,7 +350,7 @@ class _BlobWriter:
             advance(1, _bytes_of(self._snapshot, number))
 
     def _write(self, write: BlobWrite) -> bool:
-        """False if nothing is to be written any more."""
+        """Write the bytes; False if the writer has stopped."""
         with self._lock:
             if self._stopped.is_set():
                 return False
@@ -351,7 +377,7 @@ class _BlobWriter:
             self._record_progress()
 
     def _record_progress(self) -> None:
-        """Whatever is recorded is on the disk."""
+        """Record the progress, after all recorded bytes are on the disk."""
         with self._recording:
             done = self.chunks_done
             for fd in self._devices:

@@ -1,7 +1,8 @@
-"""One chunk of a snapshot in the blob: what is written of its payload, and what a check of the blob reads again.
+"""One chunk of a snapshot in the blob: the bytes of its payload to write, and a check of them.
 
-The files of a chunk fill one range of the blob (`metadata.blob_layout`), each from a block's start on, with zeros up to the next block.
-A *run* is a stretch of that range that is one stretch of the payload, too; 1,024 files of 4 KiB that follow each other are one run.
+The files of a chunk fill one range of the blob (`metadata.blob_layout`). Each begins at a block,
+with zeros up to the next block. A *run* is a stretch of that range that is also one stretch of the
+payload; 1,024 files of 4 KiB that follow each other are one run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from metadata.snapshot import Snapshot
 
 Inodes = npt.NDArray[np.int64]
 _STEP_BYTES: Final = 4 << 20
-"""Of a file in a chunk that is too large to be read whole."""
+"""Bytes of a step, in a file of a chunk that is too large to be read whole."""
 _ZEROS: Final = bytes(BLOCK_BYTES)
 
 
@@ -44,9 +45,9 @@ class BlobWrite:
 def chunk_writes(
     snapshot: Snapshot, layout: BlobLayout, number: int, source: ChunkSource
 ) -> Iterator[BlobWrite]:
-    """What chunk `number` contributes to the blob: one write a device, or one for every 4 MiB of large files.
+    """Yield the writes of chunk `number`: one a device, or one for every 4 MiB of large files.
 
-    Raises what `source` raises, and `SnapshotRefused` if a file reaches beyond its chunk.
+    Raises the errors of `source`, and `SnapshotRefused` if a file reaches beyond its chunk.
     """
     inodes = _filled(snapshot, number)
     if not len(inodes):
@@ -73,9 +74,10 @@ def chunk_writes(
 def damaged_files(
     snapshot: Snapshot, layout: BlobLayout, number: int, devices: Sequence[int]
 ) -> list[int]:
-    """The files of chunk `number` whose bytes in the blob are wrong, or cannot be read, by inode.
+    """Return the inodes of the files of chunk `number` that are damaged or unreadable in the blob.
 
-    Every byte is read from the disk, not from memory: of files, by their hashes, and between them, which is zeros.
+    Every byte is read from the disk, not from memory. Files are checked by their hashes; the bytes
+    between them must be zeros.
     """
     damaged = []
     for some in _by_device(layout, _filled(snapshot, number)):
@@ -89,7 +91,7 @@ def damaged_files(
             pieces: Iterator[memoryview | None]
             if whole is not None:
                 pieces = iter([whole[at - start : at - start + length]])
-            else:  # a large file, or a bad sector among these: its neighbours may be sound
+            else:  # a large file, or a bad sector: its neighbours may be sound
                 pieces = _pieces(fd, at, length)
             if not _is_sound(snapshot, inode, pieces):
                 damaged.append(inode)
@@ -97,7 +99,7 @@ def damaged_files(
 
 
 def _is_sound(snapshot: Snapshot, inode: int, pieces: Iterator[memoryview | None]) -> bool:
-    """Whether these are a file's bytes and zeros up to the end of its last block."""
+    """Return True if these are a file's bytes, and zeros up to the end of its last block."""
     digest, left = xxhash.xxh3_64(), snapshot.size(inode)
     for piece in pieces:
         if piece is None:
@@ -116,7 +118,7 @@ def _pieces(fd: int, start: int, length: int) -> Iterator[memoryview | None]:
 
 
 def _read(fd: int, start: int, length: int) -> memoryview | None:
-    """None if the disk does not give all of it."""
+    """Return the bytes; None if the disk does not give all of them."""
     try:
         data = os.pread(fd, length, start)
     except OSError:
@@ -125,7 +127,7 @@ def _read(fd: int, start: int, length: int) -> memoryview | None:
 
 
 def _filled(snapshot: Snapshot, number: int) -> Inodes:
-    """The files of a chunk that have content, by inode."""
+    """Return the files of a chunk that have content, by inode."""
     files = snapshot.files_in_chunk(number)
     return np.flatnonzero(snapshot.columns.length[files.start : files.stop]) + files.start
 
@@ -138,7 +140,10 @@ def _by_device(layout: BlobLayout, inodes: Inodes) -> list[Inodes]:
 
 
 def _gathered(snapshot: Snapshot, inodes: Inodes, payload: memoryview) -> list[Buffer]:
-    """The runs of files that follow each other in a device, with the zeros between them; 0.4 µs a file, or less."""
+    """Return the runs of the files in one device, with the zeros between them.
+
+    Costs at most 0.4 µs a file.
+    """
     columns = snapshot.columns
     length = columns.length[inodes].astype(np.int64)
     offset = columns.offset[inodes].astype(np.int64)

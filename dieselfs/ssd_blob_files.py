@@ -1,4 +1,4 @@
-"""The files of a blob on an SSD: what they are called, and the documents beside them (`dieselfs.ssd_blob`)."""
+"""The files of a blob on an SSD (`dieselfs.ssd_blob`): their names, and their documents."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class BlobRecord:
-    """The content of `.blob.json`; of `.progress` with the number of chunks that are done."""
+    """The content of `.blob.json`; `.progress` adds the number of chunks that are done."""
 
     dataset: str
     dataset_id: str
     snapshot: str
     device_blocks: int
     bytes: tuple[int, ...]
-    """Of each device."""
+    """The bytes of each device."""
     version: int = _VERSION
 
     @classmethod
@@ -48,7 +48,7 @@ class BlobRecord:
         return cls(dataset.name, dataset.id.hex(), snapshot.id, layout.device_blocks, sizes)
 
     def is_in(self, path: Path) -> dict[str, Any] | None:
-        """The document at `path` if it is about this blob."""
+        """Return the document at `path` if it is about this blob."""
         document = read_document(path)
         mine = json.loads(json.dumps(asdict(self)))
         is_mine = all(document.get(key) == value for key, value in mine.items())
@@ -59,7 +59,7 @@ class BlobPlaces:
     """The paths of one snapshot's blob."""
 
     def __init__(self, folder: Path, stem: str) -> None:
-        """`folder`: the SSD's."""
+        """`folder` is the folder of the SSD tier."""
         self.folder, self._stem = folder / FOLDER, stem
 
     @classmethod
@@ -70,6 +70,7 @@ class BlobPlaces:
         return self.folder / f"{self._stem}.blob{device or ''}"
 
     def incomplete(self, device: int) -> Path:
+        """Return the path of a device while the blob is written."""
         return self.folder / f".{self.blob(device).name}{_INCOMPLETE}"
 
     @property
@@ -81,7 +82,7 @@ class BlobPlaces:
         return self.folder / f".{self._stem}{PROGRESS_SUFFIX}"
 
     def present(self) -> list[Path]:
-        """All files there are of this blob, its record first."""
+        """Return all existing files of this blob, its record first."""
         with suppress(OSError):
             names = [_NAME.fullmatch(name) for name in os.listdir(self.folder)]
             mine = [self.folder / found[0] for found in names if found and found[1] == self._stem]
@@ -90,7 +91,7 @@ class BlobPlaces:
 
 
 def is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
-    """Whether it is of the kind, and only the user who runs this may write to it."""
+    """Return True if the path is of this kind and only this user may write to it."""
     try:
         found = path.lstat()
     except OSError:
@@ -101,7 +102,7 @@ def is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else finds or publishes files of blobs for this moment."""
+    """Lock the folder, so that no other process finds or publishes files of blobs meanwhile."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -119,7 +120,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Empty if there is none that makes sense."""
+    """Return the JSON object in a file; an empty one if the file is missing or invalid."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -128,7 +129,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def replace_document(path: Path, document: dict[str, Any]) -> None:
-    """Others see the old document or the new one, after a crash, too."""
+    """Replace a document atomically, also in a crash."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "x") as file:

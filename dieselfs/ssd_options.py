@@ -1,4 +1,7 @@
-"""What is said of an SSD tier, by flags, -o options, variables or a profile, before sense is made of it (`dieselfs.ssd_tier`)."""
+"""The options of an SSD tier as given by flags, -o options, variables or a profile.
+
+`dieselfs.ssd_tier` interprets them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class SsdOptions:
-    """As written. None: not said."""
+    """The options as written; None for an absent one."""
 
     folder: str | None = None
     size_bytes: int | None = None
@@ -25,7 +28,10 @@ class SsdOptions:
     warmup: bool | None = None
 
     def otherwise(self, other: SsdOptions) -> SsdOptions:
-        """What is not said here is as `other` says; a folder that is said here has nothing from there."""
+        """Return these options, completed from `other`.
+
+        If a folder is given here, nothing is taken from `other`.
+        """
         if self.folder is not None:
             return self
         return SsdOptions(
@@ -38,7 +44,10 @@ class SsdOptions:
 
 
 def typed_folder(folder: str | None) -> str | None:
-    """A folder as it was typed at a prompt, made absolute; `none` and None stay. `UsageError` for an empty one: it would be the current folder."""
+    """Return a folder typed at a prompt as an absolute path; `none` and None stay.
+
+    Raises `UsageError` for an empty one, which would be the current folder.
+    """
     if folder in (None, NONE):
         return folder
     if not folder:

@@ -1,7 +1,8 @@
-"""A dataset's mount pinned onto an SSD: its blob, read through the tier over the store, within the tier's size.
+"""A dataset's pinned mount on an SSD: its blob, read through the tier, within the tier's size.
 
-A blob counts against `--ssd-size`: what is pinned, with what the tier's chunks take when the blob is begun, must not exceed it. Reading for a blob keeps
-no further chunks on the tier: they would be there twice.
+A blob counts against `--ssd-size`: the pinned mounts, with what the tier's chunks take when the
+write of the blob starts, must not exceed it. Reads for a blob insert no further chunks into the
+tier, which would then be there twice.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from metadata.snapshot import Snapshot
 
 
 class UnkeptChunks:
-    """A `ChunkSource` that reads from a tier the chunks that lie there whole, and the others from the store, without keeping them."""
+    """A `ChunkSource` that inserts no chunks into the tier.
+
+    It reads from the tier the chunks that are cached there completely, and the others from the
+    store.
+    """
 
     def __init__(self, snapshot: Snapshot, store: ObjectStore, tier: ObjectReader) -> None:
-        """`tier`: the same store behind its tier; the store itself if there is none."""
+        """`tier` is the same store behind its tier; the store itself if there is none."""
         expected = ExpectedFiles(snapshot)
         self._tier = tier if isinstance(tier, TieredStore) else None
         self._from_tier = ChunkReader(tier, snapshot.dataset, expected)
@@ -51,7 +56,10 @@ def pin_mount(
     *,
     jobs: int = JOBS,
 ) -> BlobReport:
-    """Write a snapshot's blob into a tier's folder. Raises `Refused` if it exceeds the tier's size, and what `write_blob` does."""
+    """Write a snapshot's blob into a tier's folder.
+
+    Raises `Refused` if it exceeds the tier's size, and the errors of `write_blob`.
+    """
     Snapshot.verify(snapshot.path)
     if find_blob(settings.folder, snapshot) is None:
         require_size(snapshot, settings)
@@ -60,7 +68,10 @@ def pin_mount(
 
 
 def require_size(snapshot: Snapshot, settings: SsdSettings) -> None:
-    """Raise `Refused` unless a snapshot's blob fits the tier's size, beside other pinned mounts and the chunks that are there. `SsdUnavailable`."""
+    """Raise `Refused` unless a snapshot's blob fits the tier's size, or `SsdUnavailable`.
+
+    Other pinned mounts and the cached chunks take their part of the size.
+    """
     usage = TierAccess(settings).usage()
     layout = BlobLayout.of(snapshot)
     needed = sum(layout.device_bytes(device) for device in range(layout.device_count))
@@ -69,7 +80,10 @@ def require_size(snapshot: Snapshot, settings: SsdSettings) -> None:
     )
     if needed + pinned + usage.used_bytes > usage.budget_bytes:
         raise Refused(
-            f"the blob of {snapshot.dataset.name} takes {human_size(needed)}, and of the {human_size(usage.budget_bytes)} of the SSD tier "
-            f"{settings.folder} chunks take {human_size(usage.used_bytes)} and other pinned mounts {human_size(pinned)}",
-            f"give it more with --ssd-size, or let go of chunks: dlcmd cache evict {snapshot.dataset.name}",
+            f"the blob of {snapshot.dataset.name} takes {human_size(needed)}, and of the "
+            f"{human_size(usage.budget_bytes)} of the SSD tier "
+            f"{settings.folder} chunks take {human_size(usage.used_bytes)} and other pinned "
+            f"mounts {human_size(pinned)}",
+            "give it more with --ssd-size, or let go of chunks: dlcmd cache evict "
+            f"{snapshot.dataset.name}",
         )

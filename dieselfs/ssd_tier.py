@@ -1,7 +1,8 @@
-"""The SSD tier as it is configured: a folder on a local SSD, and how it is kept (docs/decisions/0013-ssd-tier.md).
+"""The configured SSD tier: a folder on a local SSD and its settings (docs/decisions/0013).
 
-What is not said by flags or in code is as the configuration says it (`DIESELFS_SSD`, … or a profile), so that all mounts, clients and commands of a
-node share one tier without being told each time. In a process, all of one folder share one `SsdTier`.
+Flags and code override the configuration (`DIESELFS_SSD`, … or a profile), which gives all other
+settings. So all mounts, clients and commands of a node share one tier without further flags. In a
+process, all users of one folder share one `SsdTier`.
 """
 
 from __future__ import annotations
@@ -40,34 +41,37 @@ log = logging.getLogger(__name__)
 Name = TypeVar("Name", bound=str)
 EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
 _SHARE_OF_FREE: Final = 0.8
-"""Of the file system, for a tier that nobody has given a size."""
+"""The share of the free space that a tier without a configured size takes."""
 _LEAST_FREE_BYTES: Final = 16 << 20
-"""Below, a tier of that share would hold two regions at most."""
+"""The least free space: below it a tier of that share would hold two regions at most."""
 _ANOTHER_FOLDER: Final = "name a folder on a local SSD that is yours"
 _LOOK_TIMEOUT_S: Final = 2.0
 _YES: Final = ("1", "yes", "true", "on")
 _NO: Final = ("0", "no", "false", "off")
 _DRAIN_S: Final = 0.5
-"""For what is still to be written when the process ends."""
+"""The time at the end of the process for what is still to be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SsdSettings:
-    """Pickles."""
+    """The settings of an SSD tier. They can be pickled."""
 
     folder: Path
     budget_bytes: int | None = None
-    """None: what was said when the folder was last opened with a size, or else a share of what is free."""
+    """The size of the tier.
+
+    None means the size with which the folder was last opened, or else a share of the free space.
+    """
     admission: AdmissionName = "all"
     eviction: Order = "lru"
     warmup: bool = False
-    """Bring the dataset that is read onto it in the background: `dieselfs.background_warmup`."""
+    """Load the dataset that is read in the background: `dieselfs.background_warmup`."""
     only_looks: bool = False
     """A folder that has a size keeps it, whatever `budget_bytes` is."""
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
 
     def open_segments(self) -> SegmentStore:
-        """Blocks; `OSError`, `lmdb.Error`, `ValueError` if it can't be had."""
+        """Open the segment store. Blocks; raises `OSError`, `lmdb.Error` or `ValueError`."""
         return SegmentStore(
             self.folder,
             index_folder(self.folder),
@@ -78,12 +82,16 @@ class SsdSettings:
         )
 
     def open(self) -> SsdTier:
-        """A tier of its own that opens itself in the background."""
+        """Return a new tier that opens itself in the background."""
         admission: Admission = RejectFirst() if self.admission == "reject-first" else AdmitAll()
         return SsdTier(self.open_segments, self.folder, admission)
 
     def check(self) -> None:
-        """`ConfigError` for a folder that can't be one, or too small a size, where somebody watches; an SSD that does not answer, or is full, is no reason."""
+        """Raise `ConfigError` for a folder that cannot be used, or too small a size.
+
+        It is called where a user watches. An SSD that does not answer, or is full, is no error
+        here.
+        """
         try:
             problem = CallThreads("ssd-look", 1).run(self._problem, _LOOK_TIMEOUT_S)
         except TimeoutError:
@@ -92,7 +100,7 @@ class SsdSettings:
             raise ConfigError(f"the SSD tier {self.folder}: {problem[0]}", problem[1])
 
     def _problem(self) -> tuple[str, str] | None:
-        """What is wrong, and what to do."""
+        """Return what is wrong and what to do."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -108,7 +116,10 @@ class SsdSettings:
         return None
 
     def _budget_bytes(self) -> int | None:
-        """None: as it was said before. `OSError` for a new folder on a full disk, if nothing is said."""
+        """Return the size to open the tier with; None for its former size.
+
+        Raises `OSError` for a new folder on a full disk, if no size is configured.
+        """
         has_one = (self.folder / "budget").exists()
         if has_one and self.only_looks:
             return None
@@ -125,7 +136,10 @@ class SsdSettings:
 
 
 def configured(config: Config) -> SsdOptions:
-    """What variables and profile say; nothing counts without a folder. `ConfigError`."""
+    """Return the options from variables and profile; without a folder, none of them count.
+
+    Raises `ConfigError`.
+    """
     if config.ssd is None:
         return SsdOptions()
     return SsdOptions(
@@ -140,14 +154,17 @@ def configured(config: Config) -> SsdOptions:
 def chosen_tier(
     choice: SsdChoice, environment: Mapping[str, str] = os.environ
 ) -> SsdSettings | None:
-    """What code has chosen, or else what variables and the default profile say. `ConfigError`."""
+    """Return the tier that the caller chose, or the one of variables and the default profile.
+
+    Raises `ConfigError`.
+    """
     if choice == "configured":
         return ssd_settings(configured(load_config(environment=environment)))
     return choice
 
 
 def ssd_settings(options: SsdOptions) -> SsdSettings | None:
-    """None if there is to be no tier. `UsageError`, `ConfigError`."""
+    """Return the settings; None for no tier. Raises `UsageError` and `ConfigError`."""
     if options.folder is None:
         if options != SsdOptions():
             raise UsageError("an SSD tier needs a folder", "add --ssd FOLDER, or set DIESELFS_SSD")
@@ -170,18 +187,24 @@ def ssd_settings(options: SsdOptions) -> SsdSettings | None:
 
 
 SsdChoice: TypeAlias = SsdSettings | Literal["configured"] | None
-"""As a Python user says it: a tier, what variables and the default profile say, or none."""
+"""A tier, `"configured"` (by variables and the default profile), or none."""
 
 
 def index_folder(folder: Path) -> Path:
-    """Where the index of a tier lies: in shared memory, not among the folders of tasks, which are swept."""
+    """Return the folder of a tier's index.
+
+    It is in shared memory, but not among the folders of tasks, which are deleted when they end.
+    """
     base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
     return base / f"dieselfs-ssd-{os.geteuid()}" / name
 
 
 def shared_tier(settings: SsdSettings) -> SsdTier:
-    """This process's tier of a folder; who comes first says how it is kept. It ends with the process."""
+    """Return this process's tier of a folder; the first caller's settings count.
+
+    The tier ends with the process.
+    """
     with _opening:
         tier = _tiers.get(settings.folder)
         if tier is None:
@@ -195,14 +218,17 @@ def tiered_reader(
     settings: SsdSettings | None,
     expected: Expected | None = None,
 ) -> ChunkReader:
-    """Reads the dataset's chunks from the tier as far as it has them, else from the store."""
+    """Return a reader of the dataset's chunks.
+
+    Cached chunks come from the tier, the others from the store.
+    """
     return ChunkReader(with_tier(store, dataset, settings), dataset, expected)
 
 
 def with_tier(
     store: ObjectStore, dataset: DatasetRef, settings: SsdSettings | None
 ) -> ObjectReader:
-    """What chunk readers read from: the store behind the tier, if there is one."""
+    """Return the source of chunk readers: the store behind the tier, if there is one."""
     return store if settings is None else TieredStore(store, dataset, shared_tier(settings))
 
 
@@ -211,7 +237,10 @@ _opening = threading.Lock()
 
 
 def end_tiers() -> None:
-    """Close this process's tiers, after a moment for what is still to be written; done by itself when the process ends."""
+    """Close this process's tiers, after a moment for what is still to be written.
+
+    The end of the process calls it.
+    """
     with _opening:
         ended = list(_tiers.values())
         _tiers.clear()
@@ -221,7 +250,7 @@ def end_tiers() -> None:
 
 
 def _after_fork() -> None:
-    """Tiers renew themselves."""
+    """Replace the lock in a forked child; the tiers renew themselves."""
     global _opening
     _opening = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What an SSD tier holds of which dataset, and what users allow each: to look at, and to change."""
+"""The contents of an SSD tier by dataset, and the limits of each dataset: to show and to change."""
 
 from __future__ import annotations
 
@@ -33,49 +33,59 @@ Share: TypeAlias = Literal["all", "part", "none"]
 
 @dataclass(frozen=True, slots=True)
 class DatasetUsage:
-    """Of one dataset on a tier."""
+    """The usage of a tier by one dataset."""
 
     id: bytes
     name: str
-    """Empty if it was never said here."""
+    """The name; empty if it is not known here."""
     bytes: int
-    """Of the SSD: whole regions."""
+    """Bytes of the SSD, in whole regions."""
     last_used: float | None
-    """Seconds since 1970; None: not since the index was made."""
+    """Seconds since 1970; None if it was not used since the index was created."""
     hits: int
-    """Reads of chunks, or of parts of them, by all processes of the node since the index was made; what the last second brought may not be in it."""
+    """Reads of chunks, or of parts of them, that hit.
+
+    They are those of all processes of the node since the index was created. Reads of the last
+    second may be missing.
+    """
     hit_bytes: int
     misses: int
     limits: DatasetLimits
 
     @property
     def hit_rate(self) -> float | None:
-        """None: nothing was read."""
+        """The part of reads that hit; None if nothing was read."""
         reads = self.hits + self.misses
         return self.hits / reads if reads else None
 
 
 @dataclass(frozen=True, slots=True)
 class TierUsage:
+    """The usage of a tier."""
+
     budget_bytes: int
     used_bytes: int
-    """In regions that hold something."""
+    """Bytes of regions that are not empty."""
     region_bytes: int
     datasets: tuple[DatasetUsage, ...]
-    """The largest first."""
+    """The datasets, the largest first."""
 
 
 class TierAccess:
-    """A tier as commands look at it: what does not answer in time is an error."""
+    """Access to a tier for commands: no answer in time is an error."""
 
     def __init__(self, settings: SsdSettings) -> None:
-        """`SsdUnavailable`."""
+        """Open the tier; raise `SsdUnavailable`."""
         self._settings = settings
         self._tier: SsdTier = open_tier(settings)
         self._limits = LimitsFolder(settings.folder)
         self._threads = CallThreads("ssd-look", 4)
 
     def usage(self) -> TierUsage:
+        """Return the usage of the tier.
+
+        The datasets are those that have bytes, reads or limits there.
+        """
         segments = self._segments()
         occupied = {of.dataset: of for of in self._call(segments.occupancy)}
         named = self._call(self._limits.read)
@@ -93,7 +103,10 @@ class TierAccess:
         )
 
     def ids_of(self, name: str, store: ObjectStore) -> list[bytes]:
-        """The dataset that has the name in the store, and those that had it when they came here; `DatasetNotFound` if there is none."""
+        """Return the id of the dataset of this name in the store, and of cached ones of the name.
+
+        Raises `DatasetNotFound` if there is none.
+        """
         found = [id_ for id_, named in self._call(self._limits.read).items() if named.name == name]
         try:
             present = find_dataset(store, name)
@@ -105,14 +118,18 @@ class TierAccess:
             found.append(present.id)
         if not found:
             raise DatasetNotFound(
-                f"there is no dataset {name!r}, and none on the SSD: `dlcmd cache ls` lists those there are"
+                f"there is no dataset {name!r}, and none on the SSD: `dlcmd cache ls` lists those "
+                "there are"
             )
         return found
 
     def change(
         self, name: str, store: ObjectStore, changed: Callable[[DatasetLimits], DatasetLimits]
     ) -> DatasetLimits:
-        """New limits for a dataset; what they are now. Running mounts obey within seconds. `UsageError`, `OSError`, `DatasetNotFound`."""
+        """Change the limits of a dataset; return the new ones. Running mounts obey within seconds.
+
+        Raises `UsageError`, `OSError` and `DatasetNotFound`.
+        """
         limits = DatasetLimits()
         known = self._call(self._limits.read)
         for id_ in self.ids_of(name, store):
@@ -124,12 +141,12 @@ class TierAccess:
         return limits
 
     def evict(self, name: str, store: ObjectStore) -> int:
-        """Let go of a dataset; how many bytes of the SSD are free now."""
+        """Evict a dataset; return how many bytes of the SSD are free now."""
         segments = self._segments()
         return sum(self._call(partial(segments.evict, id_)) for id_ in self.ids_of(name, store))
 
     def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
-        """What there is of each chunk of a dataset."""
+        """Return how much of each chunk of a dataset is cached."""
         segments = self._segments()
         return self._call(lambda: segments.cached(dataset))
 
@@ -138,7 +155,8 @@ class TierAccess:
         if limits.quota_bytes is not None and limits.quota_bytes < region_bytes:
             raise UsageError(
                 f"a quota of {limits.quota_bytes} bytes is smaller than a region of this tier",
-                f"give {region_bytes} at least (the SSD is shared out in regions of this size), or none",
+                f"give {region_bytes} at least (the SSD is shared out in regions of this size), "
+                "or none",
             )
 
     def _segments(self) -> SegmentStore:
@@ -157,7 +175,7 @@ class TierAccess:
 
 
 def chunks_in_memory(dataset: DatasetRef) -> set[bytes]:
-    """Those of which this node's memory has something, in the task that has the dataset's own name."""
+    """Return the chunks of which a part is in node memory, in the task named after the dataset."""
     try:
         names = os.listdir(memory_root() / default_task(dataset) / "chunks")
     except OSError:
@@ -170,7 +188,7 @@ def chunks_in_memory(dataset: DatasetRef) -> set[bytes]:
 
 
 def share_of(chunk: bytes, cached: Mapping[bytes, CachedChunk]) -> Share:
-    """How much of a chunk there is."""
+    """Return how much of a chunk is cached."""
     found = cached.get(chunk)
     return "none" if found is None else "all" if found.is_whole else "part"
 

@@ -1,8 +1,10 @@
-"""The chunks of a dataset brought onto the SSD of a node, each read from the store once, however many processes are at it at once.
+"""Warm-up of a node's SSD with the chunks of a dataset, each read from the store once.
 
-A piece (a chunk, or 4 MiB of a large one) is claimed while it is fetched; what others have claimed is looked at again at the end: it is there then, or whoever
-had claimed it has ended, and it is fetched here. What is there is not fetched, so the same call goes on where another one was stopped. A chunk that the store
-has lost, or has damaged, is left out.
+Any number of processes may warm the same dataset at once. A block (a chunk, or 4 MiB of a large
+one) is claimed while it is fetched. Blocks that others have claimed are checked again at the end:
+either they are cached then, or the claimant has ended, and they are fetched here. Cached blocks are
+not fetched, so a call resumes where another one was stopped. A chunk that is lost or damaged in the
+store is left out.
 """
 
 from __future__ import annotations
@@ -38,31 +40,34 @@ log = logging.getLogger(__name__)
 JOBS: Final = 16
 _OPENS_S: Final = 30.0
 _BACK_IN_SERVICE_S: Final = 10.0
-"""Waited for, before the SSD is given up."""
+"""The wait for an SSD that is out of service, before the warm-up fails."""
 _LOOK_AGAIN_S: Final = 0.05
 _FILLED: Final = 0.97
-"""Of regions: what does not fit at their ends is lost."""
+"""The usable part of regions: the space at their ends is lost."""
 _PAGE_BYTES: Final = 4096
 
 Advance = Callable[[int, int], None]
-"""Told of chunks that are done, and of bytes as they are brought."""
+"""A callback that receives the chunks that are done, and the bytes as they are loaded."""
 Turn = Callable[[], AbstractContextManager[object]]
-"""What surrounds each piece: entering it may wait."""
+"""The context around each block: entering it may wait."""
 Outcome: TypeAlias = Literal["cached", "elsewhere", "loaded", "no room", "failed"]
 _WORSE: Final[tuple[Outcome, ...]] = ("cached", "elsewhere", "loaded", "no room", "failed")
-"""A chunk's outcome is the last of those of its pieces."""
+"""The outcome of a chunk is the last of the outcomes of its blocks in this order."""
 Bound: TypeAlias = Literal["quota", "size", "disk"]
-"""What a dataset has no more room for: its quota, the tier's size without what is pinned for others, or what others have left of the disk."""
+"""The limit of a dataset's room.
+
+It is its quota, the tier's size without what is pinned for others, or the free space of the disk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """How much of what is wanted is held."""
+    """How much of the wanted chunks is cached."""
 
     chunks: int
     bytes: int
     cached_chunks: int
-    """Wholly."""
+    """Chunks that are cached completely."""
     cached_bytes: int
 
     @property
@@ -72,31 +77,31 @@ class Warmth:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpReport:
-    """In chunks."""
+    """The result of a warm-up, in chunks."""
 
     loaded: int
     loaded_bytes: int
     cached_before: int
     by_others: int
-    """Other processes, or other threads of this one, have brought these meanwhile."""
+    """Chunks that other processes, or other threads of this one, have loaded meanwhile."""
     no_room: int
-    """There is no room for these."""
+    """Chunks for which there is no room."""
     bound: Bound
-    """What had to be larger, for more to have room."""
+    """The limit that would have to be larger for more room."""
     failed: int
-    """The store has these no more, or damaged; the log says which."""
+    """Chunks that the store has lost or has damaged; the log names them."""
     seconds: float
 
 
 def wanted_chunks(snapshot: Snapshot, since: Snapshot | None = None) -> list[ChunkRef]:
-    """The chunks of a snapshot, without those that an older one has too."""
+    """Return the chunks of a snapshot, without those of an older one."""
     known = set() if since is None else {id_.tobytes() for id_ in since.columns.chunk_id}
     chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
     return [chunk for chunk in chunks if chunk.id.value not in known]
 
 
 def large_files(snapshot: Snapshot) -> dict[ChunkId, FileExtent]:
-    """The files that have a chunk above 16 MiB to themselves."""
+    """Return the files that have a chunk above 16 MiB to themselves."""
     found = {}
     for number in range(snapshot.chunk_count):
         chunk, inodes = snapshot.chunk(number), snapshot.files_in_chunk(number)
@@ -108,7 +113,7 @@ def large_files(snapshot: Snapshot) -> dict[ChunkId, FileExtent]:
 
 
 def open_tier(settings: SsdSettings) -> SsdTier:
-    """This process's tier, open; `SsdUnavailable` with the reason."""
+    """Return this process's tier, open; raise `SsdUnavailable` with the reason."""
     tier = shared_tier(settings)
     if not tier.wait_until_open_or_failed(_OPENS_S):
         raise unavailable(settings, tier)
@@ -116,12 +121,16 @@ def open_tier(settings: SsdSettings) -> SsdTier:
 
 
 def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
+    """Return the error for a tier that is out of service, with the reason."""
     reason = tier.statistics().reason or "it does not answer"
     return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
 
 
 def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
-    """About 2 µs a segment held. `SsdUnavailable`."""
+    """Return how much of the chunks is cached. Costs about 2 µs a cached segment.
+
+    Raises `SsdUnavailable`.
+    """
     cached = _cached(tier, dataset)
     none = CachedChunk(0, is_whole=False)
     found = [cached.get(chunk.id.value, none) for chunk in chunks]
@@ -135,7 +144,7 @@ def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Wa
 
 
 class WarmUp:
-    """Of one dataset, in this process; for one thread, which `run` uses others beside."""
+    """The warm-up of one dataset in this process. For one thread; `run` starts others beside it."""
 
     def __init__(
         self,
@@ -144,7 +153,7 @@ class WarmUp:
         settings: SsdSettings,
         chunks: Sequence[ChunkRef],
     ) -> None:
-        """Looks what there is. `SsdUnavailable`."""
+        """Find out what is cached; raise `SsdUnavailable`."""
         self._settings, self._tier = settings, open_tier(settings)
         self._store = TieredStore(store, dataset, self._tier)
         self._dataset = dataset
@@ -171,7 +180,11 @@ class WarmUp:
         self.missing_bytes = sum(block.length for block in self._blocks)
 
     def run(self, advance: Advance, jobs: int = JOBS, turn: Turn = nullcontext) -> WarmUpReport:
-        """Bring what is missing, once. Raises `Unavailable` and what else ends it, and `SsdUnavailable`; what has been brought stays."""
+        """Load the missing chunks, once.
+
+        Raises `Unavailable`, other errors that end the warm-up, and `SsdUnavailable`; loaded blocks
+        stay.
+        """
         began = time.monotonic()
         self._turn = turn
         others: deque[ObjectBlock] = deque()
@@ -193,11 +206,11 @@ class WarmUp:
 
     @property
     def loaded_bytes(self) -> int:
-        """So far."""
+        """Bytes loaded so far."""
         return self._loaded_bytes
 
     def stop(self) -> None:
-        """No piece is begun any more."""
+        """Start no further block."""
         self._stopped = True
 
     def _load_all(self, advance: Advance, others: deque[ObjectBlock]) -> None:
@@ -213,7 +226,7 @@ class WarmUp:
             raise
 
     def _load(self, block: ObjectBlock, advance: Advance, *, by_others: bool = False) -> bool:
-        """False while somebody else is at it."""
+        """Load a block; False while another process or thread loads it."""
         with self._turn():
             outcome = None if self._stopped else self._loaded(block)
         if outcome is None or outcome == "elsewhere":
@@ -232,7 +245,7 @@ class WarmUp:
         return True
 
     def _loaded(self, block: ObjectBlock) -> Outcome | None:
-        """None: it was stopped meanwhile."""
+        """Load a block; None if the warm-up was stopped meanwhile."""
         deadline = time.monotonic() + _BACK_IN_SERVICE_S
         while not self._stopped:
             try:
@@ -251,7 +264,10 @@ class WarmUp:
     def _fitting(
         self, missing: Sequence[ChunkRef], cached: dict[bytes, CachedChunk]
     ) -> tuple[Sequence[ChunkRef], Bound]:
-        """As many as there is room for beside what is held: more would only drive out what came just before."""
+        """Return as many chunks as there is room for beside the cached ones, and the limit.
+
+        More chunks would only evict those loaded just before.
+        """
         segments = self._tier.segments
         if segments is None:
             raise unavailable(self._settings, self._tier)
@@ -272,7 +288,7 @@ class WarmUp:
 def capacity_bytes(
     segments: SegmentStore, settings: SsdSettings, dataset: DatasetRef
 ) -> tuple[int, Bound]:
-    """What a tier holds of a dataset at most, and why not more."""
+    """Return how many bytes of a dataset a tier holds at most, and the limit that bounds them."""
     limits, occupied = LimitsFolder(settings.folder), segments.occupancy()
     pinned = sum(
         of.regions for of in occupied if of.dataset != dataset.id and limits.of(of.dataset).pinned

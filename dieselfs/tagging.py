@@ -1,4 +1,4 @@
-"""Names for snapshots: what a tag, an id or its beginning means, and tagging what others can find."""
+"""Names of snapshots: the meaning of a tag, an id or its beginning; and the creation of tags."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from metadata.errors import DatasetNotFound, SnapshotStale
 
 
 def resolved(which: str, dataset: str, store: ObjectStore) -> str:
-    """`which` itself if it may be (the beginning of) an id or a generation, else the id that the tag of that name means.
+    """Return `which` itself if it has the form of an id, or else the id that the tag `which` names.
 
-    `SnapshotNotFound`, or `Corrupt` if the tag can't be read. Tags can't look like ids, so that neither hides the other.
+    The form of an id is an id, its beginning, or a generation. Raises `SnapshotNotFound`, or
+    `Corrupt` if the tag cannot be read. A tag cannot look like an id, so neither hides the other.
     """
     if tags.is_like_an_id(which):
         return which
@@ -33,10 +34,11 @@ def resolved(which: str, dataset: str, store: ObjectStore) -> str:
 def tag_snapshot(
     store: ObjectStore, dataset: str, which: str | None, tag: str, folder: Path
 ) -> Tag:
-    """Tag the snapshot that `which` names (an id or its beginning, a generation, another tag), or the newest if it is as new as the
-    dataset. One that only this machine has is published: a tag is for everybody.
+    """Tag the snapshot that `which` names: an id or its beginning, a generation, or another tag.
 
-    `UsageError` for an illegal tag, `SnapshotNotFound`, `SnapshotStale` without `which`.
+    Without `which` it is the newest one, if that is as new as the dataset. A snapshot that only
+    this machine has is published: a tag is for all users. Raises `UsageError` for an illegal tag,
+    `SnapshotNotFound`, and without `which` `SnapshotStale`.
     """
     try:
         tags.check_tag_name(tag)
@@ -61,15 +63,17 @@ def tag_snapshot(
     chosen = known[-1]
     if which is None and _generation(chosen) < newest_generation(store, dataset):
         raise SnapshotStale(
-            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, and the dataset has changed since: "
-            f"make one with `dlcmd snapshot create {dataset}`, or name the snapshot: {dataset}@{_generation(chosen)}"
+            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, and the "
+            "dataset has changed since: "
+            f"make one with `dlcmd snapshot create {dataset}`, or name the snapshot: "
+            f"{dataset}@{_generation(chosen)}"
         )
     if chosen not in published:
         publish_snapshot(store, files[chosen])
     made = tags.tag(store, dataset, tag, chosen)
     try:
         store.stat(snapshot_key(dataset, chosen))
-    except NotFound:  # pruned meanwhile: whoever prunes from now on sees the tag
+    except NotFound:  # pruned meanwhile: a later prune sees the tag
         if chosen not in files:
             raise SnapshotNotFound(
                 f"snapshot {chosen} of {dataset} was removed meanwhile",
@@ -80,7 +84,10 @@ def tag_snapshot(
 
 
 def untag_snapshot(store: ObjectStore, dataset: str, tag: str) -> None:
-    """Remove a tag, also one that can't be read; the snapshot stays. `UsageError` for an illegal tag, `SnapshotNotFound`."""
+    """Remove a tag, also one that cannot be read; the snapshot stays.
+
+    Raises `UsageError` for an illegal tag, and `SnapshotNotFound`.
+    """
     try:
         tags.untag(store, dataset, tag)
     except ValueError as error:

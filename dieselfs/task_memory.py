@@ -1,7 +1,8 @@
-"""The memory of a task as those open it who read a dataset without a mount: of which task, with which peers, from where.
+"""Node memory for processes that read a dataset without a mount.
 
-What is not said is as the environment says it (`dieselfs.peercache.peer_options`), so that a job's script decides and training code needs no
-change. A process that only joins a task whose master has peers reads from them too: all it needs lies in the task's folder.
+The environment gives the settings that the caller omits (`dieselfs.peercache.peer_options`), so
+that a job's script decides and training code needs no change. A process that only joins a task
+whose master has peers reads from them too: all it needs lies in the task's folder.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def open_task_memory(
     ssd: SsdChoice = "configured",
     environment: Mapping[str, str] = os.environ,
 ) -> NodeMemory:
-    """Join the task's memory, or begin it. Chunks are verified by what `expected` says of them. What the task does not have comes through the
-    cache cluster of cache nodes that the environment names, if it names one, and from the SSD tier before the store.
+    """Join the task's memory, or create it.
 
-    Who begins it brings the peers in; for who joins later they are what they are. `UsageError` for settings that contradict each other, or
-    variables that make no sense.
+    Chunks are verified against `expected`. A chunk that the task lacks comes through the cache
+    cluster that the environment names, if any, and from the SSD tier before the store.
+
+    The process that creates the task sets its peers; later processes use that setting. Raises
+    `UsageError` for settings that contradict each other, or variables that make no sense.
     """
     if peers is None:
         peers = from_environment(environment, task)

@@ -1,4 +1,4 @@
-"""Waste: one object, or one local file, that nothing needs, or will not need once its grace period is over."""
+"""Garbage items: objects and local files that nothing needs, or only until a grace period ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PINNED: Final = "a snapshot, a tag or a mount needs it"
 
 
 class GarbageKind(StrEnum):
-    """What the waste was."""
+    """The kind of a garbage item."""
 
     UNCOMMITTED = "uncommitted chunk"
     RETIRED = "retired chunk"
@@ -27,14 +27,14 @@ class GarbageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GarbageItem:
-    """What it is, where, and why."""
+    """A garbage item: its kind, its place, and the reason."""
 
     kind: GarbageKind
     key: str
-    """Of the object; of a temporary file its name, of a local file its path."""
+    """The key of the object, the name of a temporary file, or the path of a local file."""
     size_bytes: int
     reason: str
     kept: str = ""
-    """Why it stays for now; empty: it may go."""
+    """Why it stays for now; empty if it may be deleted."""
     chunk: RetiredChunk | None = None
-    """Of a retired chunk: what is asked once more before it is deleted."""
+    """The retired chunk, which is checked again before it is deleted."""
