@@ -1,1 +1,1 @@
-"""`dlcmd put`: a tree of files becomes chunks, by several processes."""
+"""`dlcmd put`: pack a tree of files into chunks, with several processes."""

@@ -1,4 +1,4 @@
-"""A thread whose exception is raised by whoever waits for it."""
+"""A thread that passes its exception to the threads that wait for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 
 
 class BackgroundThread(threading.Thread):
-    """Runs `work` at once; `join` and `raise_failure` raise what it raised, `wait` does not."""
+    """A thread that runs `work` at once.
+
+    `join` and `raise_failure` raise the exception of `work`; `wait` does not.
+    """
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""What a put would do, without doing it: `dlcmd put --dry-run`."""
+"""The forecast of a put, without the put: `dlcmd put --dry-run`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dieselfs.packing.survey import preflight
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would be packed."""
+    """The amount of data that a put would pack."""
 
     files: int
     bytes: int
     chunks: int
-    """At the target size; files above it have one each."""
+    """Chunks at the target size; larger files have one each."""
 
 
 def forecast(request: PackRequest) -> Forecast:
-    """Look at every source file (one stat each); raises `BadSource` as the put would."""
+    """Examine every source file (one stat each); raise `BadSource` as the put would."""
     preflight(request.sources, PackProgress())
     files = total = large = small = 0
     for size in _sizes(request):
@@ -36,6 +36,6 @@ def forecast(request: PackRequest) -> Forecast:
 
 
 def _sizes(request: PackRequest) -> Iterator[int]:
-    for run in batches_of(request.sources, SkippedEntries()):  # the survey has told of them
+    for run in batches_of(request.sources, SkippedEntries()):  # the preflight has reported them
         for name in run.names:
             yield os.stat(os.path.join(run.disk_directory, name)).st_size

@@ -1,10 +1,11 @@
-"""Packs sources into a dataset with several processes.
+"""Packing of sources into a dataset with several processes.
 
-    this process: walk the sources → runs ─┬→ worker: read, pack, store ─┬→ group commit → index
-                                           └→ worker: read, pack, store ─┘
+    this process: walk the sources → batches ─┬→ worker: read, pack, store ─┬→ commit → index
+                                              └→ worker: read, pack, store ─┘
 
-Before the first commit a walk of its own has seen every source: whatever can be known to fail (a missing or unreadable file, a link to
-nowhere) fails before anything becomes visible. Everything is bounded: runs wait in pipes, chunks in the workers' uploaders.
+Before the first commit the preflight has examined every source: whatever can be known to fail (a
+missing or unreadable file, a link to nowhere) fails before anything becomes visible. The commits
+are group commits. All memory is bounded: batches wait in pipes, chunks in the workers' uploaders.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ def pack(
     open_index: Callable[[], KeyValueStore],
     progress: PackProgress,
 ) -> DatasetState:
-    """Pack everything that `request` names into the dataset `name`, made if need be; the state when all is committed and indexed.
+    """Pack the sources of `request` into the dataset `name`, which is created if necessary.
 
-    Interrupted at any moment, it leaves whole what was committed and invisible what was not; the same request again does the rest.
-    Raises `BadSource` before anything became visible, or what store and index raise.
+    Returns the state when all is committed and indexed. An interrupt at any moment leaves committed
+    files complete and the others invisible; the same request again packs the rest. Raises
+    `BadSource` before anything became visible, or the errors of store and index.
     """
     for source in request.sources:
         check_source(source.disk_path if isinstance(source, SourceTree) else source.base)
-    store = open_store()  # and with it its library, before others would import it for themselves
+    store = open_store()  # imports its library once, before the workers would each do so
     workers = PackingProcesses(
         open_store, open_index, request.jobs if request.order == "scatter" else 1
     )
@@ -71,7 +73,10 @@ def pack(
 
 
 def _take_back(dataset: Dataset) -> None:
-    """Remove the dataset that a failed put made, unless something was committed to it, by this put or another one."""
+    """Remove the dataset that a failed put created, unless something was committed to it.
+
+    The commit may be of this put or another one.
+    """
     try:
         dataset.log.append_exactly(BIRTH_GENERATION + 1, removed=True)
         remove_dataset(dataset.store, dataset.index, dataset.ref.name)
@@ -101,7 +106,7 @@ def _pack(
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
             _run_interruptibly(request, packing, workers, commits, progress)
     finally:
-        workers.stop()  # before anything is taken back
+        workers.stop()  # before anything is deleted
 
 
 def _run_interruptibly(
@@ -111,8 +116,11 @@ def _run_interruptibly(
     commits: _Commits,
     progress: PackProgress,
 ) -> None:
-    """Run in a thread, where no signal raises `KeyboardInterrupt`: between two instructions of `threading.Condition` that leaves its lock
-    held, and all who need it wait forever. This thread only waits."""
+    """Run the put in a thread in which no signal raises `KeyboardInterrupt`.
+
+    Between two instructions of `threading.Condition` that exception leaves the lock held, and all
+    threads that need it wait forever. The calling thread only waits.
+    """
     work = BackgroundThread(lambda: _run(request, packing, workers, commits, progress))
     try:
         work.join()
@@ -151,7 +159,7 @@ def _run(
         surveyor.join()
         commits.check_interrupted()  # else the workers have finished
         workers.finish_feeding()
-        progress.failed += skipped.unreadable  # since the survey, which found nothing
+        progress.failed += skipped.unreadable  # since the preflight, which found none
         commits.finish()
     except BaseException:
         commits.abandon()
@@ -169,11 +177,14 @@ def _ordered_batches(request: PackRequest, skipped: SkippedEntries) -> Iterator[
 
 
 class _Interrupted(Exception):
-    """The user does not want the rest."""
+    """The user has interrupted the put."""
 
 
 class _Commits:
-    """Group commit of what the workers report, held back until the survey is done, and counted."""
+    """Group commit of the chunks that the workers report, counted.
+
+    Commits are held back until the preflight ends.
+    """
 
     def __init__(self, dataset: Dataset, after: int, progress: PackProgress) -> None:
         self._dataset = dataset
@@ -204,7 +215,10 @@ class _Commits:
         self._group.flush()
 
     def interrupt(self) -> None:
-        """Commit no more; for another thread than the one that adds and finishes, which gets an exception."""
+        """Commit no more.
+
+        Call it in a thread other than the one that adds and finishes; the latter gets an exception.
+        """
         self._interrupted = True
         self._group.close()
 
@@ -213,9 +227,11 @@ class _Commits:
             raise _Interrupted
 
     def abandon(self) -> None:
-        """After a failure before anything was committed: take back the chunks that nobody will ever see.
+        """Delete the stored chunks after a failure before the first commit.
 
-        Not after a failed commit: its object may be in the store all the same, and name them. Nor those that somebody has adopted."""
+        Nothing is deleted after a failed commit, whose object may be in the store all the same and
+        name them. Chunks that another process has committed by orphan recovery stay.
+        """
         self._group.close()
         if self._released or not self._uncommitted:
             return

@@ -21,7 +21,11 @@ _STOP_TIMEOUT_S = 5.0
 
 
 class PackingProcesses:
-    """Forked before this process starts any thread, or uses a store's library, which may not survive a fork (`forked_store`); fed by one thread, heard by another."""
+    """The packing processes; one thread sends them batches, another receives their reports.
+
+    They are forked before this process starts any thread or uses a store's library, which may not
+    survive a fork (`forked_store`).
+    """
 
     def __init__(
         self,
@@ -45,14 +49,19 @@ class PackingProcesses:
             self._processes.append(process)
 
     def start_feeding(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
+        """Send the rules and the batches from a thread of its own."""
         self._feeder = BackgroundThread(lambda: self._feed(packing, batches))
 
     def finish_feeding(self) -> None:
+        """Wait until all batches are sent; raise the error of `batches`."""
         if self._feeder is not None:
             self._feeder.join()
 
     def _feed(self, packing: PackRules, batches: Iterator[EntryBatch]) -> None:
-        """Deal the runs out in turn (so that the same seed and jobs pack the same chunks); then tell that there are no more."""
+        """Deal the batches out in turn, then send the end mark.
+
+        The turns make the same seed and jobs pack the same chunks.
+        """
         count = len(self._connections)
         try:
             for connection in self._connections:
@@ -60,12 +69,13 @@ class PackingProcesses:
             for number, run in enumerate(batches):
                 if not _sent(self._connections[number % count], run):
                     return
-        finally:  # also when `batches` fails (`finish_feeding` says so): the workers must not wait for more
+        # Also when `batches` fails, which `finish_feeding` reports: no worker may wait for more.
+        finally:
             for connection in self._connections:
                 _sent(connection, None)
 
     def reports(self) -> Iterator[ChunkReport | FileReport | WorkerFailure]:
-        """What the workers report, until all have finished."""
+        """Yield the reports of the workers, until all have finished."""
         open_connections = list(self._connections)
         while open_connections:
             for connection in wait(open_connections):
@@ -77,17 +87,16 @@ class PackingProcesses:
                     self._check_exit(self._processes[self._connections.index(connection)])
 
     def hang_up(self) -> None:
-        """Let the workers, and who feeds and hears them in other threads, come to an end."""
+        """Make the workers, and the threads that send to them and receive from them, end."""
         for connection in self._connections:
             with socket.socket(fileno=os.dup(connection.fileno())) as pipe, suppress(OSError):
                 pipe.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
-        """Hang up and wait; a worker that does not end in time is killed. May be called again."""
+        """Hang up and wait; kill a worker that does not end in time. May be called again."""
         self.hang_up()
-        if (
-            self._feeder is not None
-        ):  # only then: it may be writing, and the number of a closed descriptor is used again
+        if self._feeder is not None:
+            # It may be writing, and the number of a closed descriptor is used again.
             self._feeder.wait()
         while self._connections:
             self._connections.pop().close()
@@ -101,12 +110,13 @@ class PackingProcesses:
         process.join(_STOP_TIMEOUT_S)
         if process.exitcode:
             raise Unavailable(
-                f"a packing process ended early (exit code {process.exitcode}): run the same command again for the rest"
+                f"a packing process ended early (exit code {process.exitcode}): run the same "
+                "command again for the rest"
             )
 
 
 def _sent(connection: Connection, message: PackRules | EntryBatch | None) -> bool:
-    """False if the worker is gone: `reports` says so."""
+    """Send a message; False if the worker is gone, which `reports` reports."""
     try:
         connection.send(message)
     except OSError:
@@ -121,8 +131,7 @@ def _serve(
     connection: Connection,
     inherited: Sequence[Connection],
 ) -> None:
-    for (
-        other
-    ) in inherited:  # or a worker would hold the others' pipes open after their parent's end
+    # Otherwise a worker would hold the others' pipes open after their parent's end.
+    for other in inherited:
         other.close()
     run_worker(open_store, open_index, number, connection)

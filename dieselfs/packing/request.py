@@ -1,4 +1,4 @@
-"""What is asked of a put, and what has become of it."""
+"""The request of a put, and its progress."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from dieselfs.packing.source_tree import (
 )
 
 OPEN_CHUNKS: Final = 32
-"""Half of what a writer has by itself, since runs of names come mixed: half the memory, and the first chunk is full, and under way, after half the time
-(docs/decisions/0004-scatter-by-runs.md)."""
+"""Half of what a writer has by itself, since batches come mixed.
+
+This takes half the memory, and the first chunk is full, and its upload starts, after half the time
+(docs/decisions/0004).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +35,44 @@ class FileList:
 
 @dataclass(frozen=True, slots=True)
 class PackRequest:
-    """What to pack and how."""
+    """The sources to pack, and the rules."""
 
     sources: Sequence[SourceTree | FileList]
     jobs: int = 1
     order: str = "scatter"
-    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`). The latter two pack with one process, whatever `jobs` says."""
+    """`scatter`, `path` or `given` (see `chunkstore.chunk_writer`).
+
+    `path` and `given` pack with one process, whatever `jobs` is.
+    """
     seed: int = 0
     target_bytes: int = DEFAULT_TARGET_BYTES
     open_chunks: int = OPEN_CHUNKS
-    """Of each process, in the order `scatter`."""
+    """Open chunks of each process, in the order `scatter`."""
     checksum: bool = False
 
 
 @dataclass(slots=True)
 class PackProgress:
-    """What has happened so far; read it from any thread."""
+    """The progress of a put; any thread may read it."""
 
     files_found: int = 0
-    """By the walk that looks first; the total, once `walked`."""
+    """Files that the preflight has found; the total, once `walked`."""
     walked: bool = False
     files_committed: int = 0
-    """Acknowledged: durable and in the dataset."""
+    """Acknowledged files: durable and in the dataset."""
     bytes_committed: int = 0
     chunks_committed: int = 0
     files_unchanged: int = 0
     failed: list[str] = field(default_factory=list)
-    """Files that could not be read after all; a reason each."""
+    """Reasons why files could not be read after all, one for each file."""
     special: list[bytes] = field(default_factory=list)
-    """Sockets, pipes and devices, left out."""
+    """Sockets, pipes and devices, which are left out."""
     on_change: Callable[[PackProgress], None] = lambda progress: None
-    """Called from several threads after a change, for the first time by the caller's, once all processes are forked: from then on
-    it may start threads."""
+    """A callback after a change, called from several threads.
+
+    The caller's thread makes the first call, once all processes are forked: from then on it may
+    start threads.
+    """
 
     def changed(self) -> None:
         self.on_change(self)
@@ -72,13 +81,14 @@ class PackProgress:
 def batches_of(
     sources: Sequence[SourceTree | FileList], skipped: SkippedEntries
 ) -> Iterator[EntryBatch]:
-    """All files of the sources."""
+    """Yield all files of the sources, in batches."""
     return (run for source in sources for run in batches_of_source(source, skipped))
 
 
 def batches_of_source(
     source: SourceTree | FileList, skipped: SkippedEntries, batch_files: int = BATCH_FILES
 ) -> Iterator[EntryBatch]:
+    """Yield all files of one source, in batches."""
     if isinstance(source, FileList):
         return listed_batches(source.base, source.target, source.paths, batch_files)
     return source.batches(skipped, batch_files)

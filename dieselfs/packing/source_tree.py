@@ -1,7 +1,8 @@
-"""Walks what is to be packed: directories in the order the disk has them, files in small runs.
+"""The walk of the sources: directories in the order of the disk, files in small batches.
 
-A run is up to 64 files of one directory, so that it is read nearly sequentially; the runs may then be mixed (`scatter`), so that a chunk samples
-classes from all over the source. Nothing is kept per file.
+A batch is up to 32 files of one directory, so that it is read nearly sequentially. The batches may
+then be mixed (`scatter`), so that a chunk samples classes from all over the source. Nothing is kept
+for each file.
 """
 
 from __future__ import annotations
@@ -18,40 +19,43 @@ from dieselfs.path_filter import PathFilter
 
 BATCH_FILES = 32
 _MIXED_BATCHES = 8192
-"""Runs held back for mixing: about 260,000 names, 30 MB."""
+"""Batches held back for mixing: about 260,000 names, 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
-    """Some files of one directory, and the directory's own attributes in its first run."""
+    """Some files of one directory; its first batch has the directory's own attributes."""
 
     disk_directory: bytes
     directory: bytes
-    """Path in the dataset."""
+    """The path in the dataset."""
     names: Sequence[bytes]
     attributes: tuple[int, int] | None = None
-    """(mode, mtime in ns) of the directory, to be put with this run."""
+    """(mode, mtime in ns) of the directory, to be put with this batch."""
     renamed: bytes | None = None
-    """Name in the dataset of the only file, where it differs from the one on disk."""
+    """The name in the dataset of the only file, where it differs from the one on disk."""
 
 
 @dataclass(slots=True)
 class SkippedEntries:
-    """What a walk met that is neither a file nor a directory, or can't be read."""
+    """Entries that a walk skipped.
+
+    They are neither a file nor a directory, or cannot be read.
+    """
 
     special: list[bytes] = field(default_factory=list)
-    """Sockets, pipes and devices: left out."""
+    """Sockets, pipes and devices, which are left out."""
     unreadable: list[str] = field(default_factory=list)
-    """Reasons, each naming a path: the put does not begin."""
+    """Reasons, each with a path; they prevent the put."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTree:
-    """One source on disk and where it goes."""
+    """One source on disk and its target."""
 
     disk_path: bytes
     target: bytes
-    """Path in the dataset of the directory (or of the file) itself."""
+    """The path in the dataset of the directory (or of the file) itself."""
     filters: PathFilter = field(default_factory=PathFilter)
     follow_links: bool = True
     by_path: bool = False
@@ -60,7 +64,10 @@ class SourceTree:
     def batches(
         self, skipped: SkippedEntries, batch_files: int = BATCH_FILES
     ) -> Iterator[EntryBatch]:
-        """All of the tree as runs, each directory's after those of the directories above it."""
+        """Yield all of the tree as batches.
+
+        The batches of a directory come after those of the directories above it.
+        """
         try:
             status = os.stat(self.disk_path)
         except OSError as error:
@@ -143,7 +150,7 @@ class SourceTree:
         return above | {identity}
 
     def _below(self, target: bytes, name: bytes) -> str:
-        """The path below the source, for filters."""
+        """Return the path below the source, for filters."""
         path = target + b"/" + name if target else name
         return os.fsdecode(path[len(self.target) + 1 :] if self.target else path)
 
@@ -151,7 +158,7 @@ class SourceTree:
 def _until_failure(
     entries: Iterator[os.DirEntry[bytes]], disk_path: bytes, skipped: SkippedEntries
 ) -> Iterator[os.DirEntry[bytes]]:
-    """The entries of a directory, up to where it can't be read further."""
+    """Yield the entries of a directory, until a read fails."""
     try:
         yield from entries
     except OSError as error:
@@ -161,7 +168,7 @@ def _until_failure(
 def listed_batches(
     base: bytes, target: bytes, paths: Iterable[bytes], batch_files: int = BATCH_FILES
 ) -> Iterator[EntryBatch]:
-    """Runs of files named one by one, relative to `base`, in the order given."""
+    """Yield batches of files named one by one, relative to `base`, in the order given."""
     for directory, group in groupby(paths, os.path.dirname):
         names = [os.path.basename(path) for path in group]
         disk_directory = os.path.join(base, directory) if directory else base
@@ -171,7 +178,7 @@ def listed_batches(
 
 
 def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:
-    """The same runs through a bounded shuffle buffer."""
+    """Yield the same batches through a bounded shuffle buffer."""
     draw = random.Random(seed).randrange
     held: list[EntryBatch] = []
     for run in batches:

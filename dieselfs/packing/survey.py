@@ -1,4 +1,4 @@
-"""The walk that looks first: whatever can be known to fail fails before anything is put (docs/decisions/0003)."""
+"""The preflight: all that can be known to fail fails before the first put (docs/decisions/0003)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ _BATCH_FILES = 4096
 
 
 def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
-    """Walk all sources without packing; raises `BadSource`, or `InvalidPath`, if any file can't be packed."""
+    """Walk all sources without packing.
+
+    Raises `BadSource` or `InvalidPath` if a file cannot be packed.
+    """
     skipped = SkippedEntries()
-    is_root = os.geteuid() == 0  # root may read everything; others find out file by file
+    is_root = os.geteuid() == 0  # root may read everything; other users need a check of each file
     for source in sources:
         for run in batches_of_source(source, skipped, _BATCH_FILES):
             if isinstance(source, FileList):
@@ -31,14 +34,18 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
     if skipped.unreadable:
         more = f" (and {len(skipped.unreadable) - 1} more)" if len(skipped.unreadable) > 1 else ""
         raise BadSource(
-            f"{skipped.unreadable[0]}{more}: nothing was put; fix it, or leave it out with --exclude"
+            f"{skipped.unreadable[0]}{more}: nothing was put; fix it, or leave it out with "
+            "--exclude"
         )
     progress.walked = True
     progress.changed()
 
 
 def _refused(run: EntryBatch) -> Iterator[str]:
-    """Of a walk, which has seen that they are files: one call a name."""
+    """Yield the files of a walk that cannot be read, with reasons. Costs one call for each name.
+
+    The walk has found that they are files.
+    """
     if not run.names:
         return
     try:
@@ -68,11 +75,14 @@ def _unreadable(run: EntryBatch, follow_links: bool) -> Iterator[str]:
         elif not os.access(path, os.R_OK):
             yield _no_access(path)
         elif not os.path.isfile(path):
-            yield f"{os.fsdecode(path)}: is a {'directory' if os.path.isdir(path) else 'special file'}, not a file"
+            yield (
+                f"{os.fsdecode(path)}: is a "
+                f"{'directory' if os.path.isdir(path) else 'special file'}, not a file"
+            )
 
 
 def _check_paths_in(source: SourceTree | FileList) -> None:
-    """Those that were given; the names that a walk finds are legal."""
+    """Check the paths that were given; the names that a walk finds are legal."""
     if source.target:
         check_path(source.target)
     if isinstance(source, FileList):
@@ -81,11 +91,15 @@ def _check_paths_in(source: SourceTree | FileList) -> None:
 
 
 def _check_lengths(run: EntryBatch) -> None:
-    """Names from a disk are legal; below a long target the whole path may be too long."""
+    """Raise `InvalidPath` if a path is too long.
+
+    Names from a disk are legal, but below a long target the whole path may be too long.
+    """
     names = [run.renamed] if run.renamed else run.names
     longest = max(names, key=len, default=b"")
     path = b"/".join(part for part in (run.directory, longest) if part)
     if len(path) > MAX_PATH_BYTES:
         raise InvalidPath(
-            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most {MAX_PATH_BYTES}"
+            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most "
+            f"{MAX_PATH_BYTES}"
         )

@@ -1,7 +1,7 @@
-"""One packing process: runs of names come in, files are read and packed, and each chunk is reported once it is durable.
+"""One packing process: it receives batches of names, packs the files, and reports durable chunks.
 
-Per file: open, fstat, read and close, relative to a directory opened once a run; the content is hashed and gathered into the chunk without
-being copied.
+Each file costs open, fstat, read and close, relative to a directory that is opened once for a
+batch. The content is hashed and gathered into the chunk without a copy.
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import Namespace
 
 _LARGE_BYTES = 64 << 20
-"""Files from this size on are read twice, to hash and to store, instead of being held in memory."""
+"""The size from which files are read twice, to hash and to store.
+
+Smaller files are held in memory.
+"""
 _BLOCK_BYTES = 4 << 20
 _UPLOADS = 8
-"""At once, of each process: a store in a cloud gives each some 50 MB/s."""
+"""Uploads at once in each process: a store in a cloud gives each some 50 MB/s."""
 assert _BLOCK_BYTES % BLOCK_BYTES == 0
 
 
 @dataclass(frozen=True, slots=True)
 class PackRules:
-    """How to pack; the same for all processes of one put."""
+    """The rules of packing; the same for all processes of one put."""
 
     dataset: DatasetRef
     target_bytes: int
@@ -63,15 +66,15 @@ class ChunkReport(NamedTuple):
 
 
 class FileReport(NamedTuple):
-    """What became of files that are in no chunk."""
+    """The results of files that are in no chunk."""
 
     unchanged: int
     failed: list[str]
-    """A reason each, naming the path."""
+    """Reasons, each with a path."""
 
 
 class WorkerFailure(NamedTuple):
-    """The process gave up."""
+    """The process has failed."""
 
     error: BaseException
 
@@ -82,9 +85,13 @@ def run_worker(
     number: int,
     connection: Connection,
 ) -> None:
-    """Serve runs from `connection`, which begins with how to pack them, until None comes; then pack what is open and hang up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and hangs up
-    gc.freeze()  # what the parent has made stays: no collection need look at it, and write to its pages
+    """Pack batches from `connection`, which first sends the rules, until None comes.
+
+    At the end open chunks are stored and the connection is closed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it, and hangs up
+    # The parent's objects stay: no collection need examine them and write to their pages.
+    gc.freeze()
     send_lock = threading.Lock()
 
     def send(report: ChunkReport | FileReport | WorkerFailure) -> None:
@@ -97,9 +104,9 @@ def run_worker(
         index = open_index() if packing.compare_with_index else None
         _Worker(packing, store, index, number, send).serve(connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone; what it did not commit stays invisible
+        pass  # the parent is gone; uncommitted chunks stay invisible
     except BaseException as error:
-        with suppress(OSError):  # the parent may have given up itself
+        with suppress(OSError):  # the parent may have failed itself
             send(WorkerFailure(error))
     finally:
         connection.close()
@@ -149,7 +156,7 @@ class _Worker:
         self._send(ChunkReport(chunk.ref, chunk.head, chunk.file_count))
 
     def _not_stored(self, chunk: SealedChunk, error: BadSource) -> None:
-        """A large file, alone in its chunk, that changed between being hashed and being stored."""
+        """Report a large file, alone in its chunk, that changed between its hash and its upload."""
         self._send(FileReport(0, [str(error)]))
 
     def _pack(self, run: EntryBatch) -> FileReport:
@@ -192,10 +199,9 @@ class _Worker:
     def _pack_file(
         self, folder: int, name: bytes, target: bytes, present: _Present | None, run: EntryBatch
     ) -> bool:
-        """Read and pack one file; False if the dataset has it as it is."""
-        fd = os.open(
-            name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder
-        )  # or a pipe would wait for its writer
+        """Read and pack one file; False if the dataset has it unchanged."""
+        # Without O_NONBLOCK the open of a pipe waits for its writer.
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
@@ -269,7 +275,7 @@ class _Worker:
 
 
 class _Present(NamedTuple):
-    """What the dataset has under a name."""
+    """The attributes that the dataset has under a name."""
 
     size: int
     mode: int
@@ -279,7 +285,7 @@ class _Present(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _LargeFile:
-    """A large file as the payload of its chunk; fails unless its content is still what was hashed."""
+    """A large file as the payload of its chunk; fails unless its content still has the hash."""
 
     path: bytes
     size: int
@@ -311,18 +317,25 @@ def _check_mtime(disk_path: bytes, mtime_ns: int) -> None:
 
 
 def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
-    """The first `size` bytes of a file in pieces of 4 MiB (multiples of a block, whatever reads return)."""
+    """Yield the first `size` bytes of a file in parts of 4 MiB, multiples of a hash block.
+
+    The parts do not depend on how much a read returns.
+    """
     for at in range(0, size, _BLOCK_BYTES):
         piece = os.pread(fd, min(_BLOCK_BYTES, size - at), at)
         if len(piece) != min(_BLOCK_BYTES, size - at):
             raise BadSource(
-                f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same command again"
+                f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same "
+                "command again"
             )
         yield piece
 
 
 def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
-    """The content of a file whose size is not what fstat said: procfs-like files, and files still being written."""
+    """Return the content of a file whose size differs from fstat's.
+
+    Such files are those of procfs-like file systems, and files that are still being written.
+    """
     pieces = [data]
     while piece := os.read(fd, _BLOCK_BYTES):
         pieces.append(piece)

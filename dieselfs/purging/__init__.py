@@ -1,1 +1,4 @@
-"""DL_purge: chunks with holes are merged into new ones, and the old are deleted when nobody may read them any more."""
+"""DL_purge: merge chunks with holes into new chunks, and delete the retired ones.
+
+A retired chunk is deleted when no snapshot, tag or lease needs it any more.
+"""

@@ -1,7 +1,10 @@
-"""Which deletions hide nothing any more, so that they may be dropped with their chunk (docs/decisions/0008, rule 4).
+"""Tombstone collection: find the tombstones that hide nothing (docs/decisions/0008, rule 4).
 
-A deletion may go when no object in the store holds what it hides, and no chunk that stays says anything else of its path: else an index made from
-the store would show it again, or have another record of it; and a directory's deletion stays as long as any record lies below it. Heads of all chunks are read for that, but paths are compared chunk by chunk.
+Such a tombstone is dropped with its chunk. It may go when no object in the store holds what it
+hides, and no chunk that stays has another entry of its path. Otherwise an index built from the
+store would show the path again, or have another record of it. A directory's tombstone stays as long
+as any record lies below it. The heads of all chunks are read for that, but paths are compared chunk
+by chunk.
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ _HEADS_AT_ONCE = 16
 
 
 class TombstoneCollection:
-    """The deletions that hide nothing, fewer with each chunk that is looked at."""
+    """The tombstones that hide nothing; each examined chunk can only remove some."""
 
     def __init__(self, tombstones: Iterable[Tombstone], objects: Collection[ChunkId]) -> None:
-        """`objects`: chunks that the store holds. A deletion of what lay in one of them is out at once."""
+        """Start with the tombstones whose hidden entries lie in no object.
+
+        `objects` are the chunks in the store.
+        """
         present = {chunk_id.value for chunk_id in objects}
         candidates = [found for found in tombstones if found.seen.chunk not in present]
         self._files = {found.path for found in candidates if not found.of_directory}
@@ -42,9 +48,10 @@ class TombstoneCollection:
     def look_at(
         self, chunks: Mapping[ChunkId, bool], read_head: Callable[[ChunkId], ChunkHead]
     ) -> None:
-        """Take out what these chunks still speak of; chunk -> whether it stays. One that was looked at before is passed over.
+        """Remove the tombstones that entries of these chunks still need; chunk -> whether it stays.
 
-        Where a chunk that stays can't be read, nothing may be forgotten. Costs one read of a head each, 16 at a time.
+        Chunks that were examined before are skipped. If a chunk that stays cannot be read, no
+        tombstone may be dropped. Costs one read of a head each, 16 at a time.
         """
         wanted = [chunk_id for chunk_id in chunks if chunk_id not in self._seen]
 
@@ -80,8 +87,11 @@ class TombstoneCollection:
 def without_needed_by_carried(
     collectable: Collection[Named], current: Collection[Tombstone]
 ) -> set[Named]:
-    """Those of `collectable` that go when the rest of `current` is carried on: a directory's record stays as long as there is any record
-    below it, a deletion's too, which would not be found without it."""
+    """Return the part of `collectable` that may go when the rest of `current` is rewritten.
+
+    A directory's record stays as long as there is any record below it, also a tombstone's, which
+    would not be found without it.
+    """
     left = set(collectable)
     while True:
         carried = (found.path for found in current if found.named not in left)
@@ -92,13 +102,16 @@ def without_needed_by_carried(
 
 
 def concerns(tombstone: Tombstone, collectable: Collection[Named]) -> bool:
-    """Whether it is one of them, or lies below one."""
+    """Return True if the tombstone is in `collectable`, or lies below a path in it."""
     above = ((path, stat.S_IFDIR) for path in ancestors(tombstone.path))
     return tombstone.named in collectable or any(named in collectable for named in above)
 
 
 def _directories_above(entries: Entries, *, tombstones: bool) -> set[bytes]:
-    """Every directory that a file or directory of the chunk, or a deletion if these count, lies in, at any depth."""
+    """Return every directory above a file or directory of the chunk, at any depth.
+
+    With `tombstones`, the directories above tombstones are included.
+    """
     paths: Sequence[bytes] = entries.paths
     if not tombstones:
         living = np.flatnonzero(entries.kind != KIND_TOMBSTONE).tolist()

@@ -1,8 +1,10 @@
-"""Whether what the index calls a hole is one: something later must stand in its place.
+"""Check that every hole in the index is a hole: a later record must hide the entry.
 
-A purge takes nothing out of holes, for good. An index that has forgotten records, and was recounted as if it had not, calls holes what it forgot.
-The store still knows better; so before a chunk goes, each of its holes is held against the record that should hide it. There always is one: a
-deletion is not dropped as long as any object holds what it hides (docs/decisions/0008, rule 4).
+A purge does not move the entries of holes, so they are lost for good. An index that has lost
+records, and was recounted as if it had not, counts the entries of lost records as holes. The store
+still has the truth: before a chunk is retired, each of its holes is compared with the record that
+should hide it. There always is one, for a tombstone is not dropped as long as any object holds what
+it hides (docs/decisions/0008, rule 4).
 """
 
 from __future__ import annotations
@@ -23,16 +25,18 @@ from metadata.records import ChunkRecord, decode_entries, entry_versions
 
 
 def check_holes(dataset: Dataset, head: ChunkHead, record: ChunkRecord) -> None:
-    """Raise `RecordsLost` if the index knows of nothing later in the place of an entry that `record`, which is the chunk's, calls a hole.
+    """Raise `RecordsLost` if the index has no later record in the place of a hole.
 
-    One round of look-ups, about 3 µs a hole."""
+    `record` is the chunk's and counts the hole. Costs one round of look-ups, about 3 µs a hole.
+    """
     if unexplained_hole(dataset.index, dataset.ref.id, head, record) is None:
         return
-    dataset.catch_up()  # a commit that is half applied makes holes before it fills them
+    dataset.catch_up()  # a half-applied commit makes holes before it fills them
     path = unexplained_hole(dataset.index, dataset.ref.id, head, record)
     if path is not None:
         raise RecordsLost(
-            f"the index calls {path.decode(errors='replace')} of chunk {head.chunk_id} deleted and has nothing later in its place: "
+            f"the index calls {path.decode(errors='replace')} of chunk {head.chunk_id} deleted "
+            "and has nothing later in its place: "
             f"it has lost records; run `dlcmd recover {dataset.ref.name}`, then purge"
         )
 
@@ -40,7 +44,7 @@ def check_holes(dataset: Dataset, head: ChunkHead, record: ChunkRecord) -> None:
 def unexplained_hole(
     index: KeyValueStore, dataset_id: bytes, head: ChunkHead, record: ChunkRecord
 ) -> bytes | None:
-    """The path of a hole that no record hides, None if there is none."""
+    """Return the path of a hole that no record hides; None if there is none."""
     entries, added = head.entries, record.generation
     version = entry_versions(entries, added)
     holes: defaultdict[bytes, list[tuple[bytes, int]]] = defaultdict(list)

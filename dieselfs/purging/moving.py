@@ -1,7 +1,8 @@
-"""Moves the live files of chunks into new ones: read, verified, packed in the order in which they lay, stored, not committed.
+"""The move of live files of chunks into new chunks, which are stored but not committed.
 
-The order is kept, so the mix is too: chunks that each sampled the whole source (packed by `scatter`) make chunks that do, and files that were
-packed by path stay together. Chunks are read some way ahead of the packing.
+Files are read, verified and packed in their old order. So class mixing is kept: chunks that each
+sample the whole source (packed by `scatter`) give chunks that do so too, and files that were packed
+by path stay together. Chunks are read some way ahead of the packing.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from dieselfs.purging.testimony import live_files
 from metadata.records import ChunkRecord
 
 _AHEAD = 4
-"""Chunks read while others are packed: 64 MiB at the most."""
+"""Chunks that are read while others are packed: 64 MiB at most."""
 
 Positions = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceChunk:
-    """A chunk to be emptied, with what the index says of it."""
+    """A chunk to be emptied, with its record in the index."""
 
     id: ChunkId
     record: ChunkRecord
@@ -50,28 +51,31 @@ class SourceChunk:
 
 @dataclass(frozen=True, slots=True)
 class LoadedChunk:
-    """A source's head, and the content of its live files as far as it has been read."""
+    """The head of a source, and the content of its live files as far as it has been read."""
 
     source: SourceChunk
     head: ChunkHead
     positions: Positions
     contents: Sequence[memoryview] | None
-    """None: too large to be held; read by parts."""
+    """None: the content is too large for memory and is read in parts."""
 
 
 class Mover:
-    """New chunks in the making. `close` (or leaving the context) stops the threads; what was stored stays, uncommitted."""
+    """The writer of the new chunks.
+
+    `close` (or leaving the context) stops the threads; stored chunks stay, uncommitted.
+    """
 
     def __init__(self, dataset: Dataset, target_bytes: int) -> None:
         self._dataset = dataset
         self.stored: list[SealedChunk] = []
-        """Durable, uncommitted, in the order of their ids. Their payloads are let go."""
+        """Durable, uncommitted chunks in the order of their ids, without their payloads."""
         self._uploader = Uploader(dataset.store, dataset.ref.name, self._remember)
         self._writer = new_writer(dataset, self._uploader, target_bytes)
         self._pool = ThreadPoolExecutor(_AHEAD, "purge-read")
 
     def read(self, sources: Sequence[SourceChunk]) -> Iterator[LoadedChunk | DamagedChunk]:
-        """The sources in order, each read and verified, or what is wrong with it."""
+        """Yield the sources in order, each read and verified, or its damage."""
         under_way: deque[tuple[SourceChunk, Future[LoadedChunk]]] = deque()
         rest = iter(sources)
         try:
@@ -90,8 +94,11 @@ class Mover:
                 reading.cancel()
 
     def move(self, chunk: LoadedChunk) -> None:
-        """Pack the live files of a chunk. `Corrupt` or `NotFound` if one of a large chunk can't be read: what was packed before may stay, it
-        takes the place of the old one."""
+        """Pack the live files of a chunk.
+
+        Raises `Corrupt` or `NotFound` if a file of a large chunk cannot be read. The files packed
+        before may stay: they replace the old ones.
+        """
         if chunk.contents is not None:
             self._add(chunk, chunk.positions, chunk.contents)
             return
@@ -99,7 +106,7 @@ class Mover:
             self._add(chunk, positions, self._read_files(chunk.source.ref, chunk.head, positions))
 
     def finish(self) -> list[SealedChunk]:
-        """Store what is left; all chunks made."""
+        """Store the rest; return all new chunks."""
         self._writer.flush()
         self._uploader.wait()
         return self.stored
@@ -142,7 +149,10 @@ class Mover:
         return LoadedChunk(source, head, positions, contents)
 
     def _from_whole(self, ref: ChunkRef, head: ChunkHead, positions: Positions) -> list[memoryview]:
-        """By one get: quicker than many ranges where most is live. Only live files are verified: a damaged dead one does not matter."""
+        """Read the files with one get, which is faster than many ranges where most bytes are live.
+
+        Only live files are verified: a damaged dead file does not matter.
+        """
         data = memoryview(self._dataset.store.get(chunk_key(self._dataset.ref.name, ref.id)))
         entries, contents = head.entries, []
         columns = (entries.offset, entries.length, entries.hash)
@@ -189,14 +199,17 @@ class Mover:
 
 
 def new_writer(dataset: Dataset, uploader: Uploader, target_bytes: int) -> ChunkWriter:
-    """One open chunk: what comes one after the other lies so."""
+    """Return a writer with one open chunk, which keeps the order of the files."""
     return ChunkWriter(
         dataset.ref, CHUNK_IDS, uploader.submit, target_bytes=target_bytes, open_chunks=1
     )
 
 
 def _versions(chunk: LoadedChunk, positions: Positions) -> list[Version]:
-    """The versions that entries have: carried before, or of the commit that added the chunk."""
+    """Return the versions of the entries.
+
+    They are carried ones, or those of the commit that added the chunk.
+    """
     added, own = chunk.source.record.generation, chunk.source.id.value
     carried = chunk.head.entries.versions
     if carried is None:
@@ -210,7 +223,7 @@ def _versions(chunk: LoadedChunk, positions: Positions) -> list[Version]:
 
 
 def _batches(length: npt.NDArray[np.uint64], positions: Positions) -> Iterator[Positions]:
-    """Parts of about 16 MiB, a file at least."""
+    """Yield parts of about 16 MiB, of at least one file."""
     if not len(positions):
         return
     part = np.cumsum(length[positions]) // np.uint64(MAX_WHOLE_BYTES)

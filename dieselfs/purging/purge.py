@@ -1,7 +1,9 @@
-"""DL_purge: delete what earlier purges retired, move what is live out of chunks with holes, round by round, then delete again.
+"""DL_purge: delete retired chunks, move live files out of chunks with holes, then delete again.
 
-Each round is a commit of its own (`dieselfs.purging.retiring`), so a purge may be ended anywhere: before a commit there are chunks that no commit
-names, waste for gc; after it everything is right, and the old chunks wait for the next purge. docs/decisions/0009.
+The files are moved in rounds. Each round is a commit of its own (`dieselfs.purging.retiring`), so a
+purge may be ended anywhere. Before a commit there are chunks that no commit names, which gc
+deletes. After it the dataset is consistent, and the old chunks wait for the next purge
+(docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ from dieselfs.retention import (
 from metadata.records import ChunkRecord
 
 _CYCLES: Final = 4
-"""Chunks deleted in one make deletions droppable in the next, which retires small chunks, deleted in the third."""
+"""The cycles of deletion and rewriting.
+
+Deleted chunks make tombstones droppable in the next cycle. This retires small chunks, which are
+deleted in the third.
+"""
 _REQUESTS_AT_ONCE: Final = 16
 
 
@@ -59,17 +65,20 @@ def purge(
     request: PurgeRequest = PurgeRequest(),  # noqa: B008  # frozen
     progress: PurgeProgress | None = None,
 ) -> PurgeReport:
-    """Purge an opened dataset. May be repeated after a crash; writers and readers may go on.
+    """Purge an opened dataset. May be repeated after a crash; writers and readers may continue.
 
-    `Conflict` if another purge is at work, `RecordsLost` if the index has forgotten something. A chunk with a file that can't be read stays as
-    it is and is reported.
+    Raises `Conflict` if another purge is running, and `RecordsLost` if the index has lost records.
+    A chunk with a file that cannot be read stays as it is and is reported.
     """
     dataset.check_writable()
     return _Purge(dataset, _checked(request), progress or NoPurgeProgress()).run()
 
 
 def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
-    """What `purge` would do now. Changes nothing; costs a scan of the chunk records and a get for each commit."""
+    """Return what `purge` would do now. Changes nothing.
+
+    Costs a scan of the chunk records and a get for each commit.
+    """
     request = _checked(request)
     chosen = _chosen(dataset.namespace.chunks(), request)
     deletable, waiting, _ = _retired(dataset, _commits(dataset, []), request.grace_s)
@@ -84,7 +93,7 @@ def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:
 
 @dataclass(slots=True)
 class _Purge:
-    """One purge and what it has done so far."""
+    """One purge and its results so far."""
 
     dataset: Dataset
     request: PurgeRequest
@@ -132,7 +141,7 @@ class _Purge:
         )
 
     def _delete(self) -> None:
-        """Delete the retired chunks that nobody may read any more."""
+        """Delete the retired chunks that no reader may need any more."""
         self.commits = _commits(self.dataset, self.commits)
         deletable, _, _ = _retired(self.dataset, self.commits, self.request.grace_s)
         if not deletable:
@@ -145,7 +154,7 @@ class _Purge:
         self.bytes_deleted += sum(chunk.size_bytes for chunk in deletable)
 
     def _rewrite(self) -> bool:
-        """Retire the chunks with holes; whether there were any."""
+        """Retire the chunks with holes; return True if there were any."""
         self.dataset.catch_up()
         chunks = self._sound_chunks()
         chosen = _chosen(chunks, self.request)
@@ -160,7 +169,10 @@ class _Purge:
         return self.rounds > before
 
     def _round(self, wanted: Sequence[ChunkId], target_bytes: int) -> None:
-        """Move what is live out of some chunks and retire them, with chunks that hold no files if these are few."""
+        """Move the live files out of some chunks and retire these.
+
+        Chunks that hold no files are retired with them if these are few.
+        """
         chunks = self._sound_chunks()
         ids = {chunk_id for chunk_id in wanted if chunk_id.value in chunks}
         ids |= _few_bare(chunks)
@@ -194,13 +206,16 @@ class _Purge:
     def _metadata_of_lost(
         self, chunk_id: ChunkId, chunks: Mapping[bytes, ChunkRecord]
     ) -> ChunkMetadata:
-        """Of a chunk that can't be read and that no record refers to any more: its files have been put again, or deleted. It may have spoken of
-        any directory. One scan for each."""
+        """Return the chunk metadata of an unreadable chunk that no record refers to.
+
+        Its files have been put again or deleted. It may have had entries of any directory. Costs
+        one scan for each such chunk.
+        """
         added = chunks[chunk_id.value].generation
         return unknown_chunk_metadata(chunk_id, added, self._directories())
 
     def _directories(self) -> Iterator[bytes]:
-        """The paths of all live directories."""
+        """Yield the paths of all live directories."""
         pending = [b""]
         while pending:
             directory = pending.pop()
@@ -210,7 +225,7 @@ class _Purge:
             pending.extend(prefix + name for name in names)
 
     def _moved(self, mover: Mover, read: LoadedChunk | DamagedChunk) -> bool:
-        """Move one chunk; False if it can't be read, so that it must stay."""
+        """Move one chunk; False if it cannot be read, so that it must stay."""
         if isinstance(read, LoadedChunk):
             try:
                 mover.move(read)
@@ -226,7 +241,10 @@ class _Purge:
         return True
 
     def _forget(self) -> bool:
-        """Drop the deletions that hide nothing any more, of those that lie in chunks without files; whether there were any."""
+        """Drop the tombstones that hide nothing, in chunks without files.
+
+        Returns True if there were any.
+        """
         chunks = self._sound_chunks()
         bare = [ChunkId(chunk_id) for chunk_id, record in chunks.items() if not record.file_count]
         if not bare:
@@ -248,7 +266,7 @@ class _Purge:
             ChunkId(chunk_id): record.head_bytes
             for chunk_id, record in self.dataset.namespace.chunks().items()
         }
-        # An object that no commit names says nothing of the past.
+        # An object that no commit names does not count: its entries never belonged to the dataset.
         speaking = lengths.keys() & objects.keys() | present.keys()
         lengths.update(present)
         collection.look_at(
@@ -292,7 +310,7 @@ class _Purge:
         return chunks_metadata
 
     def _sound_chunks(self) -> dict[bytes, ChunkRecord]:
-        """The records of all chunks but those that were found damaged."""
+        """Return the records of all chunks except those that were found damaged."""
         chunks = self.dataset.namespace.chunks()
         for chunk_id in self.damaged:
             chunks.pop(chunk_id.value, None)
@@ -300,7 +318,7 @@ class _Purge:
 
 
 def _is_dead(record: ChunkRecord) -> bool:
-    """Whether no record of the index refers to anything in the chunk."""
+    """Return True if no record of the index refers to anything in the chunk."""
     return record.deleted_count == record.entry_count
 
 
@@ -320,7 +338,10 @@ def _chosen(chunks: Mapping[bytes, ChunkRecord], request: PurgeRequest) -> tuple
 
 
 def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
-    """The chunks without files, if one chunk can hold what they say; so rounds do not leave one behind each."""
+    """Return the chunks without files, if one chunk can hold their entries.
+
+    So the rounds do not leave one such chunk each.
+    """
     bare = {chunk_id: record for chunk_id, record in chunks.items() if not record.file_count}
     if sum(record.entry_count for record in bare.values()) > MAX_ENTRIES:
         return set()
@@ -328,7 +349,10 @@ def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
 
 
 def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
-    """All commits from the first on; `known` are the first of them. A get each. `NotFound` if one is missing."""
+    """Return all commits from the first on; `known` are the first of them.
+
+    Costs a get for each further commit. Raises `NotFound` if one is missing.
+    """
     commits = list(known)
     missing = range(len(commits) + BIRTH_GENERATION, dataset.namespace.state().generation + 1)
     with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
@@ -340,7 +364,7 @@ def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
 def _retired(
     dataset: Dataset, commits: Sequence[Commit], grace_s: float
 ) -> tuple[list[RetiredChunk], list[RetiredChunk], Pins]:
-    """Retired chunks that may be deleted now, those that must stay, and what is pinned."""
+    """Return the retired chunks that may be deleted now, those that must stay, and the pins."""
     now_ns = time.time_ns()
     pinned = pins(dataset.store, dataset.ref.name, now_ns)
     rest = dataset.store, dataset.ref, commits, pinned, grace_s, now_ns

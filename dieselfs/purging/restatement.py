@@ -1,7 +1,8 @@
-"""Says again what chunks that go have said of directories and deletions, as the index has it now (docs/decisions/0008, rules 3 and 4).
+"""Tombstone rewrite: write the directory entries and tombstones of retired chunks again.
 
-What is said holds for one generation only: the index must have been caught up to it, and the commit that takes the chunks away must be the next
-one, or everything is said anew.
+They are written as the index has them now (docs/decisions/0008, rules 3 and 4). The result holds
+for one generation only: the index must have been caught up to it, and the commit that retires the
+chunks must be the next one. Otherwise everything is computed again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class DirectoryRecord:
 
     path: bytes
     row: np.void
-    """`metadata.records.ENTRY`."""
+    """A row of `metadata.records.ENTRY`."""
 
     @property
     def generation(self) -> int:
@@ -46,17 +47,18 @@ class DirectoryRecord:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRewrite:
-    """What the commit that retires some chunks must say besides the files."""
+    """The entries that the commit that retires some chunks must have besides the files."""
 
     directories: tuple[DirectoryRecord, ...]
     tombstones: tuple[Tombstone, ...]
     dropped: int
-    """Deletions that stand in these chunks and are forgotten with them."""
+    """Current tombstones of these chunks that are not rewritten."""
 
     def write(self, writer: ChunkWriter) -> None:
         for directory in self.directories:
             row = directory.row
-            # The chunk that a directory's record lies in says nothing of its version: another one's entry may have brought it there.
+            # The chunk of a directory's record does not determine its version: an entry of another
+            # chunk may have raised it.
             version = Version(directory.generation, NO_CHUNK, 0)
             writer.add_directory(directory.path, int(row["mode"]), int(row["mtime_ns"]), version)
         for tombstone in self.tombstones:
@@ -73,9 +75,10 @@ def tombstone_rewrite_of(
     records: Mapping[bytes, ChunkRecord],
     collectable: Collection[Named] = (),
 ) -> TombstoneRewrite:
-    """What must be said again when the chunks of these testimonies go; `records` are theirs in the index.
+    """Return what must be rewritten when these chunks are retired.
 
-    `collectable` are deletions that hide nothing. Costs one look-up for each directory concerned.
+    `records` are theirs in the index. `collectable` are tombstones that hide nothing. Costs one
+    look-up for each directory concerned.
     """
     current = [
         tombstone
@@ -99,10 +102,11 @@ def tombstone_rewrite_of(
 
 
 def _depends_on(directory: DirectoryRecord, leaving: set[bytes], generations: set[int]) -> bool:
-    """Whether the record would be another one without the chunks that leave.
+    """Return True if the record would be different without the chunks that leave.
 
-    One that lies in a chunk that stays was set by that chunk's entry, so only its version may come from elsewhere. One that lies in none
-    has the time of the commit that made it, which is not known any more.
+    A record that lies in a chunk that stays was set by that chunk's entry, so only its version may
+    come from elsewhere. A record that lies in no chunk has the time of the commit that created it,
+    which is not known any more.
     """
     chunk = bytes(directory.row["chunk"])
     return chunk in leaving or chunk == NO_CHUNK or directory.generation in generations
@@ -111,7 +115,10 @@ def _depends_on(directory: DirectoryRecord, leaving: set[bytes], generations: se
 def live_directories(
     index: KeyValueStore, dataset_id: bytes, paths: Iterable[bytes]
 ) -> Iterator[DirectoryRecord]:
-    """The records of those of `paths` that are live directories, by path. A round trip for 2,048 parents."""
+    """Yield the records of those of `paths` that are live directories, by path.
+
+    Costs a round trip for 2,048 parents.
+    """
     by_parent: defaultdict[bytes, list[bytes]] = defaultdict(list)
     for path in sorted(paths):
         parent, name = split(path)

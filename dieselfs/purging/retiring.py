@@ -1,7 +1,8 @@
-"""The commit that takes chunks away: it adds what was moved out of them, says again what they said, and holds at one generation alone.
+"""The commit that retires chunks: it adds the moved files and the tombstone rewrite.
 
-A writer that commits first costs another look at directories and deletions, not another reading of files: one that was replaced meanwhile is a
-hole in its new chunk.
+It holds for one generation alone. A writer that commits first costs a second look-up of directories
+and tombstones, but no second reading of files: a file that was replaced meanwhile is a hole in its
+new chunk.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from metadata.records import ChunkRecord
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 64
-"""Against writers that commit all the time; one try takes some ten milliseconds, and they commit once a second."""
+"""The tries against writers that commit all the time.
+
+One try takes some ten milliseconds, and writers commit once a second.
+"""
 _REPETITIONS: Final = 3
-"""Of a commit that was not answered."""
+"""The repetitions of a commit that was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """A commit that took chunks away."""
+    """A commit that retired chunks."""
 
     commit: Commit
     rewrite: TombstoneRewrite
@@ -50,10 +54,12 @@ def retire(
     moved: Sequence[SealedChunk] = (),
     collection: TombstoneCollection | None = None,
 ) -> Retirement:
-    """Commit and publish: the chunks of `chunks_metadata` go, `moved` (stored already) come with all their live files.
+    """Commit and publish: retire the chunks of `chunks_metadata` and add those of `moved`.
 
-    Deletions are dropped as far as `collection` allows, else all are carried. `Conflict` if another purge was faster, or writers never
-    paused; then `moved` is deleted from the store again. `NotFound` if gc has deleted what was moved: it took too long.
+    `moved` are stored already and hold all live files. Tombstones are dropped as far as
+    `collection` allows; without it all are rewritten. Raises `Conflict` if another purge was
+    faster, or writers never paused; then `moved` is deleted from the store again. Raises `NotFound`
+    if gc has deleted moved chunks: the purge took too long.
     """
     leaving = tuple(chunk_metadata.id for chunk_metadata in chunks_metadata)
     for _ in range(_TRIES):
@@ -66,11 +72,12 @@ def retire(
                 "wait until it is done; run this one again if holes are left",
             )
         rewrite = _planned_rewrite(dataset, chunks_metadata, records, collection)
-        # Raises for an index that is being mended: what was read of it may be older than it says.
+        # The call raises if the index is being repaired: its records may be older than its
+        # generation.
         if dataset.catch_up().generation != generation:
             continue
         added = [*moved, *_store(dataset, rewrite)]
-        dataset.log.check_late(chunk.ref for chunk in moved)  # its sources go
+        dataset.log.check_late(chunk.ref for chunk in moved)  # its sources are retired
         try:
             commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], leaving)
         except AlreadyExists:
@@ -80,13 +87,14 @@ def retire(
         return Retirement(commit, rewrite)
     discard(dataset, moved)
     raise Conflict(
-        f"dataset {dataset.ref.name} is written to all the time: none of {_TRIES} tries to commit came in between",
+        f"dataset {dataset.ref.name} is written to all the time: none of {_TRIES} tries to commit "
+        "came in between",
         "run the purge again when its writers pause",
     )
 
 
 def chunk_records(dataset: Dataset, chunks: Sequence[ChunkId]) -> dict[bytes, ChunkRecord]:
-    """The records of those of `chunks` that are not retired. One get."""
+    """Return the records of those of `chunks` that are not retired. Costs one get."""
     key, fields = keys.chunks_of(dataset.ref.id), [chunk_id.value for chunk_id in chunks]
     values = dataset.index.get_many([MapFields(key, fields)])[0] if fields else []
     found = {
@@ -98,7 +106,7 @@ def chunk_records(dataset: Dataset, chunks: Sequence[ChunkId]) -> dict[bytes, Ch
 
 
 def discard(dataset: Dataset, chunks: Iterable[SealedChunk]) -> None:
-    """Delete chunks that no commit names; what does not go is left to gc."""
+    """Delete chunks that no commit names; failed deletions are left to gc."""
     for chunk in chunks:
         with suppress(ChunkStoreError):
             dataset.store.delete(chunk_key(dataset.ref.name, chunk.ref.id))
@@ -113,7 +121,7 @@ def _planned_rewrite(
     if collection is None:
         return tombstone_rewrite_of(dataset.index, dataset.ref.id, chunks_metadata, records)
     present = {ChunkId(chunk_id): record for chunk_id, record in dataset.namespace.chunks().items()}
-    collection.look_at(  # what has come since, for what leaves was looked at before
+    collection.look_at(  # only new chunks: those that leave were examined before
         dict.fromkeys(present, True),
         lambda chunk_id: dataset.reader.head(chunk_id, present[chunk_id].head_bytes),
     )

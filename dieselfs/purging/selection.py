@@ -1,6 +1,8 @@
-"""Which chunks a purge rewrites: the emptiest, until few enough holes are left; and small ones, if there are several. Pure.
+"""The choice of chunks that a purge rewrites. Pure functions.
 
-A hole costs its bytes in the payload and its share of the head. A large file alone in its chunk is whole or dead, so it is never moved.
+It takes the emptiest chunks, until few enough holes are left, and small ones if there are several.
+A hole costs its bytes in the payload and its share of the head. A large file alone in its chunk is
+either live or dead, so it is never moved.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from metadata.records import ChunkRecord
 
 _SEVERAL: Final = 8
-"""Small chunks that are worth a merge: eight below a quarter of the target become at most three, one of them small, so that the next
-purge finds nothing to merge."""
+"""The number of small chunks that are worth a merge.
+
+Eight below a quarter of the target become at most three, one of them small, so that the next purge
+finds nothing to merge.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +30,9 @@ class ChunkFill:
 
     id: ChunkId
     live_bytes: int
-    """Of files."""
+    """Live bytes of files."""
     live_head_bytes: int
-    """The share of the head that speaks of what is live."""
+    """The share of the head that describes live entries."""
     hole_bytes: int
     """The rest of the object."""
 
@@ -51,9 +56,10 @@ class ChunkFill:
 def choose(
     chunks: Mapping[bytes, ChunkRecord], leave: float, small_bytes: int
 ) -> tuple[ChunkFill, ...]:
-    """The chunks to rewrite, emptiest first, then small ones by id.
+    """Return the chunks to rewrite: the emptiest first, then small ones by id.
 
-    `chunks` are all that are not retired. The holes in the others are at most `leave` times the live bytes of all.
+    `chunks` are all that are not retired. The holes in the others are at most `leave` times the
+    live bytes of all.
     """
     fills = {chunk_id: ChunkFill.of(chunk_id, record) for chunk_id, record in chunks.items()}
     holes = sum(fill.hole_bytes for fill in fills.values() if _has_holes(chunks, fill))
@@ -64,7 +70,7 @@ def choose(
     )
     chosen: list[ChunkFill] = []
     for fill in by_emptiness:
-        if holes <= allowed and fill.moved_bytes:  # what is wholly dead goes anyway
+        if holes <= allowed and fill.moved_bytes:  # dead chunks are retired anyway
             break
         chosen.append(fill)
         holes -= fill.hole_bytes
@@ -78,8 +84,11 @@ def choose(
 
 
 def rounds(chosen: tuple[ChunkFill, ...], round_bytes: int) -> Iterator[tuple[ChunkFill, ...]]:
-    """The chosen chunks in parts of about `round_bytes`, what is live and all heads counted; a part's chunks by id, so that files that were packed
-    together stay together."""
+    """Yield the chosen chunks in parts of about `round_bytes`.
+
+    The size counts live bytes and all heads. The chunks of a part are sorted by id, so that files
+    that were packed together stay together.
+    """
     part: list[ChunkFill] = []
     size = 0
     for fill in chosen:
@@ -94,11 +103,14 @@ def rounds(chosen: tuple[ChunkFill, ...], round_bytes: int) -> Iterator[tuple[Ch
 
 
 _HEAD_COST: Final = 64 << 10
-"""What is remembered of a chunk until its round is committed, at about the most."""
+"""About the most that is kept of a chunk in memory until its round is committed."""
 
 
 def target_of(chunks: Mapping[bytes, ChunkRecord]) -> int:
-    """The size of chunks that the dataset was packed with, as far as can be told: that of the largest chunk with several files."""
+    """Return the size of chunks that the dataset was packed with, as far as it is known.
+
+    It is that of the largest chunk with several files.
+    """
     sizes = (record.payload_bytes for record in chunks.values() if record.file_count > 1)
     return min(max([DEFAULT_TARGET_BYTES, *sizes]), 1 << 30)
 

@@ -1,7 +1,11 @@
-"""What a chunk has said of directories and deletions, which must be said again, or be forgotten, when the chunk goes. Pure.
+"""The chunk metadata that a purge must keep: a chunk's directory entries and tombstones.
 
-A chunk's files are moved by themselves. But its entries also brought the directories above them to the generation of the commit that added
-it, made directories, set their attributes, ended them; and its deletions may hide what other chunks hold (docs/decisions/0008, rule 3).
+Pure functions.
+
+They must be rewritten, or dropped, when the chunk is retired. A chunk's files are moved on their
+own. But its entries also raised the directories above them to the generation of the commit that
+added it, and created directories, set their attributes and deleted them. Its tombstones may hide
+entries of other chunks (docs/decisions/0008, rule 3).
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ Named = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A deletion as an entry of a chunk says it."""
+    """A tombstone as an entry of a chunk has it."""
 
     position: int
     path: bytes
     file_type: int
-    """S_IFREG or S_IFDIR: of what it deletes."""
+    """The type of what it deletes: S_IFREG or S_IFDIR."""
     mtime_ns: int
     seen: Version
 
@@ -45,21 +49,27 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class ChunkMetadata:
-    """What one chunk has said but for its files' content. A few bytes for each directory."""
+    """Everything about one chunk except its files' content. A few bytes for each directory."""
 
     id: ChunkId
     added: int
-    """Generation of the commit that added the chunk."""
+    """The generation of the commit that added the chunk."""
     touched: frozenset[bytes]
-    """Directories that entries new in this chunk lie in; those above them are meant too."""
+    """Parent directories of the entries that are new in this chunk.
+
+    The directories above them are meant too.
+    """
     directories: frozenset[bytes]
-    """Directories that entries of this chunk make, describe or delete, holes included."""
+    """Directories that entries of this chunk create, describe or delete, holes included."""
     tombstones: tuple[Tombstone, ...]
-    """Holes included."""
+    """All tombstones of the chunk, holes included."""
 
 
 def chunk_metadata_of(head: ChunkHead, added: int) -> ChunkMetadata:
-    """From a chunk's head and the generation that added it. About 0.2 µs for each entry that is new in the chunk."""
+    """Return the metadata of a chunk from its head and the generation that added it.
+
+    Costs about 0.2 µs for each entry that is new in the chunk.
+    """
     entries = head.entries
     deleting = entries.kind == KIND_TOMBSTONE
     new = ~deleting
@@ -79,30 +89,36 @@ def chunk_metadata_of(head: ChunkHead, added: int) -> ChunkMetadata:
 def unknown_chunk_metadata(
     chunk_id: ChunkId, added: int, directories: Iterable[bytes]
 ) -> ChunkMetadata:
-    """Of a chunk that nobody can read and no record refers to: it may have spoken of each of `directories`, and none of its deletions stands."""
+    """Return the metadata of a chunk that is unreadable and to which no record refers.
+
+    It may have had an entry of each of `directories`, and none of its tombstones is current.
+    """
     return ChunkMetadata(chunk_id, added, frozenset(), frozenset(directories), ())
 
 
 def live_files(entries: Entries, record: ChunkRecord) -> npt.NDArray[np.intp]:
-    """The positions of the files that the index refers to, by offset."""
+    """Return the positions of the files that the index refers to, by offset."""
     positions = np.flatnonzero((entries.kind == KIND_FILE) & ~holes_of(record))
     return positions[np.argsort(entries.offset[positions], kind="stable")]
 
 
 def holes_of(record: ChunkRecord) -> npt.NDArray[np.bool_]:
-    """Whether the entry at each position is one that no record of the index refers to."""
+    """Return a mask of the positions whose entry no record of the index refers to."""
     bits = np.unpackbits(np.frombuffer(record.deleted, np.uint8), bitorder="little")
     return bits[: record.entry_count].astype(bool)
 
 
 def current_tombstones(chunk_metadata: ChunkMetadata, record: ChunkRecord) -> list[Tombstone]:
-    """The deletions that are the present record of their path."""
+    """Return the tombstones that are the current record of their path."""
     holes = holes_of(record)
     return [tombstone for tombstone in chunk_metadata.tombstones if not holes[tombstone.position]]
 
 
 def directories_concerned(chunks_metadata: Iterable[ChunkMetadata]) -> set[bytes]:
-    """Every directory whose record may depend on what these chunks said; b'' only where one of them describes the root."""
+    """Return every directory whose record may depend on entries of these chunks.
+
+    b'' is included only where a chunk describes the root.
+    """
     named: set[bytes] = set()
     touched: set[bytes] = set()
     for chunk_metadata in chunks_metadata:
@@ -112,9 +128,8 @@ def directories_concerned(chunks_metadata: Iterable[ChunkMetadata]) -> set[bytes
 
 
 def _tombstone(entries: Entries, at: int) -> Tombstone:
-    assert (
-        entries.versions is not None
-    )  # a deletion without one saw nothing, and no writer makes it
+    # A tombstone without a version saw nothing, and no writer makes it.
+    assert entries.versions is not None
     seen = entries.versions[at]
     return Tombstone(
         at,
