@@ -1,1 +1,4 @@
-"""Training frameworks. Only the `torch_` modules import torch; the others are what any framework would need."""
+"""Integrations with training frameworks.
+
+Only the `torch_` modules import torch; the others are what any framework would need.
+"""

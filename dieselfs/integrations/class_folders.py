@@ -1,4 +1,4 @@
-"""The samples of a tree of class folders as columns, in the order in which torchvision's ImageFolder lists them."""
+"""The samples of a tree of class folders as columns, in the order of torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from metadata.snapshot_format import DIRECTORY_BASE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassFolders:
-    """Files by sample index: 8 bytes a sample, and the classes' names."""
+    """Files by sample index, and the classes' names: 8 bytes a sample."""
 
     classes: list[str]
     """Names of the folders, sorted."""
     inodes: npt.NDArray[np.uint32]
     targets: npt.NDArray[np.int32]
-    """Number of the class of each."""
+    """The number of each sample's class."""
 
 
 def class_folders(
     snapshot: Snapshot, under: str = "", extensions: Sequence[str] | None = None
 ) -> ClassFolders:
-    """Every file below a folder of `under`; a file's class is that folder, however far below it lies. About 0.3 µs a file.
+    """Return every file below a folder of `under`; that folder is the file's class, at any depth.
 
-    `extensions`, such as `(".jpg", ".png")`, leaves out files whose names end otherwise, in whatever case: 0.5 µs a file more.
-    `UsageError` if there is no such directory, or no folder in it.
+    Costs about 0.3 µs a file. `extensions`, such as `(".jpg", ".png")`, leaves out files whose
+    names end otherwise, in any case, for another 0.5 µs a file. Raises `UsageError` if there is no
+    such directory, or no folder in it.
     """
     labels = class_folder_labels(snapshot, "top", under)
     inode = snapshot.resolve(under.strip("/"))
-    assert inode is not None  # or the labels would have been refused
+    assert inode is not None  # otherwise the labels would have been refused
     base = inode - DIRECTORY_BASE
     columns = snapshot.columns
     first, count = (
@@ -45,7 +46,8 @@ def class_folders(
     )
     if not count:
         raise UsageError(
-            f"{under or 'the root'} of {snapshot.dataset.name} has no folders: which file is of which class?",
+            f"{under or 'the root'} of {snapshot.dataset.name} has no folders: which file is of "
+            "which class?",
             "name the directory that has one folder for each class: under=…",
         )
     files = np.flatnonzero((labels >= first) & (labels < first + count))
@@ -64,7 +66,7 @@ def class_folders(
 
 
 def _order_of_directories(snapshot: Snapshot) -> npt.NDArray[np.int64]:
-    """Place of each directory among all, sorted by path as text."""
+    """Return the place of each directory among all, sorted by path as text."""
     numbers = range(snapshot.directory_count)
     paths = [os.fsdecode(snapshot.path_of(DIRECTORY_BASE + number)) for number in numbers]
     place = np.empty(len(paths), np.int64)
