@@ -14,7 +14,7 @@ from dieselfs.node_memory.piece import CacheBlock
 class NodeStatus:
     """The status of a master, sent to its peers with each pong.
 
-    Bytes and counts are those since the master began, unless said otherwise.
+    Bytes and counts are those since the master began, unless stated otherwise.
     """
 
     budget_bytes: int = 0

@@ -95,7 +95,7 @@ class PeerCache:
         """Begin to take part. Never fails.
 
         An obstacle to taking part is logged and tried again every few seconds, while the node works
-        without peers. `shares` is the object that tells `master` who owns a block.
+        without peers. `shares` is the object that `master` asks whether this node owns a block.
         """
         from dieselfs.peercache.os_runtime import OperatingSystem
 

@@ -26,7 +26,7 @@ _CLOSED: Final = "the client of the peer cache was closed"
 class PeerClientStatistics:
     """Statistics of this process.
 
-    Counts and bytes are those since the process began, unless said otherwise.
+    Counts and bytes are those since the process began, unless stated otherwise.
     """
 
     connections: int = 0

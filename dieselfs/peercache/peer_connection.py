@@ -192,8 +192,9 @@ class PeerConnection:
         return outcome
 
     def close(self, why: str) -> None:
-        """End the connection. Waiting and later requests fail with `PeerFailed`. Any thread may
-        call it.
+        """End the connection. Any thread may call this.
+
+        Waiting and later requests fail with `PeerFailed`.
         """
         with self._lock:
             if self.ended is None:

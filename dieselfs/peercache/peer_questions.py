@@ -63,8 +63,7 @@ class PeerRequests:
         request: Callable[[bool], Request],
         verified: Callable[[memoryview], T],
     ) -> T | None:
-        """Return the result of `verified` for the bytes of a peer; None if the store is to be
-        asked.
+        """Return the result of `verified` for the bytes of a peer; None if the store must be asked.
 
         `request` builds the request, given whether it may fetch. `verified` raises `Corrupt` for
         bytes that are not those asked for.
@@ -122,8 +121,9 @@ class PeerRequests:
     def _by_owner(
         self, peers: Peers, files: FileExtents, waiting: Sequence[int], up: set[MemberId]
     ) -> dict[MemberId, tuple[Member, list[int]]]:
-        """Return the peers to ask, and the positions of their files. Files of the store are left
-        out.
+        """Return the peers to ask, and the positions of their files.
+
+        Files that are to be read from the store are left out.
         """
         asked: dict[MemberId, tuple[Member, list[int]]] = {}
         of_chunk: dict[int, list[int] | None] = {}

@@ -1,7 +1,8 @@
-"""Answers the task's other masters and their processes from what this node's memory holds.
+"""The server that answers the task's other masters and their processes from this node's memory.
 
-A thread accepts, and each connection has one of its own (`served_connection`), which first lets the client prove that it is of the task. All that
-strangers can make grow is bounded, and nothing that comes over a connection ends more than that connection.
+One thread accepts connections. Each connection has a thread of its own (`served_connection`), which
+first lets the client prove that it belongs to the task. All that unproved clients can make grow is
+bounded, and nothing that comes over a connection ends more than that connection.
 """
 
 from __future__ import annotations
@@ -27,59 +28,69 @@ __all__ = ["PeerServer", "PeerServerStatistics", "MemberList"]
 log = logging.getLogger(__name__)
 
 HANDSHAKE_S: Final = 2.0
+"""The time that a client has for its handshake."""
 MAX_CONNECTIONS: Final = 2048
 MAX_STRANGERS: Final = 128
-"""Connected, and nothing proved yet."""
+"""The limit of connected clients that have proved nothing yet."""
 MAX_WORKERS: Final = 16
-"""Pieces that are brought for peers at a time."""
+"""The number of blocks that are loaded for peers at a time."""
 MAX_BLOCKS: Final = 1024
-"""That are waited for, at a time."""
+"""The number of blocks that are waited for at a time."""
 WARNED_EVERY_S: Final = 60.0
-"""Of refused connections, of each kind: whoever is refused tries again, once a second if it is a node, and strangers as often as they like."""
+"""The interval between two warnings of refused connections, for each kind of refusal.
+
+A refused client tries again: a node once a second, a stranger as often as it likes.
+"""
 _BREATH_S: Final = 0.1
-"""After a connection that could not be accepted: there are no descriptors, most likely."""
+"""The pause after a connection could not be accepted, most likely for lack of descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerServerStatistics:
-    """Counts and bytes since it began, unless said otherwise."""
+    """Statistics of one server.
+
+    Counts and bytes are those since the server began, unless stated otherwise.
+    """
 
     connections: int
-    """As of now."""
+    """Connections open now."""
     accepted: int
     refused: int
-    """That did not prove to be of the task, came too many, or broke the protocol."""
+    """Connections refused: no proof of the task, too many of them, or a breach of the protocol."""
     requests: int
-    """Answered with data."""
+    """Requests answered with data."""
     sent_bytes: int
-    """Bulk alone."""
+    """Bytes of bulk."""
 
 
 class ServedTasks(Protocol):
-    """What a server serves besides its own task, by what a client's hello names. Thread-safe."""
+    """The caches that a server serves besides its own task's, by the name in a client's hello.
+
+    Thread-safe.
+    """
 
     def serves(self, task: str) -> bool:
-        """Asked by strangers: keeps nothing."""
+        """Return whether this task is served. Keeps nothing, since strangers cause calls of it."""
         ...
 
     def cached(self, task: str) -> CachedChunks:
-        """Of one that it serves, for who has proved to know the secret."""
+        """Return the cache of a task that is served, for a client that has proved the secret."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One that is connected."""
+    """A connected client."""
 
     stream: Stream
     connection: ServedConnection | None = None
-    """None: a stranger."""
+    """None while the client is a stranger."""
     thread: Running | None = None
-    """None for a moment, at its start."""
+    """None for a moment at the client's start."""
 
 
 class PeerServer:
-    """Serves from when it is made until `close`."""
+    """A server of one node's cached chunks. It serves from its creation until `close`."""
 
     def __init__(
         self,
@@ -93,9 +104,11 @@ class PeerServer:
         tasks: ServedTasks | None = None,
         max_workers: int = MAX_WORKERS,
     ) -> None:
-        """`OSError` if it can't listen there. Pongs tell `cached.status()`, with what this server has sent in `served_bytes` and `served_requests`.
+        """Listen and serve. Raises `OSError` if it can't listen there.
 
-        Clients prove that they know the secret, whichever task they ask for.
+        Pongs carry `cached.status()`, with the bytes and answers that this server has sent in
+        `served_bytes` and `served_requests`. Clients prove that they know the secret, whichever
+        task they ask for.
         """
         self._runtime = runtime
         self._secret = secret
@@ -105,24 +118,25 @@ class PeerServer:
         self._slow = SlowAnswers(runtime, max_workers, MAX_BLOCKS)
         self._service = Service(cached, self._slow, member_list, self._status)
         self._lock = runtime.lock()
-        """Of what follows."""
+        """Protects the fields below."""
         self._clients: dict[_Client, None] = {}
-        """Not a set: its order would be by chance, and a simulation could not be replayed."""
+        """A dictionary, since a set has no fixed order, and a simulation could not be replayed."""
         self._closed = False
         self._accepted = self._refused = 0
         self._quiet_until: dict[type[Exception], float] = {}
-        """Of refusals that were warned of."""
+        """The end of the time without warnings, for each kind of refusal."""
         self._answers = self._sent_bytes = 0
-        """Of connections that have ended."""
+        """Counts of connections that have ended."""
         self._listener = runtime.listen(listen)
         self._accepting = runtime.start(self._accept, "peer-server-accepts")
 
     @property
     def address(self) -> PeerAddress:
-        """With the port that was chosen."""
+        """The address that the server listens on, with the port that was chosen."""
         return self._listener.address
 
     def statistics(self) -> PeerServerStatistics:
+        """Return the statistics of this server."""
         with self._lock:
             served = [client.connection for client in self._clients if client.connection]
             return PeerServerStatistics(
@@ -134,7 +148,10 @@ class PeerServer:
             )
 
     def close(self, timeout_s: float) -> bool:
-        """All connections end. Whether all threads have ended, too, within the time: one may hang in a fetch."""
+        """End all connections. Return whether all threads have ended within the time.
+
+        A thread may hang in a fetch.
+        """
         deadline = self._runtime.now() + timeout_s
         with self._lock:
             self._closed = True
@@ -147,7 +164,7 @@ class PeerServer:
         return all([thread.join(deadline - self._runtime.now()) for thread in threads])
 
     def _accept(self) -> None:
-        """A thread."""
+        """Run in a thread: accept connections until the listener is closed."""
         while True:
             try:
                 stream = self._listener.accept()
@@ -162,7 +179,7 @@ class PeerServer:
                     stream.close()
 
     def _admit(self, client: _Client) -> bool:
-        """Give it a thread, if there may be one more."""
+        """Give the client a thread. Return False if there may be no further one."""
         with self._lock:
             strangers = sum(client.connection is None for client in self._clients)
             if len(self._clients) >= MAX_CONNECTIONS or strangers >= MAX_STRANGERS:
@@ -181,7 +198,7 @@ class PeerServer:
             return True
 
     def _serve(self, client: _Client) -> None:
-        """A thread."""
+        """Run in a thread: serve one client until its connection ends."""
         try:
             name, service = self._greet(client.stream)
             connection = ServedConnection(self._runtime, client.stream, name, service)
@@ -205,7 +222,7 @@ class PeerServer:
                     self._sent_bytes += client.connection.sent_bytes
 
     def _greet(self, stream: Stream) -> tuple[str, Service]:
-        """The client's name, and what it asks for, once it has proved that it may."""
+        """Shake hands, and return the client's name and the service that it asks for."""
         deadline = self._runtime.now() + HANDSHAKE_S
         nonce = self._runtime.random_bytes(NONCE_BYTES)
         tasks = self._tasks
@@ -225,7 +242,7 @@ class PeerServer:
         return handshake.client, replace(self._service, cached=tasks.cached(handshake.task))
 
     def _refusal(self, kind: type[Exception]) -> int:
-        """Count it; the level to log it at."""
+        """Count a refusal, and return the level at which to log it."""
         now = self._runtime.now()
         with self._lock:
             self._refused += 1

@@ -1,10 +1,13 @@
-"""The chunks of a task as one process of a node reads them: from the peer whose share they are, or else from the store.
+"""The chunks of a task as one process of a node reads them: from their owners, or from the store.
 
-The same for a client of a cache cluster, whose nodes are its peers: so one stands behind the other, and what the task's peers don't have is asked of the cache cluster.
+The class also serves clients of a cache cluster, whose nodes are its peers. Sources can be chained:
+chunks that the task's peers don't have are then asked of the cache cluster.
 
-What comes from a peer passes the same checks as what comes from the store. Whole chunks come with their heads; a file comes whole, or, if it has more than
-4 MiB, by pieces of so much that are verified by its blocks' hashes, which are in the chunk's head: that is read from the store, once a process.
-Which peer is asked is in `routing`, what an answer means in `peer_questions` (docs/decisions/0011-peer-cache.md).
+Data from a peer passes the same checks as data from the store. Whole chunks come with their heads.
+A file comes whole or, if it has more than 4 MiB, in cache blocks of 4 MiB. The hashes of its hash
+blocks verify those; they are in the chunk's head, which is read from the store once a process.
+`routing` decides which peer is asked, `peer_questions` interprets the answers
+(docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -43,34 +46,39 @@ from dieselfs.peercache.verified_source import VerifiedSource
 
 @dataclass(frozen=True, slots=True)
 class PeerSourceStatistics:
-    """Of one process, since it began or was forked."""
+    """Statistics of one process, since it began or was forked."""
 
     files_from_peers: int = 0
     """Files, and parts of files that were read as such."""
     chunks_from_peers: int = 0
-    """Whole chunks, and pieces of large files."""
+    """Whole chunks, and blocks of large files."""
     bytes_from_peers: int = 0
     files_from_store: int = 0
     chunks_from_store: int = 0
     bytes_from_store: int = 0
     cached_requests: int = 0
-    """Peers asked whether they hold a chunk that is this node's share."""
+    """Requests to peers for a chunk of this node's own share, answered only if it is cached there.
+    """
     second_hits: int = 0
-    """Of these, those that did."""
+    """Those requests that a peer answered with the data."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
-    """Questions that a peer did not answer by what was asked for, by reason: `silent`, `refused`, `not cached`, `failed`, `corrupt`."""
+    """Requests that a peer did not answer with the data asked for, by reason.
+
+    The reasons are `silent`, `refused`, `not held`, `failed` and `corrupt`.
+    """
     breakers: Mapping[MemberId, BreakerState] = field(default_factory=dict)
-    """Of those peers that have failed and are remembered for it."""
+    """The breakers of those peers whose failures are remembered."""
 
 
 class PeerSource:
-    """Implements `VerifiedSource`. Thread-safe; lives on in a forked child; pickles to what it was made of.
+    """A `VerifiedSource` that asks peers before the store.
 
-    Without anybody to ask, such as without a view in the folder, it is the reader itself.
+    Thread-safe. It stays usable in a forked child, and pickles to its arguments. Without peers to
+    ask, such as without a view in the folder, it is the reader itself.
     """
 
     def __init__(self, reader: VerifiedSource, peers: TaskFolder | KnownPeers) -> None:
-        """`peers`: a task's are found in its folder."""
+        """`peers` is a task's folder, in which its view lies, or the known peers themselves."""
         self._reader, self._found_by = reader, peers
         self._peers = TaskPeers(peers) if isinstance(peers, TaskFolder) else peers
         self._current = self._peers.current
@@ -85,33 +93,40 @@ class PeerSource:
         return PeerSource, (self._reader, self._found_by)
 
     def renew(self) -> None:
-        """In a forked child."""
+        """Start without requests, ranges and counts in a forked child."""
         self._requests = PeerRequests()
         self._recent = None
         self._lock = Lock()
         self._from_store = Counter()
-        # Counted by all threads without a lock: see `NodeMemory`.
+        # All threads count without a lock: see `PeerRequests`.
         self._peer_files = self._peer_chunks = self._peer_bytes = self._second_hits = 0
         self._store_files = self._store_chunks = self._store_bytes = 0
 
     @property
     def dataset(self) -> DatasetRef:
+        """See `VerifiedSource`."""
         return self._reader.dataset
 
     @property
     def expected(self) -> Expected | None:
+        """See `VerifiedSource`."""
         return self._reader.expected
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
+        """See `VerifiedSource`."""
         return self._reader.verified(data, chunk)
 
     def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
+        """See `VerifiedSource`."""
         return self._reader.block_hashes(file)
 
     def attach(
         self, runtime: Runtime, client: PeerSession, board: ViewBoard, breakers: Breakers
     ) -> None:
-        """Use these instead of what the folder says: of the leader, which has them, and of a simulation. They stay the caller's."""
+        """Use these instead of the contents of the folder. They stay the caller's.
+
+        The master, which has them, and a simulation call this.
+        """
         assert isinstance(self._peers, TaskPeers)
         self._peers.attach(runtime, client, board, breakers)
         self._recent = None
@@ -129,11 +144,14 @@ class PeerSource:
             self._peers.report_failed(tell)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
-        """See `ChunkSource`; the payload of `whole`."""
+        """Return the payload of `whole`. See `ChunkSource`."""
         return self.whole(chunk)[1]
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """(head, payload) of a chunk of at most 16 MiB, verified: from its owner, or from the store."""
+        """Return (head, payload) of a chunk of at most 16 MiB, verified.
+
+        They come from the chunk's owner or from the store.
+        """
         peers = self._current()
         if peers is not None:
             owner = peers.owner(chunk.id)
@@ -146,7 +164,10 @@ class PeerSource:
             return self._whole_from_store(chunk)
 
     def whole_as_owner(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """The same for who owns it, or was asked for it as if it did: from the best other peer if that one holds it, or from the store."""
+        """Return the same for this node as the owner, or as the node asked in the owner's place.
+
+        The chunk comes from the best-ranked other peer if that has it cached, else from the store.
+        """
         peers = self._current()
         found = None if peers is None else self._whole_from_peers(peers, chunk, "owner")
         if found is not None:
@@ -155,7 +176,10 @@ class PeerSource:
             return self._whole_from_store(chunk)
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """See `ChunkSource`. A whole file of 4 KiB from a peer takes some µs of this process's time, and the exchange."""
+        """Return a range of a file. See `ChunkSource`.
+
+        A whole file of 4 KiB from a peer takes some µs of this process's time, and the exchange.
+        """
         peers = self._current()
         if not length:
             return memoryview(b"")
@@ -177,7 +201,7 @@ class PeerSource:
             return self._read_from_store(file, start, length)
 
     def read_as_owner(self, file: FileExtent, start: int, length: int) -> memoryview:
-        """A piece of a large file, as `whole_as_owner`."""
+        """Return a cache block of a large file, in the way of `whole_as_owner`."""
         block = _as_block(file, start, length)
         assert block is not None
         peers = self._current()
@@ -189,7 +213,11 @@ class PeerSource:
             return self._read_from_store(file, start, length)
 
     def read_many(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Whole files, in order: a message a peer, all sent before the first answer is awaited; what is missing from the store together."""
+        """Return whole files, in order.
+
+        Each peer gets one message, and all are sent before the first answer is awaited. Missing
+        files are then read from the store together.
+        """
         peers = self._current()
         if peers is None:
             return self._many_from_store(files)
@@ -210,7 +238,7 @@ class PeerSource:
         return found  # type: ignore[return-value]  # nothing is missing any more
 
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
-        """Whether another node that can be asked owns it. About 1 µs."""
+        """Return whether another node that can be asked owns the chunk. Takes about 1 µs."""
         peers = self._current()
         if peers is None:
             return False
@@ -218,14 +246,19 @@ class PeerSource:
         return owner is not None and owner.id != peers.view.me.id
 
     def is_reading_store(self, chunk: ChunkId, block: CacheBlock | None = None) -> bool:
-        """Whether a whole chunk, or a piece of a large file, is being read from the store just now: who waits for that waits for no peer.
+        """Return whether a chunk, or a block of a large file, is now being read from the store.
 
-        An owner who asks another whether it holds the chunk is not: that one may be asking the same of us, and nobody waits in a circle.
+        A thread that waits for such a read waits for no peer. The read of an owner that asks
+        another node whether it has the chunk cached does not count: that node may be asking this
+        one for the same chunk, and no circle of nodes may wait.
         """
         return (str(chunk) if block is None else block.name) in self._from_store
 
     def nodes(self) -> Mapping[MemberId, bool]:
-        """Who has a share and is known, and whether it may be asked just now. Waits for nobody: before the first read nobody is known."""
+        """Return the known members that have a share, and whether each may be asked just now.
+
+        Never waits: before the first read no member is known.
+        """
         peers = None if self._peers.breakers() is None else self._current()
         if peers is None:
             return {}
@@ -233,6 +266,7 @@ class PeerSource:
         return {member.id: member.id in up for member in peers.view.members if member.weight}
 
     def statistics(self) -> PeerSourceStatistics:
+        """Return the statistics of this process."""
         breakers, requests = self._peers.breakers(), self._requests
         return PeerSourceStatistics(
             self._peer_files,
@@ -247,7 +281,7 @@ class PeerSource:
             {} if breakers is None else breakers.states(),
         )
 
-    # From peers: None is for the store.
+    # Reads from peers; None means that the store must be asked.
 
     def _whole_from_peers(
         self, peers: Peers, chunk: ChunkRef, role: Role
@@ -268,7 +302,10 @@ class PeerSource:
     def _part_from_peers(
         self, peers: Peers, file: FileExtent, start: int, length: int
     ) -> memoryview | None:
-        """Of a file that is not kept: all of it, or the pieces that the part touches."""
+        """Return a part of a file that is not cached here, or None.
+
+        The whole file is fetched, or the blocks that the part touches.
+        """
         if self._requests.is_not_cached(peers, file.chunk):
             return None
         if length == file.length <= CACHE_BLOCK_BYTES:
@@ -293,9 +330,9 @@ class PeerSource:
     def _unit_from_peers(
         self, peers: Peers, file: FileExtent, begin: int, size: int, role: Role
     ) -> memoryview | None:
-        """A whole file, or one of its pieces."""
+        """Return a whole file, or one of its blocks, or None."""
         chunk = file.chunk
-        # Before a peer is asked: that the store does not answer is not the peer's fault.
+        # Read the hashes before a peer is asked: a store that fails is not the peer's fault.
         hashes = None if size == file.length else self._reader.block_hashes(file)
 
         def request(may_fetch: bool) -> Request:
@@ -319,7 +356,7 @@ class PeerSource:
         return found
 
     def _many_of_all_sizes(self, files: Sequence[FileExtent]) -> list[bytes]:
-        """Those of large chunks one after another: each is much."""
+        """Return whole files, those of large chunks one after another, since each is large."""
         whole = [at for at, file in enumerate(files) if is_whole(file.chunk)]
         contents = dict(zip(whole, self.read_many([files[at] for at in whole]), strict=True))
         return [
@@ -327,7 +364,8 @@ class PeerSource:
             for at, file in enumerate(files)
         ]
 
-    # From this node's memory: an owner has failed, and this node is the next one. Its master fetches the chunk, once for all.
+    # Reads from this node's memory: an owner has failed, and this node is the next owner. Its
+    # master fetches the chunk once for all readers.
 
     def _taken_over(self, peers: Peers, chunk: ChunkRef) -> memoryview | None:
         node = self._node()
@@ -345,7 +383,7 @@ class PeerSource:
         missing: Sequence[int],
         found: list[bytes | None],
     ) -> list[int]:
-        """Put into `found` what there is; the positions of the others."""
+        """Put the files that this node takes over into `found`; return the other positions."""
         taken: dict[int, memoryview | None] = {}
         left = []
         for at in missing:
@@ -359,7 +397,7 @@ class PeerSource:
                 found[at] = bytes(whole[begin : begin + files.length[at]])
         return left
 
-    # From the store.
+    # Reads from the store.
 
     def _whole_from_store(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
         found = self._reader.whole(chunk)
@@ -393,6 +431,6 @@ class PeerSource:
 
 
 def _as_block(file: FileExtent, start: int, length: int) -> CacheBlock | None:
-    """The piece of a large chunk that is kept as one, if a range is just that."""
+    """Return the cache block of a large chunk if a range is exactly one, else None."""
     block = CacheBlock(file.chunk, file, start // CACHE_BLOCK_BYTES)
     return block if start % CACHE_BLOCK_BYTES == 0 and length == block.length else None

@@ -1,12 +1,16 @@
-"""Which member of a task keeps which chunk: weighted rendezvous hashing (Thaler and Ravishankar, 1998; weights as in Mosharaf's race).
+"""The owner of each chunk, by weighted rendezvous hashing (Thaler and Ravishankar, 1998).
 
-Each member draws a number for each chunk, and the least wins: an exponential variate of rate `weight`, −ln(u) / weight, so that a member
-wins in proportion to its weight, the winner's going leaves the order of the others as it was (its chunks go to each one's second,
-no other moves), and who comes takes only what it wins. No state is kept and nobody is asked.
+The weights are as in Mosharaf's race. Each member draws a number for each chunk, and the least
+number wins. The number is an exponential variate of rate `weight`, −ln(u) / weight, so a member
+wins in proportion to its weight. When a winner leaves, the order of the others stays: each of its
+chunks goes to the chunk's second, and no other chunk moves. A member that joins takes only the
+chunks that it wins. No state is kept, and no node is asked.
 
-The order is the same on every node, machine and release for ever, or nodes of two versions would not find each other's chunks. So u comes from a hash of our own
-(the finalizer of SplitMix64, as in `dieselfs.shuffle`), and the logarithm from a series in sums, products and quotients alone, which IEEE 754
-defines to the last bit: `math.log` and `numpy.log` differ from machine to machine. tests/golden/placement.json holds it to that.
+The order must be the same on every node, machine and release for ever, or nodes of two versions
+would not find each other's chunks. So u comes from a hash defined here (the finalizer of
+SplitMix64, as in `dieselfs.shuffle`). The logarithm comes from a series of sums, products and
+quotients alone, which IEEE 754 defines to the last bit: `math.log` and `numpy.log` differ from
+machine to machine. tests/golden/placement.json pins the order.
 """
 
 from __future__ import annotations
@@ -27,19 +31,22 @@ _MIX_2: Final = 0x94D049BB133111EB
 _LN_2: Final = 0.6931471805599453
 _SQRT_HALF: Final = 0.7071067811865476
 _TERMS: Final = 9
-"""Of the series for the logarithm: relative error below 10⁻¹⁴ for |s| ≤ 0.172."""
+"""Terms of the logarithm's series: the relative error is below 10⁻¹⁴ for |s| ≤ 0.172."""
 _AT_ONCE: Final = 1 << 13
-"""Chunks drawn for at a time: their columns stay in the processor's cache."""
+"""Chunks for which numbers are drawn at a time: their columns stay in the processor's cache."""
 _KEPT: Final = 1 << 20
 """Members in all remembered rankings together: 8 MiB of references."""
 
 
 class Placement:
-    """Of one set of members; immutable to look at, thread-safe. Ids must differ; the order given does not matter."""
+    """The owners of chunks among one set of members. Immutable to its users, thread-safe.
+
+    The members' ids must differ; their order in the argument does not matter.
+    """
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members: tuple[Member, ...] = tuple(sorted(members, key=lambda member: member.id))
-        """By id: of equal draws the first wins."""
+        """The members, sorted by id: of equal draws the first wins."""
         self._sharing = [at for at, member in enumerate(self.members) if member.weight > 0]
         self._keys = np.array([_key(self.members[at].id) for at in self._sharing], np.uint64)
         self._weights = np.array([self.members[at].weight for at in self._sharing], np.float64)
@@ -48,11 +55,14 @@ class Placement:
 
     @classmethod
     def of(cls, view: View) -> Placement:
-        """Over those that this node may ask, and itself."""
+        """Return the placement over this node and the peers that it may ask."""
         return cls(reachable(view))
 
     def ranked(self, chunk: ChunkId) -> tuple[Member, ...]:
-        """All of weight above 0, the chunk's owner first, then who has it when that one goes. 0.1 µs if it was asked for before, else 60."""
+        """Return all members of weight above 0, the chunk's owner first, then its successors.
+
+        Takes 0.1 µs if the chunk was asked for before, else 60 µs.
+        """
         ranked = self._ranked.get(chunk.value)
         if ranked is None:
             ranked = self._rank(chunk)
@@ -62,14 +72,15 @@ class Placement:
         return ranked
 
     def owner(self, chunk: ChunkId) -> Member | None:
-        """None if nobody has a share."""
+        """Return the chunk's owner, or None if no member has a share."""
         ranked = self.ranked(chunk)
         return ranked[0] if ranked else None
 
     def owners(self, ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-        """The places in `members` of the owners of many chunks, whose ids are the rows of (n, 16); −1 for nobody.
+        """Return the positions in `members` of the owners of many chunks; −1 where there is none.
 
-        About 30 ns a chunk and member: 1,300 chunks of 8 members take 0.4 ms, a million of 100 members 3 s.
+        The chunks' ids are the rows of `ids`, of shape (n, 16). Takes about 30 ns for each chunk
+        and member: 1,300 chunks of 8 members take 0.4 ms, a million of 100 members 3 s.
         """
         owners = np.full(len(ids), -1, np.int64)
         if not self._sharing:
@@ -92,7 +103,10 @@ class Placement:
 
 
 def reachable(view: View) -> tuple[Member, ...]:
-    """Whom a node places chunks on: itself, and the peers that have answered and are not silent."""
+    """Return the members on which a node places chunks.
+
+    They are the node itself, and the peers that have answered and are not silent.
+    """
     return tuple(
         member
         for member in view.members
@@ -105,13 +119,13 @@ def _key(member: MemberId) -> int:
 
 
 def _fold(ids: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """(n, 16) to 64 well mixed bits each: chunk ids differ in few."""
+    """Mix ids of shape (n, 16) into 64 bits each, since chunk ids differ in few bits."""
     halves = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
     return _mix(_mix(halves[:, 0] + np.uint64(_GOLDEN)) + halves[:, 1])
 
 
 def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """SplitMix64's finalizer, in place, modulo 2^64."""
+    """Apply SplitMix64's finalizer in place, modulo 2^64."""
     value ^= value >> np.uint64(30)
     value *= np.uint64(_MIX_1)
     value ^= value >> np.uint64(27)
@@ -123,7 +137,10 @@ def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 def _draw(
     hashes: npt.NDArray[np.uint64], weight: npt.NDArray[np.float64] | np.float64
 ) -> npt.NDArray[np.float64]:
-    """−ln(u) / weight of the u in (0, 1) that each hash, mixed once more in place, stands for: its 52 high bits and a half."""
+    """Return −ln(u) / weight for the u in (0, 1) of each hash.
+
+    u is made of the 52 high bits of the hash, mixed once more in place, and a half.
+    """
     mixed = _mix(hashes) >> np.uint64(12)
     uniform = (mixed.astype(np.float64) + 0.5) * 2.0**-52
     drawn: npt.NDArray[np.float64] = -_ln(uniform) / weight
@@ -131,7 +148,10 @@ def _draw(
 
 
 def _ln(value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """ln(2^e m) = e ln 2 + 2 artanh(s) with s = (m − 1) / (m + 1), m from √½ to √2. Every operation is exact or rounded as IEEE 754 says."""
+    """Return the natural logarithm; each operation is exact, or rounded as IEEE 754 defines.
+
+    ln(2^e m) = e ln 2 + 2 artanh(s) with s = (m − 1) / (m + 1), m from √½ to √2.
+    """
     mantissa, exponent = np.frexp(value)
     low = mantissa < _SQRT_HALF
     mantissa = np.where(low, mantissa * 2.0, mantissa)

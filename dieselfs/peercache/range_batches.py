@@ -1,4 +1,4 @@
-"""Many files as few messages: how the files that one peer is asked for are put into `ReadRanges`. Pure."""
+"""The files that one peer is asked for, packed into few `ReadRanges` messages. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from dieselfs.peercache.messages import MAX_RANGES, MAX_RANGES_BYTES, ReadRanges
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeBatch:
-    """One message, and what it asks for."""
+    """One message, and the files that it asks for."""
 
     positions: Sequence[int]
-    """Of its files among those that are read."""
+    """The positions of its files among those that are read."""
     request: ReadRanges
 
 
 def batches(files: FileExtents, positions: Sequence[int], may_fetch: bool) -> Iterator[RangeBatch]:
-    """The files at `positions`, in order, in as few messages as their bounds allow. All in chunks of at most 16 MiB. About 0.5 µs a file."""
+    """Pack the files at `positions`, in order, into as few messages as their bounds allow.
+
+    All files are in chunks of at most 16 MiB. Takes about 0.5 µs a file.
+    """
     lengths = files.length
     start = total = 0
     for at, position in enumerate(positions):
@@ -35,7 +38,7 @@ def batches(files: FileExtents, positions: Sequence[int], may_fetch: bool) -> It
 
 
 def by_chunk(batch: RangeBatch, files: FileExtents) -> list[RangeBatch]:
-    """The same, each chunk's files in a message of their own."""
+    """Split a batch into one message for each chunk's files."""
     positions: dict[int, list[int]] = {}
     for position in batch.positions:
         positions.setdefault(files.which[position], []).append(position)

@@ -1,7 +1,8 @@
-"""The members of a task as the master of a PyTorch job's node 0 keeps them: it leads the roll, the others join it over the wire.
+"""The membership registry of a PyTorch job: the master of node 0 keeps the member list.
 
-Node n's member id is `rank-<n>`, so that the others know whom they expect at the one address that they have. When node 0 is gone the last members
-stay; when it is back its roll fills again with everybody's next announcement.
+The other nodes join the list over the wire. The member id of node n is `rank-<n>`, so the other
+nodes know which member to expect at the one address that they have. When node 0 is gone the last
+known members stay; when it is back the list fills again with the nodes' next announcements.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ log = logging.getLogger(__name__)
 
 
 def rank_id(node_rank: int) -> MemberId:
+    """Return the member id of a job's node."""
     return f"rank-{node_rank}"
 
 
 class LeasedMembers:
-    """Implements `MemberList`: leases by the clock of who keeps it."""
+    """A `MemberList` with leases by the clock of the node that keeps it."""
 
     def __init__(self, now: Callable[[], float], lease_s: float = LEASE_S) -> None:
         self._now = now
@@ -35,7 +37,10 @@ class LeasedMembers:
         self._leases: dict[MemberId, tuple[Member, float]] = {}
 
     def join(self, member: Member) -> Sequence[Member]:
-        """The entry of another process under the same id is replaced, and told this once."""
+        """Renew the member's lease, and return all members that have one.
+
+        An entry of another process under the same id is replaced, and returned this once.
+        """
         now = self._now()
         with self._lock:
             self._leases = {
@@ -51,31 +56,35 @@ class LeasedMembers:
             return [*others, member][-MAX_MEMBERS:]
 
     def leave(self, member: MemberId) -> None:
+        """End the member's lease."""
         with self._lock:
             self._leases.pop(member, None)
 
 
 class LocalRegistry:
-    """Implements `MembershipRegistry` on node 0."""
+    """The `MembershipRegistry` of node 0."""
 
     def __init__(self, member_list: LeasedMembers) -> None:
         self._member_list = member_list
 
     def announce(self, me: Member) -> Sequence[Member]:
+        """See `MembershipRegistry`."""
         return self._member_list.join(me)
 
     def leave(self, me: Member) -> None:
+        """See `MembershipRegistry`."""
         self._member_list.leave(me.id)
 
 
 class RankZeroRegistry:
-    """Implements `MembershipRegistry` on the other nodes."""
+    """The `MembershipRegistry` of the other nodes."""
 
     def __init__(self, client: PeerClient, address: PeerAddress) -> None:
         self._client = client
         self._zero = Member(rank_id(0), address, 0)
 
     def announce(self, me: Member) -> Sequence[Member]:
+        """See `MembershipRegistry`."""
         try:
             answer = self._client.ask(self._zero, Join(me))
         except PeerFailed as error:
@@ -87,12 +96,16 @@ class RankZeroRegistry:
         return [self._reached(member) for member in answer.members]
 
     def _reached(self, member: Member) -> Member:
-        """Node 0 is where everybody looks for it, whatever it calls that place: else it would be connected to in turn at the one and the other."""
+        """Return the member, node 0 with the address at which all nodes look for it.
+
+        With the address that node 0 gives itself, connections would alternate between the two.
+        """
         if member.id != self._zero.id:
             return member
         return replace(member, address=self._zero.address)
 
     def leave(self, me: Member) -> None:
+        """See `MembershipRegistry`."""
         try:
             self._client.ask(self._zero, Leave(me.id))
         except PeerFailed as error:

@@ -1,7 +1,8 @@
-"""What was fetched from a peer because a part of it was wanted: the next part is often asked for next.
+"""Ranges that were fetched from a peer for one of their parts, and are kept for the next part.
 
-A file of some size is read in parts (the kernel asks for 128 KiB), but only whole files, or blocks of large ones, can be verified. So what was fetched and
-verified is kept for a moment, and readers that want parts of it at the same time fetch it once.
+A file of some size is read in parts (the kernel asks for 128 KiB), but only whole files, or blocks
+of large ones, can be verified. So a range that was fetched and verified is kept for a moment, and
+concurrent readers of its parts fetch it once.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dieselfs.peercache.runtime import Runtime
 LIMIT_BYTES: Final = 16 << 20
 
 Key: TypeAlias = tuple[bytes, int, int]
-"""Of a range: the chunk's id, the file's offset in it, and where in the file it begins."""
+"""The key of a range: the chunk's id, the file's offset in it, and the range's start in the file.
+"""
 
 
 class RecentRanges:
-    """Thread-safe. One process's own."""
+    """The recently fetched ranges of one process. Thread-safe."""
 
     def __init__(self, runtime: Runtime, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -30,7 +32,11 @@ class RecentRanges:
         self._coming: set[Key] = set()
 
     def obtain(self, key: Key, fetch: Callable[[], memoryview | None]) -> memoryview | None:
-        """The range, by `fetch` if it is not kept: one at a time, and who waits gets what it brings. None if that brings nothing: who waits tries it too."""
+        """Return the range, loaded with `fetch` if it is not kept.
+
+        Concurrent callers share one fetch. If it returns None, this does too, and each waiter
+        retries.
+        """
         with self._lock:
             while key in self._coming:
                 self._changed.wait()

@@ -1,6 +1,8 @@
-"""The members of a task, or of a cache cluster, as leases in the Redis of the index. Nothing there is secret, and nothing that is read there is trusted.
+"""The members of a task, or of a cache cluster, as leases in the Redis of the index.
 
-Key `dieselfs:{<task>}:peers`, a sorted set: `<id> <JSON of member_fields>` -> when the lease ends, so that `redis-cli zrange … withscores` shows it to people.
+Nothing there is secret, and nothing that is read there is trusted. The key
+`dieselfs:{<task>}:peers` is a sorted set that maps `<id> <JSON of member_fields>` to the end of the
+lease, so that `redis-cli zrange … withscores` shows it to people.
 """
 
 from __future__ import annotations
@@ -20,15 +22,22 @@ log = logging.getLogger(__name__)
 
 
 class RedisRegistry:
-    """Implements `MembershipRegistry`, on a server and in a cluster. An entry under my id that another process has put is told with the others, once."""
+    """The `MembershipRegistry` in a Redis server or a Redis Cluster.
+
+    An entry of another process under this node's id is returned with the others, once.
+    """
 
     def __init__(self, url: str, task: str, *, only_looks: bool = False) -> None:
-        """Connects with the first call. `IndexUnavailable` for what is no address of a Redis. `only_looks`: takes no lease."""
+        """Raises `IndexUnavailable` if the URL is no address of a Redis.
+
+        The first call connects. With `only_looks` the registry takes no lease.
+        """
         self._only_looks = only_looks
         self._leases = RedisLeaseSet(url, f"dieselfs:{{{task}}}:peers")
         self._strange = False
 
     def announce(self, me: Member) -> Sequence[Member]:
+        """See `MembershipRegistry`."""
         try:
             if self._only_looks:
                 entries = self._leases.entries()
@@ -48,6 +57,7 @@ class RedisRegistry:
         return members
 
     def leave(self, me: Member) -> None:
+        """See `MembershipRegistry`."""
         try:
             if not self._only_looks:
                 self._leases.remove(_entry(me))

@@ -1,8 +1,10 @@
-"""Of whom a chunk is asked, and in which order, before it is read from the store (docs/decisions/0011-peer-cache.md, points 2, 3 and 7).
+"""The members that are asked for a chunk before the store, and their order.
 
-A *reader* asks the chunk's owner, who fetches it for all; if that fails, the next owner among those left, once. Who owns the chunk, or was asked
-for it as if it did, asks the best-ranked other member *whether it holds it*: who joins or returns takes over from who had it.
-A question that may not fetch is never passed on, so there is no loop and no second hop.
+The decision is docs/decisions/0011, points 2, 3 and 7. A *reader* asks the chunk's owner, which
+fetches the chunk for all; if that fails, it asks the next owner among the remaining members, once.
+An *owner*, or a node that was asked in the owner's place, asks the best-ranked other member
+*whether it has the chunk cached*: so a member that joins or returns takes over from the one that
+had it. A request that may not fetch is never passed on, so there is no loop and no second hop.
 """
 
 from __future__ import annotations
@@ -16,12 +18,18 @@ from dieselfs.peercache.members import Member, MemberId
 Role: TypeAlias = Literal["reader", "owner"]
 
 MAX_OWNERS_ASKED: Final = 2
-"""By a reader, one after the other: a third that fails as well would be the network's fault, and each costs a second."""
+"""The number of owners that a reader asks, one after the other.
+
+If a third one failed as well, the network would be at fault, and each attempt costs a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A question; the next one is asked only if this fails. What is answered `NotCached` or `Failed` is read from the store at once."""
+    """One request. The next one is sent only if this one fails.
+
+    After the answer `NotCached` or `Failed` the chunk is read from the store at once.
+    """
 
     peer: Member
     may_fetch: bool
@@ -30,9 +38,10 @@ class Step:
 def steps(
     ranked: Sequence[Member], me: MemberId, is_up: Callable[[MemberId], bool], role: Role
 ) -> Iterator[Step]:
-    """The questions for a chunk, lazily: `is_up` is asked again after each failure. The end of them: the store.
+    """Yield the requests for a chunk. At their end the chunk is read from the store.
 
-    `ranked` are the members that have a share and answer, the owner first; `is_up` says whom the breakers let be asked, and is not asked of me.
+    `ranked` are the members that have a share and answer, the owner first. `is_up` says which of
+    them the breakers allow; it is called again after each failure, and never for `me`.
     """
     asked = 0
     for member in ranked:
@@ -49,7 +58,10 @@ def steps(
 def owner_of(
     ranked: Sequence[Member], me: MemberId, is_up: Callable[[MemberId], bool]
 ) -> Member | None:
-    """Who is to be asked first: the best of those that can be, who may be myself. None: nobody has a share."""
+    """Return the member to ask first: the best-ranked of those that can be asked, or `me`.
+
+    None if no member has a share.
+    """
     for member in ranked:
         if member.id == me or is_up(member.id):
             return member

@@ -1,7 +1,9 @@
-"""The secret that the nodes of a task prove to each other, or those of a cache cluster and who reads through it.
+"""The secret that the nodes of a task, or of a cache cluster and its clients, prove to each other.
 
-A task's comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that is its owner's alone (mode 0600); never in arguments, logs or Redis. A cache cluster's: `DIESELFS_CACHE_CLUSTER_SECRET`, likewise.
-Its bytes are those of the text, without white space around it: hexadecimal digits are not read as a number, so that any text will do.
+A task's secret comes in the environment (`DIESELFS_TASK_SECRET`) or in a file that only its owner
+can access (mode 0600), never in arguments, logs or Redis. A cache cluster's secret comes likewise,
+in `DIESELFS_CACHE_CLUSTER_SECRET`. Its bytes are those of the text, without white space around it:
+hexadecimal digits are not read as a number, so any text will do.
 """
 
 from __future__ import annotations
@@ -29,21 +31,22 @@ _MAKE_ONE: Final = "make one with `dlcmd task secret FILE`, and give it to all n
 
 @dataclass(frozen=True, slots=True)
 class TaskSecret:
-    """Compares by value, shows nothing."""
+    """A secret. It compares by value, and its representation shows nothing."""
 
     value: bytes = field(repr=False)
 
     def proof(self, role: bytes, transcript: bytes) -> bytes:
-        """32 bytes (HMAC-SHA256) that only who knows the secret can make for this role and transcript."""
+        """Return 32 bytes (HMAC-SHA256) that prove the secret for this role and transcript."""
         return hmac.digest(self.value, role + b"\0" + transcript, "sha256")
 
     @classmethod
     def load(
         cls, environment: Mapping[str, str], file: Path | None, variable: str = VARIABLE
     ) -> TaskSecret | None:
-        """The secret of `file`, or else of `variable`, or else of the file that the variable of this name and `_FILE` names; None if there is none of these.
+        """Return the secret of `file`, else of `variable`, else of the file that a variable names.
 
-        Raises `UsageError` if what is named is no secret, or not kept secret.
+        The last variable is `variable` with `_FILE` behind it. None if none of these is given.
+        Raises `UsageError` if the value is no secret, or not kept secret.
         """
         if file is None and (value := former_names.variable(environment, variable)):
             return _checked(os.fsencode(value), variable)
@@ -53,8 +56,12 @@ class TaskSecret:
 
 
 def read_secret_file(path: Path) -> TaskSecret:
-    """Raises `UsageError` unless it is a regular file of ours that nobody else can read or write."""
-    # Neither a link that somebody else can turn, nor a pipe that keeps us waiting.
+    """Read a secret from a file.
+
+    Raises `UsageError` unless it is a regular file of this user's that no other user can read or
+    write.
+    """
+    # Refuse a link, which another user could redirect, and never wait for a pipe.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
@@ -69,7 +76,10 @@ def read_secret_file(path: Path) -> TaskSecret:
 
 
 def make_secret_file(path: Path) -> None:
-    """A new secret of 256 bits, as 64 hexadecimal digits, in a new file of mode 0600. Raises `Conflict` if there is something of that name, `LocalFileError`."""
+    """Create a file of mode 0600 with a new secret of 256 bits, as 64 hexadecimal digits.
+
+    Raises `Conflict` if something of that name exists, `LocalFileError`.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o600)
@@ -98,7 +108,7 @@ def _check_file(path: Path, found: os.stat_result) -> None:
 
 
 def _checked(text: bytes, source: str) -> TaskSecret:
-    """Never says what it is."""
+    """Return the secret in a text. An error never shows the text."""
     if len(text) > MAX_BYTES:
         raise UsageError(f"the secret in {source} is longer than {MAX_BYTES} bytes")
     value = text.strip()

@@ -1,7 +1,8 @@
-"""The answering side of a connection: one thread reads requests, and sends at once what is held.
+"""The server's side of a connection: one thread reads requests, and sends cached bytes at once.
 
-What takes longer is answered by others, in any order. One thread sends at a time; who finds another at it, and must not wait, leaves its
-answer with that one. So a client that does not take its answers holds up its own connection's thread, and one more at the most.
+Other threads answer requests that take longer, in any order. One thread sends at a time. A thread
+that finds another one sending, and must not wait, leaves its answer with that one. So a client that
+does not take its answers blocks its own connection's thread, and at most one more.
 """
 
 from __future__ import annotations
@@ -39,31 +40,39 @@ from dieselfs.peercache.slow_answers import SlowAnswers
 log = logging.getLogger(__name__)
 
 TAKE_S: Final = 16.0
-"""An answer may lie on the line for so long, and for its bytes at `BYTES_PER_S` on top: a client that has asked several peers hears them one
-after the other, each for as long as it has patience."""
+"""The time for which an answer may wait to be taken, plus the time for its bytes at `BYTES_PER_S`.
+
+A client that has asked several peers receives their answers one after the other, and waits for each
+as long as its patience allows.
+"""
 _TELL_S: Final = 0.2
-"""For a word of work, which the line has room for unless its client takes nothing."""
+"""The time for a notice of work; the network has room for it unless its client takes nothing."""
 _IDLE_S: Final = 60.0
-"""Nothing happens then: whether the client is there still is the network's to find out."""
+"""The time after which an idle connection waits again.
+
+TCP finds out whether the client is still there.
+"""
 _MAX_SLOW: Final = 64
-"""Requests of one connection that are worked at."""
+"""The limit of one connection's requests that are being worked at."""
 
 _DATA: Final = Data(memoryview(b""))
 
 
 class MemberList(Protocol):
-    """The list of members that rank 0 keeps. Thread-safe; neither blocks nor raises."""
+    """The list of members that rank 0 keeps. Thread-safe; no method blocks or raises."""
 
     def join(self, member: Member) -> Sequence[Member]:
-        """Renew its lease; all that have one now."""
+        """Renew the member's lease, and return all members that have one now."""
         ...
 
-    def leave(self, member: MemberId) -> None: ...
+    def leave(self, member: MemberId) -> None:
+        """End the member's lease."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What all connections of a server have in common."""
+    """The parts that all connections of a server share."""
 
     cached: CachedChunks
     slow: SlowAnswers
@@ -72,26 +81,29 @@ class Service:
 
 
 class ServedConnection:
-    """Implements `Asker`."""
+    """One client's connection. Implements `WaitingClient`."""
 
     def __init__(self, runtime: Runtime, stream: Stream, client: str, service: Service) -> None:
-        """On a stream whose handshake is done."""
+        """`stream` has completed its handshake."""
         self._stream = stream
         self._client = client
         self._service = service
         self.cached = service.cached
         self._sending = runtime.lock()
         self._left: deque[tuple[bytes, Sequence[memoryview], int]] = deque()
-        """Answers of threads that did not wait for the lock. Whoever has let go of it looks here."""
+        """Answers of threads that did not wait for the lock.
+
+        Each thread looks here after it has released the lock.
+        """
         self._slow: set[int] = set()
-        """Numbers of requests that are worked at."""
+        """Numbers of requests that are being worked at."""
         self.answers = 0
-        """With data. Counted by who sends."""
+        """Answers with data, counted by the thread that sends."""
         self.sent_bytes = 0
-        """Bulk alone."""
+        """Bytes of bulk."""
 
     def serve(self) -> None:
-        """Until the connection ends: returns by an `OSError`, or `BadFrame`."""
+        """Serve the client until the connection ends, with an `OSError` or `BadFrame`."""
         frames = FrameReceiver(self._stream, of_requests=True)
         payload_of = self.cached.payload
         while True:
@@ -114,7 +126,7 @@ class ServedConnection:
             self._answer(number, request)
 
     def finish(self, number: int, request: Request, failure: Answer | None) -> None:
-        """See `Asker`."""
+        """See `WaitingClient`."""
         self._slow.discard(number)
         assert isinstance(request, Read)
         parts: Sequence[memoryview] = ()
@@ -131,12 +143,14 @@ class ServedConnection:
         self._send_left()
 
     def report_working(self, number: int) -> None:
-        """See `Asker`. Nothing, if something is being sent: that tells enough."""
+        """See `WaitingClient`.
+
+        Sends nothing while an answer is being sent, since that tells the client enough.
+        """
         if self._sending.acquire(blocking=False):
             try:
-                if (
-                    number in self._slow
-                ):  # looked at with the right to send: nothing may follow the answer
+                # Checked with the right to send, since nothing may follow the answer.
+                if number in self._slow:
                     self._stream.send((encode_answer(number, Working()),), _TELL_S)
             except OSError:
                 self._stream.close()
@@ -145,7 +159,7 @@ class ServedConnection:
             self._send_left()
 
     def _answer(self, number: int, request: Request) -> None:
-        """Whatever is not a file that is held."""
+        """Answer any request but a `ReadFile` of a cached chunk."""
         parts: Sequence[memoryview] = ()
         blocks: Sequence[CacheBlock] = ()
         try:
@@ -168,15 +182,19 @@ class ServedConnection:
         self._send(encode_answer(number, answer, bulk_bytes), parts, bulk_bytes)
 
     def _to_load(self, read: Read) -> Sequence[CacheBlock]:
-        """Nothing, if nobody may bring what is missing."""
+        """Return the blocks to load for a request; none if no thread may load them."""
         blocks = missing_blocks(self.cached, read)
-        # What is being fetched just now is worth the wait also for who must not let it be fetched.
+        # Waiting for blocks that are being fetched already pays even if the request may not fetch.
         is_worth_it = read.may_fetch or all(map(self.cached.is_loading, blocks))
         return blocks if is_worth_it and len(self._slow) < _MAX_SLOW else ()
 
     def _begin_slow(self, number: int, read: Request, blocks: Sequence[CacheBlock]) -> bool:
-        """False if there is too much to bring. `OSError` if the client has gone."""
-        # From now on its time does not count against us (`pace`). Said before it is begun: nothing may follow the answer.
+        """Hand the request over to be worked at. Return False if too many blocks wait to be loaded.
+
+        Raises `OSError` if the client has gone.
+        """
+        # From the notice on, the request's time does not count against this node (`pace`). The
+        # notice precedes the work, since nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
         if self._service.slow.begin(self, number, read, blocks):
@@ -200,7 +218,7 @@ class ServedConnection:
             self._send_left()
 
     def _send_left(self) -> None:
-        """What is left, unless somebody else sends: that one will look."""
+        """Send the left answers, unless another thread is sending: that one will look for them."""
         while self._left and self._sending.acquire(blocking=False):
             try:
                 if self._left:
@@ -213,7 +231,7 @@ class ServedConnection:
                 self._sending.release()
 
     def _put(self, frame: bytes, parts: Sequence[memoryview], bulk_bytes: int) -> None:
-        """With the right to send."""
+        """Send an answer. The calling thread holds the right to send."""
         self._stream.send((frame, *parts), TAKE_S + bulk_bytes / BYTES_PER_S)
         if bulk_bytes:
             self.answers += 1
@@ -230,4 +248,4 @@ def _failed(error: Exception) -> Failed:
 
 
 _surprises: Final[set[type[Exception]]] = set()
-"""That were logged: once each, since whatever is broken may be asked for by everyone."""
+"""Types of errors that were logged, once each: every client may ask for whatever is broken."""

@@ -1,4 +1,4 @@
-"""How a node takes part in its task's peer cache."""
+"""The settings by which a node takes part in its task's peer cache."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ CachePolicy: TypeAlias = Literal["oneshot", "on-demand"]
 
 @dataclass(frozen=True, slots=True)
 class RedisLeases:
+    """The membership registry in Redis."""
+
     url: str = field(repr=False)
-    """`redis://…` or `redis+cluster://…`; it may hold a password."""
+    """`redis://…` or `redis+cluster://…`; it may contain a password."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPeers:
+    """The membership registry that is a static list."""
+
     addresses: tuple[PeerAddress, ...]
-    """Of all members, this node's own among them, the same on every node."""
+    """The addresses of all members, this node's own among them, the same on every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankZero:
-    """The nodes of a PyTorch job: the master of node 0 keeps the list of members."""
+    """The membership registry of a PyTorch job: the master of node 0 keeps the member list."""
 
     address: PeerAddress
-    """Of that master."""
+    """The address of that master."""
     node_rank: int
     nodes: int
 
@@ -39,19 +43,28 @@ LOOPBACK: Final = PeerAddress("127.0.0.1", 0)
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """Pickles, for the helper process that leads for clients; the secret is never shown."""
+    """All settings of one node. Never shows the secret.
+
+    It pickles, for the helper process that is the master for clients.
+    """
 
     task: str
-    """The same on all nodes. With the secret it is what keeps tasks apart."""
+    """The task's name, the same on all nodes. Name and secret together keep tasks apart."""
     secret: TaskSecret
     registry: RedisLeases | StaticPeers | RankZero
     listen: PeerAddress = LOOPBACK
     advertise: str | None = None
-    """The host that peers are told to connect to; None: the one that is listened on."""
+    """The host to which peers are told to connect; None stands for the host that is listened on."""
     member: str | None = None
-    """This node's id; None: its advertised address, without the port unless that is loopback's or from a static list."""
+    """This node's id; None stands for its advertised address.
+
+    The port belongs to that id only if the address is loopback's or from a static list.
+    """
     nodes: int | None = None
-    """How many the task has, if that is known: *oneshot* begins when all are there, or after some seconds."""
+    """The number of the task's nodes if it is known.
+
+    *oneshot* then begins when all are there, or after some seconds.
+    """
     cache_policy: CachePolicy = "on-demand"
     gives_memory: bool = True
-    """False: this node has no share, and only reads."""
+    """False if this node has no share, and only reads."""

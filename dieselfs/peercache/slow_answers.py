@@ -1,11 +1,13 @@
-"""Requests that wait for pieces to be brought into memory: some threads bring, one tells the askers that their requests are worked at.
+"""Requests that wait for blocks to be loaded into memory.
 
-A piece is brought by one thread however many requests wait for it, and a request waits for all its pieces at once; so no thread waits for
-another, and what is bounded is the number of pieces. Who finds no room in the queue is told that the piece is not held: it can read the
-store itself.
+Some threads load blocks; another one notifies the clients that their requests are worked at. One
+thread loads a block however many requests wait for it, and a request waits for all its blocks at
+once. So no thread waits for another, and the bound is on the number of blocks. A client that finds
+no room in the queue is told that the block is not cached: it can read the store itself.
 
-Who brings also answers, and a client that was stopped may keep it at that for long: another thread brings in its stead then, so that the processes of one
-node that takes nothing keep no other node waiting. There is at most one such thread a connection.
+A thread that loads also answers, and a client that was stopped may occupy it for long. Another
+thread then loads in its stead, so that the processes of one node that takes nothing keep no other
+node waiting. There is at most one such thread a connection.
 """
 
 from __future__ import annotations
@@ -26,35 +28,48 @@ from dieselfs.peercache.runtime import Running, Runtime
 log = logging.getLogger(__name__)
 
 WORKING_S: Final = 0.3
-"""So often an asker hears that its request is worked at: a third of the silence that it bears."""
+"""The interval of the notices that a request is worked at.
+
+It is a third of the silence that a client tolerates.
+"""
 
 
 class WaitingClient(Protocol):
-    """A connection. Neither call raises."""
+    """A connection whose requests wait. Neither call raises."""
 
     @property
     def cached(self) -> CachedChunks:
-        """What it is served from."""
+        """The cache from which the client is served."""
         ...
 
     def finish(self, number: int, request: Request, failure: Answer | None) -> None:
-        """All pieces were brought, or there is nothing to wait for. May block for as long as the asker takes to take its answer."""
+        """Answer the request: all its blocks were loaded, or there is nothing to wait for.
+
+        May block for as long as the client takes to receive its answer.
+        """
         ...
 
-    def report_working(self, number: int) -> None: ...
+    def report_working(self, number: int) -> None:
+        """Notify the client that its request is worked at."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
+    """A request that waits."""
+
     client: WaitingClient
     number: int
     request: Request
     missing: int
-    """Pieces that are not there yet; 0: it has been answered."""
+    """Blocks that are not loaded yet; 0 if the request has been answered."""
 
 
 class SlowAnswers:
-    """Thread-safe. Threads begin when there is something to do."""
+    """The requests that wait, and the threads that load. Thread-safe.
+
+    Threads begin when there is something to do.
+    """
 
     def __init__(self, runtime: Runtime, max_workers: int, max_pieces: int) -> None:
         self._runtime = runtime
@@ -66,24 +81,27 @@ class SlowAnswers:
         self._waits = runtime.condition(lock)
         self._queue: deque[tuple[CacheBlock, CachedChunks]] = deque()
         self._wanted: dict[str, list[_Waiting]] = {}
-        """By the name of the piece, queued or being brought."""
-        self._waiting: dict[_Waiting, None] = {}  # in order, for replay
+        """Requests by the name of a block that is queued or being loaded."""
+        self._waiting: dict[_Waiting, None] = {}  # ordered, so that a simulation can be replayed
         self._teller: list[Running] = []
-        """One, from the first request on."""
+        """The thread that sends notices, from the first request on."""
         self._threads: list[Running] = []
-        """Workers."""
+        """Threads that load."""
         self._workers = 0
         self._idle = 0
         self._answering = 0
-        """Workers that do."""
+        """Threads that load, and are answering now."""
         self._closed = False
         self._surprises: set[type[Exception]] = set()
-        """That were logged."""
+        """Types of errors that were logged."""
 
     def begin(
         self, client: WaitingClient, number: int, request: Request, blocks: Sequence[CacheBlock]
     ) -> bool:
-        """Bring `blocks`, each named once, then `client.finish`. False if there is no room for more work."""
+        """Load `blocks`, each named once, then call `client.finish`.
+
+        Return False if there is no room for more work.
+        """
         with self._lock:
             new = [block for block in blocks if block.name not in self._wanted]
             if self._closed or len(self._wanted) + len(new) > self._max_pieces:
@@ -101,7 +119,10 @@ class SlowAnswers:
         return True
 
     def close(self) -> Sequence[Running]:
-        """Nothing is brought or answered from now on; the threads, which end as soon as what they are at has ended."""
+        """Load and answer nothing from now on. Return the threads.
+
+        They end as soon as their present work has ended.
+        """
         with self._lock:
             self._closed = True
             self._queue.clear()
@@ -111,7 +132,10 @@ class SlowAnswers:
             return *self._teller, *self._threads
 
     def _staff(self, new: int, most: int) -> bool:
-        """Threads for so many more pieces, but no more than `most` that bring. False if there is none at all."""
+        """Start threads for so many more blocks, but at most `most` that load.
+
+        Return False if there is no such thread at all.
+        """
         try:
             if not self._teller:
                 self._teller.append(self._runtime.start(self._tell, "peer-server-tells"))
@@ -124,7 +148,7 @@ class SlowAnswers:
         return self._workers > 0
 
     def _work(self) -> None:
-        """A thread, counted as idle when it starts."""
+        """Run in a thread, counted as idle at its start: load blocks and answer."""
         while True:
             with self._lock:
                 while not self._queue:
@@ -148,13 +172,16 @@ class SlowAnswers:
             del loaded
             with self._lock:
                 self._answering -= 1
-                if self._workers > self._max_workers + self._answering:  # another came in its stead
+                if self._workers > self._max_workers + self._answering:  # another took its place
                     self._workers -= 1
                     return
                 self._idle += 1
 
     def _load(self, block: CacheBlock, cached: CachedChunks) -> tuple[object, Answer | None]:
-        """What keeps it held, until it is answered; no answer: it was held a moment ago."""
+        """Load a block. Return the object that keeps it cached, and the answer if that failed.
+
+        The caller keeps the object until the requests are answered.
+        """
         try:
             return cached.load(block), None
         except (CacheFull, MasterGone):

@@ -1,6 +1,7 @@
-"""The members of a task as a list that every node was given: nobody is asked, and pings say who is there.
+"""The members of a task as a list that every node was given.
 
-A list says nothing of memory, so all in it have an equal share.
+No node is asked for it, and pings tell which members are there. The list contains no memory sizes,
+so all members have an equal share.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ EQUAL_WEIGHT: Final = 1
 
 
 class StaticRegistry:
-    """Implements `MembershipRegistry`, at no cost."""
+    """The `MembershipRegistry` of a fixed list. Its calls cost nothing."""
 
     def __init__(self, addresses: Sequence[PeerAddress]) -> None:
         self._members = tuple(
@@ -23,8 +24,11 @@ class StaticRegistry:
         )
 
     def announce(self, me: Member) -> Sequence[Member]:
-        """`me` is that of the list, its name aside."""
+        """Return the list, with `me` in place of its own entry.
+
+        The two differ in the host's name alone.
+        """
         return [me if member.id == me.id else member for member in self._members]
 
     def leave(self, me: Member) -> None:
-        """The others notice that it does not answer."""
+        """Do nothing: the other nodes notice that this one does not answer."""

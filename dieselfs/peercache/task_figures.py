@@ -1,4 +1,7 @@
-"""What `dlcmd task show` and a mount's `stats.json` say of a peer cache: sums and shares over what its members have said of themselves."""
+"""The statistics of a peer cache in `dlcmd task show` and in a mount's `stats.json`.
+
+They are sums and ratios over the statuses that the members have sent.
+"""
 
 from __future__ import annotations
 
@@ -11,46 +14,54 @@ from dieselfs.peercache.task_statistics import FillingStatistics, TaskStatistics
 
 @dataclass(frozen=True, slots=True)
 class ReadSources:
-    """Where this node's master has what it read from: files, whole chunks and pieces together."""
+    """Reads of this node's master by their source: files, whole chunks and blocks together."""
 
     from_peers: int = 0
-    """Of an owner's memory."""
+    """Reads from an owner's memory."""
     from_second: int = 0
-    """Of this node's own share, from the memory of who had it before."""
+    """Reads for this node's own share from the memory of its previous owner."""
     from_store: int = 0
+    """Reads from the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTotals:
-    """Of a task as one of its nodes sees it. Bytes since each node began, unless said otherwise."""
+    """Totals of a task as one of its nodes sees it.
+
+    Bytes are those since each node began, unless stated otherwise.
+    """
 
     task: str
     policy: str
     trouble: str
-    """Why this node does not take part just now; empty if it does."""
+    """The reason why this node does not take part just now; empty if it does."""
     members: int
     members_up: int
-    """This node among them."""
+    """Members that answer, this node among them."""
     members_open: int
-    """Of the others, those whose breaker is open: readers do not ask them."""
+    """Other members whose breaker is open: readers do not ask them."""
     budget_bytes: int
     cached_bytes: int
     share_bytes: int
-    """Of all members' shares, as far as they know them: the dataset, once. As of now."""
+    """Bytes of all members' shares now, as far as they know them: the dataset, once."""
     share_cached_bytes: int
     from_store_bytes: int
     served_bytes: int
-    """By members to each other."""
+    """Bytes that members sent to each other."""
     task_store_bytes_per_byte: float | None
-    """Of what came to a node from the store or from a peer, how much came from the store. None: nothing came."""
+    """The part that came from the store, of all bytes that nodes got from the store or from peers.
+
+    None if there were none.
+    """
     node_store_bytes_per_byte: float | None
-    """The same of what came into this node's memory."""
+    """The same part of the bytes that were loaded into this node's memory."""
     sources: ReadSources
     connections: int
     filling: FillingStatistics | None
 
 
 def task_totals(statistics: TaskStatistics) -> TaskTotals:
+    """Return the totals of a task's statistics."""
     statuses = [member.status for member in statistics.members]
     states = [member.state for member in statistics.members]
     node = next((m.status for m in statistics.members if m.state == "me"), NodeStatus())
@@ -87,6 +98,7 @@ def task_totals(statistics: TaskStatistics) -> TaskTotals:
 
 
 def share_of(part: float, whole: float) -> float | None:
+    """Return `part` divided by `whole`, or None if `whole` is 0."""
     return part / whole if whole else None
 
 

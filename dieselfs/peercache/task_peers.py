@@ -1,7 +1,9 @@
-"""The peers that one process may ask: whom its node sees, the connections to them, and whom its breakers let be asked.
+"""The peers that one process may ask: those in its node's view that its breakers allow.
 
-A process of the task finds all of it in the task's folder, as soon as the node's master has published a view there, and lets go of it when there is no
-view any more. The master itself, and a simulation, are given theirs. The folder's name is the task's: peers are for tasks that were named.
+A process of the task finds its peers in the task's folder as soon as the node's master has
+published a view there, and closes its connections when there is no view any more. The master itself
+and a simulation are given theirs. The folder's name is the task's: peers are for tasks that were
+named.
 """
 
 from __future__ import annotations
@@ -32,34 +34,50 @@ log = logging.getLogger(__name__)
 
 
 class PendingAnswer(Protocol):
-    def result(self) -> Answer: ...
+    """An answer to wait for."""
+
+    def result(self) -> Answer:
+        """Wait for the answer."""
+        ...
 
 
 class PeerSession(Protocol):
-    """What is needed of `peer_client.PeerClient`."""
+    """The part of `peer_client.PeerClient` that is needed here."""
 
-    def ask(self, member: Member, request: Request) -> Answer: ...
+    def ask(self, member: Member, request: Request) -> Answer:
+        """See `PeerClient.ask`."""
+        ...
 
-    def begin(self, member: Member, request: Request) -> PendingAnswer: ...
+    def begin(self, member: Member, request: Request) -> PendingAnswer:
+        """See `PeerClient.begin`."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """See `PeerClient.close`."""
+        ...
 
 
 class KnownPeers(Protocol):
-    """Whom one process may ask; `TaskPeers`, or those of a cache cluster. Thread-safe."""
+    """The peers that one process may ask. Thread-safe.
+
+    It is implemented by `TaskPeers`, and by the peers of a cache cluster.
+    """
 
     def current(self) -> Peers | None:
-        """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""
+        """Return the peers, or None if there are none to ask.
+
+        Takes about 0.2 µs most of the time; the first call loads the modules that connect.
+        """
         ...
 
     def breakers(self) -> Breakers | None:
-        """None if there was never anybody to ask."""
+        """Return the breakers, or None if there were never any peers to ask."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
-    """As of one view."""
+    """The peers of one view."""
 
     view: View
     placement: Placement
@@ -68,30 +86,36 @@ class Peers:
     runtime: Runtime
 
     def steps(self, chunk: ChunkId, role: Role) -> Iterator[Step]:
+        """Yield the requests for a chunk: see `routing.steps`."""
         return steps(self.placement.ranked(chunk), self.view.me.id, self.is_up, role)
 
     def owner(self, chunk: ChunkId) -> Member | None:
+        """Return the member to ask first for a chunk: see `routing.owner_of`."""
         return owner_of(self.placement.ranked(chunk), self.view.me.id, self.is_up)
 
     def is_up(self, peer: MemberId) -> bool:
+        """Return whether the peer's breaker allows a request."""
         return self.breakers.allows(peer, self.view.answered.get(peer))
 
 
 class TaskPeers:
-    """Implements `KnownPeers`. Thread-safe. A forked child has connections and breakers of its own."""
+    """The `KnownPeers` of a task. Thread-safe.
+
+    A forked child has connections and breakers of its own.
+    """
 
     def __init__(self, folder: TaskFolder) -> None:
         self._folder = folder
         self._board: ViewBoard = ViewFile(folder.path)
         self._runtime: Runtime | None = None
         self._given: PeerSession | None = None
-        """By `attach`; not ours to close."""
+        """Set by `attach`; this object does not close it."""
         self._given_breakers: Breakers | None = None
         self._trouble = ""
         self._failed: Callable[[MemberId], None] | None = None
         self._opening: threading.Lock
         self._opened: PeerSession | None
-        """Ours."""
+        """Opened by this object, which closes it."""
         self._peers: Peers | None
         renew_now_and_after_fork(self)
 
@@ -108,11 +132,15 @@ class TaskPeers:
             opened.close()
 
     def report_failed(self, failed: Callable[[MemberId], None]) -> None:
-        """Whom to tell of peers that this process finds failing, once a second each at most. Not of those that `attach` gives."""
+        """Set the callback for peers that this process finds failing.
+
+        It is called at most once a second for each peer, and not for the breakers that `attach`
+        gives.
+        """
         self._failed = failed
 
     def current(self) -> Peers | None:
-        """None: there are none to ask. About 0.2 µs most of the time; the first time it loads what connects."""
+        """See `KnownPeers`."""
         view = self._board.current()
         peers = self._peers
         if view is None:
@@ -124,12 +152,15 @@ class TaskPeers:
         return peers
 
     def breakers(self) -> Breakers | None:
-        """None if there never was a view."""
+        """Return the breakers, or None if there was never a view."""
         peers = self._peers
         return self._given_breakers if peers is None else peers.breakers
 
     def renew(self) -> None:
-        """In a forked child: it has none of its parent's connections, and a lock of its parent may be held."""
+        """Start without connections in a forked child, which has none of its parent's.
+
+        A lock of the parent may be held, so the child gets a new one.
+        """
         self._opening = threading.Lock()
         self._opened = None
         self._peers = None
@@ -140,7 +171,7 @@ class TaskPeers:
         with self._opening:
             before = self._peers
             if before is not None and before.placement.members == reachable(view):
-                placement = before.placement  # with its rankings
+                placement = before.placement  # keeps its rankings
             else:
                 placement = Placement.of(view)
             if before is not None:
@@ -163,7 +194,7 @@ class TaskPeers:
             self._say(f"{error}; {error.hint}" if error.hint else str(error))
             return None
         if secret is None:
-            return None  # it is on its way, or gone
+            return None  # the secret is not written yet, or removed
         name = f"{view.me.id}/{os.getpid()}"
         client = PeerClient(runtime, secret, self._folder.path.name, name)
         weakref.finalize(self, client.close)

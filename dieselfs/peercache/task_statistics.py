@@ -1,4 +1,7 @@
-"""What a task's peer cache is doing, as one node's master sees it: for `dlcmd task show`, and whoever asks the master over the task's socket."""
+"""The statistics of a task's peer cache, as one node's master sees it.
+
+`dlcmd task show` shows them, and any process may ask the master for them over the task's socket.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +13,73 @@ from dieselfs.peercache.members import MemberId
 from dieselfs.peercache.settings import CachePolicy
 
 MemberState: TypeAlias = Literal["me", "up", "silent", "refused", "open"]
-"""`silent`: has not answered the last ping. `refused`: it, or this node, does not believe that the other is of the task. `open`: its breaker is, so that readers do not ask it."""
+"""The state of a member.
+
+`silent`: the member did not answer the last ping. `refused`: the member or this node does not
+accept that the other belongs to the task. `open`: the member's breaker is open, so readers do not
+ask it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatistics:
+    """The statistics of one member."""
+
     id: MemberId
     address: str
     """`host:port`."""
     weight: int
-    """MiB of memory that it gives; 0: it only reads."""
+    """MiB of memory that the member gives; 0 if it only reads."""
     node: str
     state: MemberState
     answered_s: float | None
-    """Since the last ping that it has answered began; None if it never has, and of this node itself."""
+    """Seconds since the last ping that the member answered began.
+
+    None if it never answered one, and for this node itself.
+    """
     status: NodeStatus
-    """As it said with its last pong; of this node, as of now. All 0 if it has said nothing yet."""
+    """The status in the member's last pong; for this node, as of now.
+
+    All 0 before the first pong.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FillingStatistics:
-    """Of the policy *oneshot*: how far this node is with fetching its share."""
+    """The progress of the policy *oneshot*: how much of its share this node has fetched."""
 
     blocks: int = 0
-    """Of its share in the present view, in the snapshots that it knows."""
+    """Blocks of the node's share in the present view, in the snapshots that it knows."""
     blocks_cached: int = 0
     share_bytes: int = 0
     cached_bytes: int = 0
     fetched_bytes: int = 0
-    """Brought in by it since this node began."""
+    """Bytes loaded by the filling since this node began."""
     rate_bytes_s: float = 0.0
-    """While it was at work."""
+    """The rate while the filling was at work."""
     done: bool = False
-    """Whatever there is room for is here, and nothing has changed since."""
+    """All blocks for which there is room are cached, and nothing has changed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatistics:
+    """The statistics of a task as one node sees it."""
+
     task: str
-    """As all nodes call it."""
+    """The task's name, the same on all nodes."""
     policy: CachePolicy
     members: tuple[MemberStatistics, ...] = ()
-    """Sorted by id, this node among them. Empty while it does not take part: see `trouble`."""
+    """The members, sorted by id, this node among them.
+
+    Empty while this node does not take part: see `trouble`.
+    """
     filling: FillingStatistics | None = None
-    """None under *on-demand*."""
+    """The progress of the filling; None under *on-demand*."""
     counts: tuple[tuple[str, int], ...] = field(default=())
-    """Name and value of what this node's master counts of its reads from peers (`read.…`), its server (`served.…`), and its connections to peers."""
+    """Name and value of each count of this node's master.
+
+    The counts are those of its reads from peers (`read.…`), of its server (`served.…`), and of its
+    connections to peers.
+    """
     trouble: str = ""
-    """Why this node does not take part just now; empty if it does."""
+    """The reason why this node does not take part just now; empty if it does."""

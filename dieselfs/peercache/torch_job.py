@@ -1,7 +1,8 @@
-"""What the environment says of a PyTorch job: where its node 0 is, which node this one is, and how many there are.
+"""The facts of a PyTorch job in the environment: node 0's address, this node, and their number.
 
-`torchrun` sets all of it for the processes that it starts; Slurm and Lightning name node and nodes in their own way; a launcher script
-sets `MASTER_ADDR`, `NODE_RANK` and `NNODES`, and may start a mount with the same before it starts the training.
+`torchrun` sets all of them for the processes that it starts. Slurm and Lightning name the node and
+the number of nodes in their own way. A launcher script sets `MASTER_ADDR`, `NODE_RANK` and
+`NNODES`, and may start a mount with the same variables before it starts the training.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ _NODES: Final = ("GROUP_WORLD_SIZE", "NNODES", "SLURM_NNODES")
 _TORCH_PORT: Final = 29500
 """`torchrun`'s default for MASTER_PORT."""
 _PORTS_APART: Final = 100
-"""MASTER_PORT itself is PyTorch's; two jobs on one machine have ports that lie close together."""
+"""The distance of the peer port from MASTER_PORT, which is PyTorch's own.
+
+Two jobs on one machine have ports that lie close together.
+"""
 _MAX_PORT: Final = 65535
 
 
 def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZero:
-    """`port`: where the master of node 0 listens; by default MASTER_PORT + 100. `UsageError` says which variable is missing."""
+    """Return the job's node 0, this node's rank, and the number of nodes.
+
+    `port` is the port on which the master of node 0 listens, by default MASTER_PORT + 100. Raises
+    `UsageError`, which names the missing variable.
+    """
     host = environment.get("MASTER_ADDR", "")
     if not is_host(host):
         raise UsageError(
@@ -51,7 +59,10 @@ def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZe
 
 
 def _by_ranks(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Node and nodes, if all nodes have as many ranks, which are dealt node by node. None: not said."""
+    """Return this node and the number of nodes, computed from the ranks; None where unknown.
+
+    All nodes must have as many ranks, which are assigned node by node.
+    """
     per_node = _number(environment, ("LOCAL_WORLD_SIZE",))
     world, rank = _number(environment, ("WORLD_SIZE",)), _number(environment, ("RANK",))
     if not per_node or world is None or rank is None:
@@ -59,8 +70,10 @@ def _by_ranks(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
     local = _number(environment, ("LOCAL_RANK",))
     if world % per_node or rank >= world or local not in (None, rank % per_node):
         raise UsageError(
-            f"--peers torch: RANK={rank} of WORLD_SIZE={world} with LOCAL_WORLD_SIZE={per_node} a node"
-            f"{'' if local is None else f' and LOCAL_RANK={local}'} does not say which node this is",
+            f"--peers torch: RANK={rank} of WORLD_SIZE={world} "
+            f"with LOCAL_WORLD_SIZE={per_node} a node"
+            f"{'' if local is None else f' and LOCAL_RANK={local}'} "
+            "does not say which node this is",
             "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
         )
     return rank // per_node, world // per_node

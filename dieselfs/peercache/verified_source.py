@@ -1,4 +1,7 @@
-"""What peers, of a task or of a cache cluster, stand in front of: a source that answers everything, and knows how bytes from elsewhere are verified."""
+"""The source behind the peers of a task or of a cache cluster.
+
+It answers every read, and it verifies bytes that came from elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +17,30 @@ from chunkstore.chunk_source import ChunkRef, FileExtent, ManyFilesSource
 
 
 class VerifiedSource(ManyFilesSource, Protocol):
-    """As `ChunkReader` does it. Thread-safe."""
+    """A source with the checks of `ChunkReader`. Thread-safe."""
 
     @property
-    def dataset(self) -> DatasetRef: ...
+    def dataset(self) -> DatasetRef:
+        """The dataset whose chunks are read."""
+        ...
 
     @property
     def expected(self) -> Expected | None:
-        """By which whole chunks are verified."""
+        """The expected contents, by which whole chunks are verified."""
         ...
 
     def whole(self, chunk: ChunkRef) -> tuple[memoryview, memoryview]:
-        """(head, payload) of a chunk of at most 16 MiB."""
+        """Return (head, payload) of a chunk of at most 16 MiB."""
         ...
 
     def verified(self, data: memoryview, chunk: ChunkRef) -> memoryview:
-        """The payload of a chunk's object that came from anywhere; `Corrupt`."""
+        """Return the payload of a chunk's object that came from anywhere. Raises `Corrupt`."""
         ...
 
     def block_hashes(self, file: FileExtent) -> npt.NDArray[np.uint64]:
-        """Of each 256 KiB of a large file."""
+        """Return the hash of each 256 KiB of a large file."""
         ...
 
-    def read_many(self, files: Sequence[FileExtent]) -> Sequence[bytes | memoryview]: ...
+    def read_many(self, files: Sequence[FileExtent]) -> Sequence[bytes | memoryview]:
+        """Return whole files, in order."""
+        ...

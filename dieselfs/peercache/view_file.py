@@ -1,9 +1,12 @@
-"""How a node's master tells the node's other processes whom it sees: two files in `peers/` of the task's folder in tmpfs.
+"""The two files by which a node's master shows its view to the node's other processes.
 
-`view` is replaced by a rename whenever the master publishes, at least once a second. Readers look at most every 0.1 s whether it is another file, and decode it
-only then. `secret` is the task's, for those processes that connect to peers themselves. Both are their user's alone.
+They lie in `peers/` of the task's folder in tmpfs, and only their user can access them. The master
+replaces `view` by a rename whenever it publishes, at least once a second. Readers check at most
+every 0.1 s whether it is another file, and decode it only then. `secret` is the task's, for the
+processes that connect to peers themselves.
 
-The file: 8 bytes, xxh3_64 of the rest, little-endian; then msgpack `[version, published, me, members, answered, silent]`.
+The view file has 8 bytes, xxh3_64 of the rest, little-endian; then msgpack `[version, published,
+me, members, answered, silent]`.
 """
 
 from __future__ import annotations
@@ -31,64 +34,74 @@ from dieselfs.peercache.secret import MIN_BYTES, TaskSecret
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 0.1
+"""The interval between two checks of the file."""
 OLDEST_S: Final = 10.0
-"""A master that has not published for so long is dead or stopped."""
+"""The age at which a view is not used: a master that does not publish for so long is dead or
+stopped.
+"""
 _VERSION: Final = 1
 _MAX_BYTES: Final = 1 << 20
-"""1,024 members of 650 bytes and their times fit."""
+"""The limit of the view file: 1,024 members of 650 bytes and their times fit."""
 _MAX_SECRET_BYTES: Final = 4096
 _CHECKSUM_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the last look has shown."""
+    """The result of the last check of the file."""
 
     until: float
-    """When to look again."""
+    """The time of the next check."""
     file: tuple[int, int, int] | None
     """Inode, time and size."""
     published: float
     latest: View | None
-    """Whatever its age."""
+    """The view in the file, whatever its age."""
     view: View | None
+    """The view in the file, or None if it is too old."""
 
 
 _NOTHING: Final = _Seen(float("-inf"), None, 0.0, None, None)
 
 
 class ViewFile:
-    """Implements `ViewBoard`. Thread-safe, and on both sides of a fork; pickles as its path.
+    """A `ViewBoard` in a task's folder. Thread-safe, and usable on both sides of a fork.
 
-    `folder` is the task's (`TaskFolder.path`).
+    It pickles as its path.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
-        """`now`: CLOCK_MONOTONIC, the same for all processes of the node."""
+        """`folder` is the task's (`TaskFolder.path`).
+
+        `now` is CLOCK_MONOTONIC, the same for all processes of the node.
+        """
         self._folder = folder / "peers"
         self._view = os.fspath(self._folder / "view")
         self._secret = os.fspath(self._folder / "secret")
         self._now = now
-        self._seen = _NOTHING  # replaced as a whole: no lock that a fork could find held
+        self._seen = _NOTHING  # replaced as a whole, without a lock that a fork could find held
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ViewFile, (self._folder.parent,)
 
     def publish(self, view: View) -> None:
-        """`OSError` if it can't be written."""
+        """Replace the view. Raises `OSError` if the file can't be written."""
         published = self._now()
         self._replace(self._view, _encode(view, published))
         self._seen = _NOTHING
 
     def withdraw(self) -> None:
-        """There is no peer cache any more. The secret goes too."""
+        """Remove the view and the secret: there is no peer cache any more."""
         for path in (self._view, self._secret):
             with suppress(OSError):
                 os.unlink(path)
         self._seen = _NOTHING
 
     def current(self) -> View | None:
-        """None too if the master has not published for 10 s, or the file is damaged. 0.1 µs, and every 0.1 s a `stat`."""
+        """See `ViewBoard`. Takes 0.1 µs, and every 0.1 s a `stat`.
+
+        Returns None also if the master has not published for 10 s, or the file is damaged.
+        """
         seen = self._seen
         now = self._now()
         if now >= seen.until:
@@ -97,10 +110,14 @@ class ViewFile:
         return seen.view
 
     def write_secret(self, secret: TaskSecret) -> None:
+        """Write the secret for the node's other processes."""
         self._replace(self._secret, secret.value)
 
     def read_secret(self) -> TaskSecret | None:
-        """None if there is no peer cache. `LocalFileError` if the file is not this user's alone."""
+        """Return the secret, or None if there is no peer cache.
+
+        Raises `LocalFileError` if users other than this one can access the file.
+        """
         try:
             fd = os.open(self._secret, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -118,7 +135,10 @@ class ViewFile:
         return TaskSecret(value) if len(value) >= MIN_BYTES else None
 
     def _look(self, seen: _Seen, now: float) -> _Seen:
-        """An older look that overwrites a newer one is put right by the next."""
+        """Check the file.
+
+        An older result that overwrites a newer one is corrected by the next check.
+        """
         try:
             found = os.stat(self._view)
         except OSError:
@@ -172,7 +192,7 @@ def _encode(view: View, published: float) -> bytes:
 
 
 def _decode(data: bytes) -> tuple[float, View]:
-    """When it was published, and the view. `ValueError`."""
+    """Return the time of publication and the view. Raises `ValueError`."""
     body = data[_CHECKSUM_BYTES:]
     checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
     if not body or len(data) > _MAX_BYTES or checksum != xxhash.xxh3_64_intdigest(body):
