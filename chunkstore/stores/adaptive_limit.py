@@ -1,7 +1,9 @@
-"""As many reads in flight as the store answers well: the limit follows latency and errors (`aimd`), and readers take turns in order (`turns`).
+"""A wrapper that bounds the reads in flight by what the store answers well.
 
-It counts reads of callers, not requests: a hedge and the late request that it overtook are inside of one read, and when that is answered its place
-is free. So a slow object holds nobody else's place, and what goes on in the store unawaited is bounded by the hedges' own budget.
+The limit follows latency and errors (`aimd`), and readers take turns in order (`turns`). It counts
+reads of callers, not requests: a hedge and the late request that it overtook belong to one read,
+whose place is free when it is answered. So a slow object blocks no other read, and only the budget
+of hedges bounds the abandoned requests at the store.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ _LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LimitStatistics:
+    """The limit, the queue and the counts of one `LimitedStore`."""
+
     limit: int = 0
-    """Reads that may be in flight, as of now."""
+    """Reads that may be in flight now."""
     in_flight: int = 0
-    """As of now."""
+    """Reads in flight now."""
     waiting: int = 0
-    """As of now."""
+    """Reads that wait for their turn now."""
     waited: int = 0
     """Reads that had to wait for their turn."""
     increases: int = 0
@@ -38,7 +42,7 @@ class LimitStatistics:
 
 
 class LimitedStore(ReadWrapper):
-    """Wraps a store; limits `get` and `get_range`, passes on what else there is."""
+    """A wrapper that limits `get` and `get_range` of a store, and passes on the other calls."""
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class LimitedStore(ReadWrapper):
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start with a new limit and an empty queue; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._aimd = Aimd(self._policy)
         self._turns = Turns(self._aimd.limit)
@@ -61,6 +66,7 @@ class LimitedStore(ReadWrapper):
         return type(self), (self._wrapped, self._policy)
 
     def statistics(self) -> LimitStatistics:
+        """Return the current statistics."""
         turns, aimd = self._turns, self._aimd
         return LimitStatistics(
             aimd.limit, turns.taken, turns.waiting, turns.waited, aimd.increases, aimd.decreases

@@ -1,7 +1,8 @@
-"""Objects in S3, Google Cloud Storage or Azure, through obstore, whose blocking calls release the GIL.
+"""Objects in S3, Google Cloud Storage or Azure, through obstore.
 
-What obstore does not see is checked here: that a body is as long as the object, or as the part of it that was asked for. Whether it is the right one is
-for the checksums of chunks to say. obstore's threads do not survive a fork: see `forked_store`.
+obstore's blocking calls release the GIL. This module checks what obstore does not: that a body has
+the length of the object, or of the requested range. The checksums of chunks verify the content.
+obstore's threads do not survive a fork: see `forked_store`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from chunkstore.stores.cloud_location import CloudLocation
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
 SINGLE_PUT_BYTES: Final = 32 << 20
-"""Up to here an object is put by one request, which is what makes it create-only. Above are only chunks of one large file, whose names nobody else makes."""
+"""The largest object that one request puts, which makes the put create-only.
+
+Larger objects are only chunks of one large file, whose names no other writer creates.
+"""
 _PART_BYTES: Final = 16 << 20
-"""10,000 parts are the most that S3 takes: 160 GB."""
+"""The size of a part; 10,000 parts are the most that S3 takes: 160 GB."""
 _PARTS_AT_ONCE: Final = 4
 _ABSENT: Final = ".dieselfs-no-such-object"
-"""No key of ours, for asking what the store says of an object that is not there."""
+"""A key that DieselFS never creates, to see how the store answers for a missing object."""
 
 
 class CloudStore:
-    """Implements `ObjectStore` for the process that made it. Pickles to its address: credentials are found anew.
+    """An `ObjectStore` for the process that created it. Pickles to its address.
 
-    `url` as in `chunkstore.stores.cloud_location`; `ValueError` if it is none. Nothing is asked of the store yet.
+    The pickle has no credentials: a process that unpickles it finds them again. `url` has the form
+    of `chunkstore.stores.cloud_location`; an invalid one raises `ValueError`. The constructor sends
+    no request.
     """
 
     def __init__(self, url: str) -> None:
@@ -41,6 +47,7 @@ class CloudStore:
         return type(self), (self.url,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object, by a multipart upload if it is large."""
         left = iter(parts)
         first: list[Buffer] = []
         size_bytes = 0
@@ -56,9 +63,11 @@ class CloudStore:
             raise self._not_created(error, key) from error
 
     def get(self, key: str) -> memoryview:
+        """Return a whole object."""
         return self._read(key, None)
 
     def get_range(self, key: str, offset: int, length: int) -> memoryview:
+        """Return a range of an object."""
         if not length:
             return memoryview(b"")
         try:
@@ -69,6 +78,7 @@ class CloudStore:
             raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects; check an empty listing by a request for a missing object."""
         empty = True
         try:
             for page in obstore.list(self._store, prefix=prefix.rstrip("/") or None):
@@ -82,6 +92,7 @@ class CloudStore:
             self._check_that_absence_is_told()
 
     def delete(self, key: str) -> None:
+        """Delete an object."""
         try:
             obstore.delete(self._store, key)
         except Exception as error:
@@ -90,12 +101,13 @@ class CloudStore:
                 raise told from error
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object."""
         try:
             return ObjectInfo(key, obstore.head(self._store, key)["size"])
         except FileNotFoundError as error:
             raise self._translated(error, key) from error
         except Exception as error:
-            if is_refusal(error):  # of which a HEAD has no reason
+            if is_refusal(error):  # the answer to a HEAD gives no reason, that to a GET does
                 self._read(key, (0, 1))
             raise self._translated(error, key) from error
 
@@ -104,7 +116,7 @@ class CloudStore:
         try:
             answer = obstore.get(self._store, key, options=options)
             size = answer.meta["size"]
-            data = memoryview(answer.bytes())  # a copy would cost a fifth of the client's time
+            data = memoryview(answer.bytes())  # copying would cost a fifth of the client's time
         except Exception as error:
             raise self._translated(error, key) from error
         start, end = wanted or (0, size)
@@ -114,7 +126,10 @@ class CloudStore:
         return data
 
     def _create_large(self, key: str, parts: Iterator[bytes]) -> None:
-        """By parts, some at a time. It appears whole or not at all, but of two creators at once the last wins."""
+        """Create a large object by a multipart upload, with some parts at a time.
+
+        The object appears whole or not at all, but of two concurrent creators the last one wins.
+        """
         store = self._location.open(retries_parts=True)
         try:
             obstore.head(store, key)
@@ -135,32 +150,37 @@ class CloudStore:
                 max_concurrency=_PARTS_AT_ONCE,
             )
         except Exception as error:
-            if source.error is not None:  # whatever became of the upload: this is why
+            if source.error is not None:  # the cause of any failure of the upload
                 raise source.error from None
             told = self._not_created(error, key)
             if not (isinstance(told, Unavailable) and source.ended and self._has(key, source)):
                 raise told from error
 
     def _has(self, key: str, source: _Watched) -> bool:
-        """Whether an upload was completed of which only the answer was lost."""
+        """Return whether the upload was completed and only its answer was lost."""
         try:
             return self.stat(key).size_bytes == source.size_bytes
         except ChunkStoreError:
             return False
 
     def _check_that_absence_is_told(self) -> None:
-        """obstore takes any page for a listing of nothing: that of a proxy, or of a console whose port was given for the store's."""
+        """Raise `Unavailable` if the store does not report missing objects.
+
+        obstore takes any page for an empty listing: that of a proxy, or of a console whose port was
+        given instead of the store's.
+        """
         try:
             obstore.head(self._store, _ABSENT)
         except Exception:
             return
         raise Unavailable(
-            "what answers at the address of the store has every object that one asks for: it is no object store"
+            "what answers at the address of the store has every object that one asks for: "
+            "it is no object store"
         )
 
     def _not_created(self, error: Exception, key: str) -> Exception:
         told = self._translated(error, key)
-        if isinstance(told, NotFound):  # the upload that was to be completed, or where it was to be
+        if isinstance(told, NotFound):  # the upload to complete, or its bucket, is missing
             return Unavailable(f"{key}: {brief(str(error))}")
         return told
 
@@ -169,7 +189,7 @@ class CloudStore:
 
 
 class _Watched:
-    """An iterator that remembers how far it came, and its own exception, which is not the store's."""
+    """An iterator that records its progress and its own exception, which is not the store's."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -194,7 +214,7 @@ class _Watched:
 
 
 def _joined(parts: Iterator[Buffer]) -> Iterator[bytes]:
-    """The same bytes in pieces of a part's size: small ones would each be a step of the upload."""
+    """Yield the same bytes in parts of an upload's part size, since each part is one step."""
     kept = bytearray()
     for part in parts:
         kept += part

@@ -1,10 +1,11 @@
-"""Every request to a store is answered in time or given up: a store that hangs costs a thread, and never its caller.
+"""A wrapper with a deadline for every request: a hanging store costs a thread, never its caller.
 
-A request runs in a thread of its own (`chunkstore.call_threads`), and the caller waits for it until the request's deadline, or until the
-operation's if that is sooner (`time_left`). An abandoned request goes on by itself; what it answers is dropped.
+A request runs in a thread of its own (`chunkstore.call_threads`). The caller waits until the
+request's deadline, or until the operation's if that is sooner (`time_left`). An abandoned request
+continues on its own, and its answer is dropped.
 
-`create` alone runs in its caller's thread, unbounded here: an abandoned one would go on reading buffers that the caller believes to be its own
-again. A store bounds its own writes.
+Only `create` runs in its caller's thread, without a bound here: an abandoned `create` would
+continue to read buffers that the caller considers free again. A store bounds its own writes.
 """
 
 from __future__ import annotations
@@ -25,19 +26,24 @@ from chunkstore.stores.time_left import time_left_s
 
 T = TypeVar("T")
 _PAGE_ENTRIES = 1000
-"""Of a listing, asked for at a time: what an S3 store answers to one request."""
+"""The entries of a listing that are requested at a time: one answer of an S3 store."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineStatistics:
+    """Counts of one `DeadlineStore`."""
+
     abandoned: int = 0
     """Requests that were not answered in time."""
     threads: int = 0
-    """As of now, idle ones and those that hang too."""
+    """Threads there are now, including idle and hanging ones."""
 
 
 class DeadlineStore:
-    """Wraps a store; `request_timeout_s` bounds each request, or each 1,000 entries of a listing."""
+    """A wrapper in which `request_timeout_s` bounds each request to a store.
+
+    In a listing it bounds each 1,000 entries.
+    """
 
     def __init__(self, store: ObjectStore, request_timeout_s: float = 20.0) -> None:
         self._store = store
@@ -46,6 +52,7 @@ class DeadlineStore:
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start with a zero count; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._abandoned = 0
 
@@ -53,15 +60,19 @@ class DeadlineStore:
         return type(self), (self._store, self._timeout_s)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object, without a deadline."""
         self._store.create(key, parts)
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object; raise `Unavailable` if the answer is late."""
         return self._bounded(lambda: self._store.get(key), key)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object; raise `Unavailable` if the answer is late."""
         return self._bounded(lambda: self._store.get_range(key, offset, length), key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects; raise `Unavailable` if a page of the listing is late."""
         entries = itertools.chain.from_iterable(
             map(self._store.list, [prefix])
         )  # called in a thread
@@ -70,15 +81,20 @@ class DeadlineStore:
             yield from page
 
     def delete(self, key: str) -> None:
+        """Delete an object; raise `Unavailable` if the answer is late."""
         self._bounded(lambda: self._store.delete(key), key)
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object; raise `Unavailable` if the answer is late."""
         return self._bounded(lambda: self._store.stat(key), key)
 
     def begin(
         self, read: Read, answers: Answers[Buffer], call: int, then: Callable[[], None]
     ) -> None:
-        """Start a read; it is answered in `answers`. `then` is called in its thread when it has succeeded, also if nobody waits any more."""
+        """Start a read, whose outcome is put into `answers`.
+
+        After a success, `then` is called in the read's thread, even if no caller waits any more.
+        """
 
         def act() -> Buffer:
             data = read.of(self._store)
@@ -88,17 +104,18 @@ class DeadlineStore:
         self._threads.start(act, answers, call)
 
     def answer(self, answers: Answers[Buffer], timeout_s: float, what: object) -> Answer[Buffer]:
-        """The next of `answers`; `Unavailable` if there is none in time."""
+        """Return the next of `answers`; raise `Unavailable` if there is none in time."""
         try:
             return answers.get(timeout=max(0.0, timeout_s))
         except Empty:
             raise self._unanswered(what) from None
 
     def time_left_s(self) -> float:
-        """For a request that is begun now."""
+        """Return the seconds that a request may take if it starts now."""
         return time_left_s(self._timeout_s)
 
     def statistics(self) -> DeadlineStatistics:
+        """Return the current counts."""
         return DeadlineStatistics(self._abandoned, self._threads.count)
 
     def _bounded(self, function: Callable[[], T], what: str) -> T:

@@ -1,7 +1,9 @@
-"""How many second requests may be sent: a bucket of tokens, to which every read adds a little (Dean & Barroso bound hedges so, at a few percent).
+"""A bound on second requests: a token bucket to which every read adds a fraction.
 
-What a second request is worth shows in how often it is answered first. It is wherever single requests straggle. It never is where requests wait for
-each other in one queue, since it stands behind the first; there it only costs. So when few of the latest were answered first, reads add less.
+Dean & Barroso bound hedges in the same way, at a few percent. The worth of second requests shows in
+how often they are answered first. They are useful wherever single requests are slow by chance. They
+are useless where requests wait in one queue, because the second one waits behind the first. So when
+few of the latest second requests were answered first, reads add less.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 _WORTH_IT: Final = 0.25
-"""Share of second requests answered first, from which on reads add in full."""
+"""The share of second requests answered first from which on reads add the full amount."""
 _LEAST: Final = 0.1
-"""Of what they add in full: so that it is noticed when second requests become worth it."""
+"""The smallest factor of the full amount; it lets the budget notice when hedges become useful."""
 _MEMORY: Final = 32
-"""Second requests after which what was before counts for a third."""
+"""Second requests after which earlier ones count for a third."""
 
 
 class HedgeBudget:
-    """Not thread-safe."""
+    """The tokens for second requests. Not thread-safe."""
 
     def __init__(self, extra_share: float, burst: float) -> None:
         self._extra_share = extra_share
@@ -26,17 +28,17 @@ class HedgeBudget:
         self._won_share = 1.0
 
     def earn(self) -> None:
-        """Of one read."""
+        """Add the share of one read."""
         worth = max(_LEAST, min(1.0, self._won_share / _WORTH_IT))
         self._tokens = min(self._burst, self._tokens + self._extra_share * worth)
 
     def spend(self) -> bool:
-        """Whether one more may be sent."""
+        """Take a token for a second request; return False if there is none."""
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
 
     def learn(self, won: bool) -> None:
-        """Whether one that was sent was answered first."""
+        """Record whether a second request was answered first."""
         self._won_share += (won - self._won_share) / _MEMORY

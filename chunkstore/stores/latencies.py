@@ -1,4 +1,4 @@
-"""Latencies seen lately, by kind of read: how long a read takes that is not late."""
+"""Recent latencies by kind of read, which tell how long a normal read takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Final
 from chunkstore.stores.read import ReadKind
 
 _KEPT: Final = 1024
-"""Latencies of each kind. Of 1% late reads about 10 are among them, far fewer than the 20 above the 98th percentile: they do not move it."""
+"""Latencies kept for each kind.
+
+If 1% of the reads are late, about 10 of these are, far fewer than the 20 above the 98th percentile,
+so they do not move it.
+"""
 _LOOKED_AT_EVERY: Final = 32
-"""Sorting 1,024 numbers takes 30 µs: 1 µs a read."""
+"""Reads between two evaluations: sorting 1,024 numbers takes 30 µs, so 1 µs a read."""
 _KINDS: Final = 64
 
 
@@ -24,7 +28,7 @@ class _OfKind:
 
 
 class Latencies:
-    """Median and one quantile of each kind. Not thread-safe."""
+    """The median and one quantile of each kind. Not thread-safe."""
 
     def __init__(self, quantile: float, enough: int) -> None:
         self._quantile = quantile
@@ -32,7 +36,7 @@ class Latencies:
         self._kinds: OrderedDict[ReadKind, _OfKind] = OrderedDict()
 
     def observe(self, kind: ReadKind, seconds: float) -> None:
-        """Amortised about 2 µs."""
+        """Record the latency of a read. Takes about 2 µs, amortised."""
         of_kind = self._kinds.get(kind)
         if of_kind is None:
             of_kind = self._kinds[kind] = _OfKind()
@@ -46,7 +50,7 @@ class Latencies:
             of_kind.quantile_s = ordered[int(len(ordered) * self._quantile)]
 
     def usual_s(self, kind: ReadKind) -> tuple[float, float] | None:
-        """Median and quantile; None before enough were seen."""
+        """Return median and quantile, or None before `enough` reads of the kind were seen."""
         of_kind = self._kinds.get(kind)
         if of_kind is None or of_kind.seen < self._enough:
             return None

@@ -1,4 +1,4 @@
-"""Messages on a socket between two processes of ours: eight bytes of length, then so many bytes."""
+"""Messages on a socket between two DieselFS processes: eight bytes of length, then the content."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def send_message(connection: socket.socket, message: bytes) -> None:
+    """Send one message."""
     connection.sendall(_LENGTH.pack(len(message)))
     connection.sendall(message)
 
 
 def receive_message(connection: socket.socket) -> bytes:
-    """`EOFError` if the other side has ended."""
+    """Return the next message; raise `EOFError` if the other side has ended."""
     return bytes(_receive(connection, _LENGTH.unpack(_receive(connection, _LENGTH.size))[0]))
 
 

@@ -1,4 +1,7 @@
-"""What is told of a store that stops answering: once when it does, once when it is back, however many wait for it meanwhile."""
+"""Log messages about an outage of a store: one when it begins and one when it ends.
+
+The number of operations that wait for the store does not matter.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 UNANSWERED = 4
-"""So many failures with no answer in between are an outage: one request in a hundred that fails is a store's everyday life."""
+"""Failures in a row, without an answer in between, that count as an outage.
+
+A single failure in a hundred requests is normal for a store.
+"""
 
 
 class Outage:
-    """Of one store. Thread-safe; `answered` costs nothing while the store answers."""
+    """The outage state of one store. Thread-safe; `answered` is free while the store answers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,7 +30,7 @@ class Outage:
         self._told = False
 
     def failed(self, error: Exception, patience_s: float) -> None:
-        """An operation failed and is tried again, for `patience_s` in all."""
+        """Record that an operation failed and is tried again, for `patience_s` in all."""
         with self._lock:
             if not self._failures:
                 self._since = self._clock()
@@ -39,7 +45,7 @@ class Outage:
             )
 
     def answered(self) -> None:
-        """The store did, with what was asked for or with another error than `Unavailable`."""
+        """Record an answer of the store: the result, or an error other than `Unavailable`."""
         if not self._failures:
             return
         with self._lock:

@@ -1,10 +1,15 @@
-"""Objects in a Ceph pool, through librados: no gateway between, so small ranges take a seventh of the time that they take by S3.
+"""Objects in a Ceph pool, through librados.
 
     rados://POOL/NAMESPACE?conf=/etc/ceph/ceph.conf&user=client.images
 
-Ceph refuses writes above 90 MB and objects above 128 MB, so a larger one (one large file in a chunk of its own) lies in parts: `KEY` has the first, and says
-how long it is in all; `KEY`, a tilde and a number have the others, and are written before it, so that the key appears when all is there. A
-tilde is in no key of ours. Credentials are in the keyring that the configuration names. librados does not survive a fork: see `forked_store`.
+Without a gateway in between, small ranges take a seventh of the time that they take by S3. Ceph
+refuses writes above 90 MB and objects above 128 MB, so a larger object (one large file in a chunk
+of its own) is stored in parts. `KEY` holds the first part, and the total length in an attribute.
+`KEY`, a tilde and a number hold the other parts; they are written before `KEY`, so that the key
+appears when the object is complete. DieselFS keys contain no tilde.
+
+The configuration names the keyring with the credentials. librados does not survive a fork: see
+`forked_store`.
 """
 
 from __future__ import annotations
@@ -30,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 PART_BYTES: Final = 32 << 20
 TIMEOUT_S: Final = 18
-"""Of one operation: below the 20 s after which `chunkstore.stores.deadline` gives it up."""
+"""Seconds for one operation, below the 20 s of `chunkstore.stores.deadline`."""
 _SIZE: Final = "dieselfs.size"
-"""An attribute of the first of several parts: bytes in all, as digits."""
+"""An attribute of the first of several parts: the total length in bytes, as digits."""
 _SETTINGS: Final = {
     "rados_osd_op_timeout": str(TIMEOUT_S),
     "rados_mon_op_timeout": str(TIMEOUT_S),
@@ -41,9 +46,10 @@ _SETTINGS: Final = {
 
 
 class RadosStore:
-    """Implements `ObjectStore` for the process that made it. Pickles to its address. Connects at the first call.
+    """An `ObjectStore` for the process that created it. Pickles to its address.
 
-    `ValueError` for an address that is none, or if librados is missing. Listing asks for the size of each object: 0.2 ms each.
+    The store connects at its first call. Raises `ValueError` for an invalid address, or if librados
+    is missing. A listing asks for the size of each object: 0.2 ms each.
     """
 
     def __init__(self, url: str) -> None:
@@ -67,6 +73,7 @@ class RadosStore:
         return type(self), (self.url,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object, in parts if it is large."""
         left = iter(parts)
         first, more = _part(left, b"")
         if not more:
@@ -88,7 +95,7 @@ class RadosStore:
             self._run(key, lambda: self._create(key, first, size))
         except AlreadyExists:
             raise
-        except Unavailable:  # it may be done, or will be: without its parts it would be damaged
+        except Unavailable:  # `KEY` may exist now or later, and would be damaged without its parts
             if not self._has(key, size):
                 raise
         except ChunkStoreError:
@@ -96,9 +103,11 @@ class RadosStore:
             raise
 
     def get(self, key: str) -> bytes:
+        """Return a whole object."""
         return self.get_range(key, 0, self.stat(key).size_bytes)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Return a range of an object, from the parts that hold it."""
         if offset + length <= PART_BYTES:
             return self._run(key, lambda: self._read(key, offset, length))
         size = self.stat(key).size_bytes
@@ -115,6 +124,7 @@ class RadosStore:
         return b"".join(found)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects; each one costs a `stat`."""
         entries = self._run(prefix, lambda: iter(self._io().list_objects()))
         while True:
             entry = self._run(prefix, lambda: next(entries, None))
@@ -127,17 +137,19 @@ class RadosStore:
                     continue  # deleted since
 
     def delete(self, key: str) -> None:
+        """Delete an object and its parts."""
         try:
             count = -(-self.stat(key).size_bytes // PART_BYTES)
-        except NotFound:  # or the rest of one that was being deleted, from its end
+        except NotFound:  # an interrupted deletion may have left the first parts
             count = 1
             while self._exists(_part_name(key, count)):
                 count += 1
-        self._remove(key)  # first: half of an object is none
+        self._remove(key)  # first, so that no half-deleted object is visible
         for number in reversed(range(1, count)):
             self._remove(_part_name(key, number))
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object with all its parts."""
         size, _ = self._run(key, lambda: self._io().stat(key))
         if size == PART_BYTES:
             size = self._run(key, lambda: self._total(key, size))
@@ -178,7 +190,10 @@ class RadosStore:
             return False
 
     def _remove_parts(self, key: str, last: int) -> None:
-        """As far as the store lets: whoever comes here has another error to tell, and an outage would be waited for part by part."""
+        """Remove parts on a best-effort basis.
+
+        The caller has an error of its own to raise, and in an outage every part would wait.
+        """
         try:
             for number in range(last, 0, -1):
                 self._remove(_part_name(key, number))
@@ -223,7 +238,8 @@ class RadosStore:
                 return AlreadyExists(key)
             case rados.ObjectNotFound() if self._opened is None:
                 return Denied(
-                    f"{self._conf} can't be read, or has no keyring for {self._user} ({error}); correct conf= or user="
+                    f"{self._conf} can't be read, or has no keyring for {self._user} ({error}); "
+                    "correct conf= or user="
                 )
             case rados.ObjectNotFound():
                 return NotFound(key)
@@ -231,11 +247,13 @@ class RadosStore:
                 return StoreFull(f"{key}: {error}")
             case rados.PermissionError() | rados.PermissionDeniedError() if self._opened is None:
                 return Denied(
-                    f"the cluster refuses {self._user}: check user= and the keyring that {self._conf} names ({error})"
+                    f"the cluster refuses {self._user}: check user= and the keyring that "
+                    f"{self._conf} names ({error})"
                 )
             case rados.PermissionError() | rados.PermissionDeniedError():
                 return Denied(
-                    f"{key}: {self._user} may not do it in pool {self._pool} ({error}); it needs rwx there"
+                    f"{key}: {self._user} may not do it in pool {self._pool} ({error}); "
+                    "it needs rwx there"
                 )
         return Unavailable(f"{key}: {error}")
 
@@ -252,7 +270,10 @@ def _library() -> Any:
 
 
 def _part(left: Iterator[Buffer], begun: bytes) -> tuple[bytes, bytes]:
-    """The next `PART_BYTES` (fewer at the end), and what has come beyond them: empty only at the end."""
+    """Return the next `PART_BYTES` (fewer at the end), and the bytes read beyond them.
+
+    The second value is empty only at the end.
+    """
     data = bytearray(begun)
     for more in left:
         data += more

@@ -1,4 +1,4 @@
-"""An object store over another that does something about its reads, and passes on what else there is."""
+"""A base for wrappers of an object store that change its reads and pass on the other calls."""
 
 from __future__ import annotations
 
@@ -9,27 +9,33 @@ from chunkstore.stores.read import Read
 
 
 class ReadWrapper:
-    """Implements `ObjectStore`, but for `_read`."""
+    """An `ObjectStore` over another one; subclasses define `_read`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._wrapped = store
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object in the wrapped store."""
         self._wrapped.create(key, parts)
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object by `_read`."""
         return self._read(Read(key))
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object by `_read`."""
         return self._read(Read(key, offset, length))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects of the wrapped store."""
         return self._wrapped.list(prefix)
 
     def delete(self, key: str) -> None:
+        """Delete an object of the wrapped store."""
         self._wrapped.delete(key)
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object of the wrapped store."""
         return self._wrapped.stat(key)
 
     def _read(self, read: Read) -> Buffer:

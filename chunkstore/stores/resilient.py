@@ -1,6 +1,7 @@
-"""The wrappers that make a store fit to be waited for, in their order:
+"""A wrapper that bounds waits for a store: four wrappers, in this order:
 
-    retrying       one operation, 60 s in all, or 150 s: it pauses outside of everything below, so it holds no place in the line while it does
+    retrying       one operation, 60 s in all, or 150 s: its pauses are outside of everything below,
+                   so a pausing operation holds no place in the line
     limited        one place in the line for each read that a caller waits for
     hedging        one or two requests for each read; the slower one holds no place
     deadline       one thread for each request, 20 s
@@ -24,6 +25,8 @@ from chunkstore.stores.retrying import RetryingStore, RetryPolicy, RetryStatisti
 
 @dataclass(frozen=True, slots=True)
 class ResiliencePolicy:
+    """The policies of the four wrappers."""
+
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     limit: LimitPolicy = field(default_factory=LimitPolicy)
     hedge: HedgePolicy = field(default_factory=HedgePolicy)
@@ -32,6 +35,8 @@ class ResiliencePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ResilienceStatistics:
+    """The statistics of the four wrappers."""
+
     retry: RetryStatistics
     limit: LimitStatistics
     hedge: HedgeStatistics
@@ -39,7 +44,11 @@ class ResilienceStatistics:
 
 
 class ResilientStore:
-    """Wraps `store` in all of them. Thread-safe; usable in forked children; pickled if the store can be, with counters from 0."""
+    """A store inside all four wrappers.
+
+    Thread-safe and usable in forked children. It can be pickled if the store can; its counters then
+    start at 0.
+    """
 
     def __init__(self, store: ObjectStore, policy: ResiliencePolicy | None = None) -> None:
         self.store = store
@@ -58,24 +67,31 @@ class ResilientStore:
         self._retrying.has_answered = has_answered
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object (`RetryingStore`)."""
         self._retrying.create(key, parts)
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object."""
         return self._retrying.get(key)
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object."""
         return self._retrying.get_range(key, offset, length)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects."""
         return self._retrying.list(prefix)
 
     def delete(self, key: str) -> None:
+        """Delete an object."""
         self._retrying.delete(key)
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object."""
         return self._retrying.stat(key)
 
     def statistics(self) -> ResilienceStatistics:
+        """Return the current statistics of all wrappers."""
         return ResilienceStatistics(
             self._retrying.statistics(),
             self._limited.statistics(),

@@ -1,8 +1,11 @@
-"""What a store could not answer is asked again, after a pause that grows and is drawn at random (full jitter: M. Brooker, "Exponential Backoff And
-Jitter", AWS 2015), so that many clients of a store that comes back do not come back together.
+"""A wrapper that repeats operations which the store could not answer.
 
-Only `Unavailable` is tried again. The policy's `operation_timeout_s` bounds the whole operation, tries and pauses, for everything below that
-waits (`time_left`). Who watches a terminal is told after four tries; training waits a store out (docs/decisions/0010-faults.md).
+Pauses grow and are drawn at random (full jitter: M. Brooker, "Exponential Backoff And Jitter", AWS
+2015), so that many clients of a recovering store do not return at the same moment.
+
+Only `Unavailable` is tried again. The policy's `operation_timeout_s` bounds the whole operation
+with its tries and pauses, for every wait below it (`time_left`). A command at a terminal gives up
+after four tries; training waits for the store to return (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -27,40 +30,54 @@ _COMPARED_BYTES = 4 << 20
 _TRIES_AT_FIRST = 4
 
 PATIENCE_S = 150.0
-"""For a store that is out: a restart of a server, a failover of a cluster, a switch that boots take a minute or two."""
+"""Seconds to wait for a store that is out.
+
+The restart of a server, the failover of a cluster or the boot of a switch takes a minute or two.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
+    """The number of tries, the pauses between them, and the bound on the whole operation."""
+
     tries: int | None = 4
-    """None: as many as the time allows. Four as long as the store has never answered: its address is more likely to be wrong."""
+    """The number of tries; None: as many as the time allows.
+
+    A store that has never answered gets four tries, because its address is more likely to be wrong.
+    """
     first_pause_s: float = 0.1
-    """The longest pause after the first failure; it doubles with each. Four tries so pause 0.35 s on average, 0.7 s at most."""
+    """The longest pause after the first failure; it doubles with each further one.
+
+    Four tries thus pause 0.35 s on average, and 0.7 s at most.
+    """
     longest_pause_s: float = 5.0
-    """So long at most goes by until a store that is back is asked again."""
+    """The longest pause: a store that is back is asked again after this time at the latest."""
     operation_timeout_s: float = 60.0
 
     @classmethod
     def patient(cls, patience_s: float = PATIENCE_S) -> RetryPolicy:
-        """Waits out a store for so long."""
+        """Return a policy that waits `patience_s` for a store."""
         return cls(tries=None, operation_timeout_s=patience_s)
 
     def longest_pause_after(self, failures: int) -> float:
+        """Return the longest pause after that many failures."""
         return min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 64))
 
 
 @dataclass(frozen=True, slots=True)
 class RetryStatistics:
+    """Counts of one `RetryingStore`."""
+
     retries: int = 0
     given_up: int = 0
-    """Operations that failed with `Unavailable` after all."""
+    """Operations that finally failed with `Unavailable`."""
 
 
 class RetryingStore:
-    """Wraps a store; every operation is tried again while it is `Unavailable`.
+    """A wrapper that tries every operation of a store again while it is `Unavailable`.
 
-    `create` compares the content when its key is taken after an unanswered try, which may have succeeded. Parts that can be iterated
-    only once are tried once.
+    `create` compares the content if its key is taken after an unanswered try, because that try may
+    have succeeded. Parts that can be iterated only once are tried once.
     """
 
     def __init__(
@@ -76,10 +93,15 @@ class RetryingStore:
         self._seed = seed
         self._sleep = sleep
         self.has_answered = False
-        """Travels with the store: who is handed it need not find out again that its address is right."""
+        """True if the store has answered.
+
+        The value is pickled with the store, so that a receiving process need not check the address
+        again.
+        """
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start with new locks and zero counts; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._random = random.Random(self._seed)
         self._outage = Outage()
@@ -92,6 +114,7 @@ class RetryingStore:
         self.has_answered = has_answered
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object; a retry succeeds if an unanswered earlier try did."""
         if iter(parts) is parts:
             self._store.create(key, parts)
             return
@@ -111,13 +134,18 @@ class RetryingStore:
         self._persist(act)
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object, with retries."""
         return self._persist(lambda: self._store.get(key))
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object, with retries."""
         return self._persist(lambda: self._store.get_range(key, offset, length))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """A listing that breaks off begins anew, without what it has given: it keeps the keys, some 150 bytes each."""
+        """List objects; start an interrupted listing again, without the entries already yielded.
+
+        The method keeps the yielded keys in memory, some 150 bytes each.
+        """
         given: set[str] = set()
         failures, ends = 0, 0.0
         while True:
@@ -131,18 +159,21 @@ class RetryingStore:
             except Unavailable as error:
                 now = time.monotonic()
                 failures += 1
-                if failures == 1:  # how long its reader takes is not the store's
+                if failures == 1:  # the time that the reader of the listing takes does not count
                     ends = now + time_left_s(self._policy.operation_timeout_s)
                 pause_s = self._pause_after(failures, error, ends - now)
             self._sleep(pause_s)
 
     def delete(self, key: str) -> None:
+        """Delete an object, with retries."""
         self._persist(lambda: self._store.delete(key))
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object, with retries."""
         return self._persist(lambda: self._store.stat(key))
 
     def statistics(self) -> RetryStatistics:
+        """Return the current counts."""
         return RetryStatistics(self._retries, self._given_up)
 
     def _persist(self, act: Callable[[], T]) -> T:
@@ -168,7 +199,7 @@ class RetryingStore:
         self._outage.answered()
 
     def _pause_after(self, failures: int, error: Unavailable, left_s: float) -> float:
-        """How long to wait; raises the error when the tries or the time are used up."""
+        """Return the pause in seconds, or raise the error if the tries or the time are used up."""
         tries = self._policy.tries
         if tries is None and not self.has_answered:
             tries = _TRIES_AT_FIRST
@@ -183,7 +214,7 @@ class RetryingStore:
         return pause_s
 
     def _holds(self, key: str, parts: Iterable[Buffer]) -> bool:
-        """Whether the object is the concatenation of `parts`."""
+        """Return whether the object is the concatenation of `parts`."""
         offset = 0
         try:
             for piece in _pieces(parts):
@@ -191,12 +222,12 @@ class RetryingStore:
                     return False
                 offset += len(piece)
             return self._store.stat(key).size_bytes == offset
-        except NotFound:  # deleted in this moment
+        except NotFound:  # it was just deleted
             return False
 
 
 def _pieces(parts: Iterable[Buffer]) -> Iterator[bytes]:
-    """The same bytes in pieces of some megabytes."""
+    """Yield the same bytes in parts of some megabytes."""
     gathered: list[Buffer] = []
     size = 0
     for part in parts:

@@ -1,7 +1,7 @@
-"""How long the operation that this thread is in may still take: known to everything that waits on its behalf.
+"""The time that the current operation of a thread may still take, known to every wait in it.
 
-As a cancel scope of trio, for blocking code: whoever begins an operation sets its end, and whoever waits inside of it, for a turn, a pause or
-an answer, waits no longer.
+It works like a cancel scope of trio, for blocking code. The caller that begins an operation sets
+its end. Every wait inside the operation, for a turn, a pause or an answer, ends by then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ _of_thread = threading.local()
 
 
 class OperationEnds:
-    """Within the `with` block, the operation of this thread ends after `timeout_s`, or with the one around it if that is sooner."""
+    """A `with` block that ends this thread's operation after `timeout_s`.
+
+    An enclosing operation that ends earlier counts instead.
+    """
 
     __slots__ = ("_outer", "_timeout_s")
 
@@ -36,6 +39,9 @@ class OperationEnds:
 
 
 def time_left_s(most_s: float) -> float:
-    """Seconds until the operation ends, not below 0; at most `most_s`, also if there is no operation."""
+    """Return the seconds until the operation ends, at least 0 and at most `most_s`.
+
+    Without an operation the result is `most_s`.
+    """
     end: float | None = getattr(_of_thread, "end", None)
     return most_s if end is None else max(0.0, min(most_s, end - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Waiting in line: a semaphore that is first come, first served, and whose limit moves."""
+"""A first-come, first-served semaphore with a variable limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Turns:
-    """At most as many at once as `limit` says; the others wait in order. Thread-safe."""
+    """A queue that admits at most `limit` users at once, in order. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
@@ -15,18 +15,23 @@ class Turns:
         self._taken = 0
         self._waiting: deque[threading.Lock] = deque()
         self.waited = 0
-        """How many had to."""
+        """The number of users that had to wait."""
 
     @property
     def taken(self) -> int:
+        """The number of users that have a turn now."""
         return self._taken
 
     @property
     def waiting(self) -> int:
+        """The number of users that wait now."""
         return len(self._waiting)
 
     def take(self, timeout_s: float) -> bool:
-        """Wait for a turn; False if none came in time. True obliges to `give_back`."""
+        """Wait for a turn; return False if none came in time.
+
+        After True the caller must call `give_back`.
+        """
         with self._lock:
             if self._taken < self._limit and not self._waiting:
                 self._taken += 1
@@ -44,18 +49,19 @@ class Turns:
         return came or not self._leave(turn)
 
     def give_back(self) -> None:
+        """Give a turn back, and admit the next user."""
         with self._lock:
             self._taken -= 1
             self._serve()
 
     def set_limit(self, limit: int) -> None:
-        """Those that are over a lower limit go on."""
+        """Set the limit; users above a lower limit keep their turns."""
         with self._lock:
             self._limit = limit
             self._serve()
 
     def _leave(self, turn: threading.Lock) -> bool:
-        """Whether it still waited; else its turn has come in this moment."""
+        """Leave the queue; return False if the turn has just come."""
         with self._lock:
             if turn not in self._waiting:
                 return False
