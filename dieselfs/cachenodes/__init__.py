@@ -1,1 +1,4 @@
-"""Cache nodes: SSD tiers as a network service, several of them a cache cluster by chunk (docs/decisions/0014-cache-nodes.md)."""
+"""Cache nodes: SSD tiers as a network service; several of them form a cache cluster.
+
+Each chunk has an owner among the nodes. The design is in docs/decisions/0014-cache-nodes.md.
+"""

@@ -1,6 +1,7 @@
-"""One node of a cache cluster: an SSD tier, and a server of the peer cache's wire in front of it, for all datasets of a store.
+"""One node of a cache cluster: an SSD tier for all datasets of a store, behind a server.
 
-It decides alone what it keeps, and asks nobody but its SSD and the store.
+The server speaks the wire of the peer cache. The node alone decides what it keeps, and asks nothing
+but its SSD and the store.
 """
 
 from __future__ import annotations
@@ -38,32 +39,44 @@ from metadata.errors import IndexUnavailable
 log = logging.getLogger(__name__)
 
 WORKERS: Final = 256
-"""Pieces that are brought at a time: most wait for their turn at the store, and those of the SSD go on meanwhile. A thread that waits takes 15 KB."""
+"""The most blocks that are loaded at a time.
+
+Most of them wait for their turn at the store, and those from the SSD are read meanwhile. A waiting
+thread takes 15 KB.
+"""
 OPEN_S: Final = 10.0
-"""A node that has an SSD waits so long for it before it serves; then it opens in the background."""
+"""The time that a node waits for its SSD before it serves; then the SSD opens in the background."""
 LEAVE_S: Final = 0.5
+"""The time limit for giving the lease back."""
 _MAX_DATASETS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class CacheNodeStatistics:
-    """Of one node since it began, unless said otherwise."""
+    """Counters of one node since it began, unless stated otherwise."""
 
     from_store_bytes: int
     from_ssd_bytes: int
     memory_bytes: int
-    """Of chunks just read; as of now."""
+    """The current bytes of chunks that were just read."""
     datasets: int
-    """Asked for."""
+    """The number of datasets that clients have asked for."""
     tier: TierStatistics
     server: PeerServerStatistics
 
 
 class CacheNode:
-    """Serves from when it is made until `close`. Implements `ServedTasks` for its server."""
+    """A cache node; it serves from its creation until `close`.
+
+    It implements `ServedTasks` for its server.
+    """
 
     def __init__(self, settings: CacheNodeSettings, store: ObjectStore) -> None:
-        """`OSError` if it can't listen; `ConfigError` for an SSD folder, or a Redis, that can't be one, or an SSD without a size that can't be opened."""
+        """Open the SSD and begin to serve.
+
+        Raises `OSError` if it cannot listen. Raises `ConfigError` if the SSD folder or the Redis is
+        unusable, or if an SSD without a given size cannot be opened.
+        """
         self._settings = settings
         self._tier = settings.ssd.open()
         self._lock = threading.Lock()
@@ -120,7 +133,7 @@ class CacheNode:
 
     @property
     def member(self) -> Member:
-        """As it announces itself: its weight is the size of its SSD, in MiB."""
+        """The node as it announces itself: its weight is the size of its SSD in MiB."""
         settings = self._settings
         host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
         shown = host.encode()[:MAX_NODE_BYTES].decode(errors="ignore")
@@ -128,14 +141,16 @@ class CacheNode:
 
     @property
     def budget_bytes(self) -> int:
-        """Of the SSD."""
+        """The budget of the SSD."""
         return self._budget_bytes
 
     def serves(self, task: str) -> bool:
+        """Return whether the topic is one of this cache cluster."""
         topic = CacheClusterTopic.parse(task)
         return topic is not None and topic.cache_cluster == self._settings.cache_cluster
 
     def cached(self, task: str) -> CachedChunks:
+        """Return the chunks of the topic's dataset; none if it names no dataset."""
         topic = CacheClusterTopic.parse(task)
         assert topic is not None
         if topic.dataset is None:
@@ -147,14 +162,19 @@ class CacheNode:
                 self._tier.register(topic.dataset)
                 log.info("dataset %s is asked for", topic.dataset.name)
                 if len(self._datasets) > _MAX_DATASETS:
-                    self._datasets.popitem(last=False)  # who is connected keeps it
+                    self._datasets.popitem(last=False)  # connected clients keep theirs
             return found
 
     def status(self) -> NodeStatus:
-        """As pongs tell it, but for what was served: `from_peers_bytes` are those from its SSD, and `budget_bytes` is 0 while that is out of service."""
+        """Return the status that pongs carry, without the counters of what was served.
+
+        `from_peers_bytes` are the bytes from its SSD. `budget_bytes` is 0 while the SSD is out of
+        service.
+        """
         return self._status()
 
     def statistics(self) -> CacheNodeStatistics:
+        """Return the counters."""
         assert self._server is not None
         return CacheNodeStatistics(
             from_store_bytes=self._parts.store.bytes,
@@ -166,7 +186,10 @@ class CacheNode:
         )
 
     def close(self, timeout_s: float = 3.0) -> None:
-        """In order: leave the cache cluster, end connections, close the SSD; what is queued for it is written as far as there is time."""
+        """Leave the cache cluster, end connections and close the SSD, in this order.
+
+        Data that is queued for the SSD is written as far as there is time.
+        """
         deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:
@@ -203,7 +226,7 @@ class CacheNode:
 
 
 class _NoChunks:
-    """Implements `CachedChunks`: for who only asks how a node is."""
+    """The `CachedChunks` of a client that only asks for the node's status."""
 
     def __init__(self, node: CacheNode) -> None:
         self.status = node.status
@@ -225,7 +248,10 @@ class _NoChunks:
 
 
 def _budget_bytes(settings: CacheNodeSettings, tier: SsdTier) -> int:
-    """The same after a restart: by it a node's share is reckoned."""
+    """Return the budget of the SSD.
+
+    It is the same after a restart: a node's share is computed from it.
+    """
     if settings.ssd.budget_bytes is not None:
         return settings.ssd.budget_bytes
     segments = tier.segments

@@ -1,6 +1,7 @@
-"""What a cache node has read a moment ago: objects of chunks, and parts of such, within a budget; what was used longest ago leaves.
+"""The memory of a cache node: chunks and parts of chunks that were just read, within a budget.
 
-It lets a burst of reads of one chunk cost one read of the SSD. What is kept for long is the SSD's, and the page cache's.
+The least recently used is evicted. The memory lets a burst of reads of one chunk cost one read of
+the SSD. The SSD and the page cache keep data for longer.
 """
 
 from __future__ import annotations
@@ -16,29 +17,37 @@ from chunkstore.chunk_format import decode_preamble
 
 DEFAULT_MEMORY_BYTES: Final = 256 << 20
 MIN_MEMORY_BYTES: Final = 64 << 20
-"""Requests wait in it for their answers: 8 MiB of parts each, or a chunk of 16 MiB."""
+"""The least memory of a node.
+
+Requests wait in it for their answers: each has 8 MiB of parts, or a chunk of 16 MiB.
+"""
 
 Part: TypeAlias = tuple[bytes, int, int]
-"""A chunk's id; where the part begins in the chunk's object, and its length."""
+"""A chunk's id, the offset of the part in the chunk's object, and the length of the part."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeChunk:
+    """The object of a chunk, with views of its head and its payload."""
+
     data: memoryview
-    """Its object."""
+    """The object."""
     head: memoryview
     payload: memoryview
 
     @classmethod
     def of(cls, data: memoryview) -> WholeChunk:
-        """`Corrupt` if it does not begin as a chunk does."""
+        """Split an object. Raises `Corrupt` if it does not begin as a chunk does."""
         head_bytes = decode_preamble(data).head_bytes
         return cls(data, data[:head_bytes], data[head_bytes:])
 
 
 class ChunkMemory:
-    """Thread-safe. What has left is not counted any more, but is found as long as somebody references it: who answers those that have asked for it, or the
-    queue of what is written to the SSD."""
+    """The memory of one node. Thread-safe.
+
+    Evicted data is not counted any more, but is found as long as it is referenced: by threads that
+    answer requests for it, or by the queue of writes to the SSD.
+    """
 
     def __init__(self, budget_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._budget_bytes = budget_bytes
@@ -46,10 +55,10 @@ class ChunkMemory:
         self._kept: OrderedDict[Hashable, WholeChunk | memoryview] = OrderedDict()
         self._bytes = 0
         self._alive: WeakValueDictionary[Hashable, memoryview] = WeakValueDictionary()
-        """Whatever was put; chunks by their objects."""
+        """All data that was put and is still referenced; chunks are kept as objects."""
 
     def whole(self, chunk: bytes) -> WholeChunk | None:
-        """0.3 µs."""
+        """Return the chunk if it is in memory. 0.3 µs."""
         found = self._find(chunk)
         if isinstance(found, memoryview):
             found = WholeChunk.of(found)
@@ -57,25 +66,28 @@ class ChunkMemory:
         return found
 
     def part(self, part: Part) -> memoryview | None:
+        """Return the part if it is in memory."""
         found = self._find(part)
         assert not isinstance(found, WholeChunk)
         return found
 
     def put_whole(self, chunk: bytes, content: WholeChunk) -> None:
+        """Insert a chunk."""
         self._put(chunk, content, content.data)
 
     def put_part(self, part: Part, content: memoryview) -> None:
-        """`content` keeps alive no more than itself."""
+        """Insert a part. `content` must keep no more bytes alive than its own."""
         self._put(part, content, content)
 
     def forget_part(self, part: Part) -> None:
+        """Remove a part."""
         with self._lock:
             self._bytes -= _size(self._kept.pop(part, None))
             self._alive.pop(part, None)
 
     @property
     def cached(self) -> tuple[int, int]:
-        """(how many, bytes) now."""
+        """The current (number of items, bytes)."""
         with self._lock:
             return len(self._kept), self._bytes
 
@@ -91,7 +103,7 @@ class ChunkMemory:
         with self._lock:
             self._bytes += len(data) - _size(self._kept.pop(key, None))
             self._kept[key], self._alive[key] = content, data
-            # What has come last stays whatever its size: somebody waits for it.
+            # The newest item stays whatever its size: a request waits for it.
             while self._bytes > self._budget_bytes and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 

@@ -1,11 +1,17 @@
-"""The chunks of one dataset as a cache node serves them: from what it has just read, from its SSD, or from the store, each once.
+"""The chunks of one dataset as a cache node serves them: from memory, its SSD or the store.
 
-What comes from the store is verified before it is kept. A part that is read of a chunk on the SSD costs that part; several soon after another, the
-chunk. What is not on the SSD comes whole from the store: others will want the rest, and a node that is asked for a chunk owns it. While
-the SSD is out of service nothing would be kept, and who wants parts is told to read them from the store itself.
+Concurrent requests share one fetch. Chunks from the store are verified before they are kept. A part
+of a chunk on the SSD costs a read of that part; several parts in a short time cost a read of the
+chunk.
 
-If the store is faster than the SSD writes, nobody's epoch waits for the SSD: whole chunks are passed on, and kept as far as there is a place in the SSD's queue. Who asks for
-a part is given it when its chunk has such a place, and is refused else: so a warm-up, which asks for one part of each chunk, hears what is kept.
+A chunk that is not on the SSD is fetched whole from the store: other clients will need the rest,
+and a node that is asked for a chunk owns it. While the SSD is out of service nothing would be kept,
+and clients that ask for parts are told to read them from the store themselves.
+
+If the store is faster than the SSD writes, no epoch waits for the SSD: whole chunks are passed on,
+and kept if there is a place in the SSD's queue. A request for a part is answered if its chunk has
+such a place, else it is refused. So a warm-up, which asks for one part of each chunk, learns what
+is kept.
 """
 
 from __future__ import annotations
@@ -33,18 +39,26 @@ from dieselfs.node_memory.piece import CacheBlock, is_whole
 from dieselfs.peercache.held_chunks import NodeStatus
 
 BURST_S: Final = 1.0
+"""The time within which parts count as a burst."""
 _BURST: Final = 4
-"""When a quarter of a chunk was asked for by parts within `BURST_S`, the chunk is read."""
+"""The divisor of a chunk that gives a burst.
+
+When a quarter of a chunk was requested by parts within `BURST_S`, the chunk is read.
+"""
 _REMEMBERED: Final = 4096
 QUEUED_S: Final = 2.0
-"""What was read of the store waits so long for a place in the SSD's queue: 24 chunks of 4 MiB and an SSD that writes 50 MB/s, the least that the tier bears when it reads."""
+"""The time that data from the store waits for a place in the SSD's queue.
+
+It is the time of 24 chunks of 4 MiB at 50 MB/s, the slowest SSD that the tier accepts when it
+reads.
+"""
 _BLOCK_BYTES: Final = 4 << 20
-"""By which chunks above 16 MiB are fetched, counted from the beginning of their objects."""
+"""The unit in which chunks above 16 MiB are fetched, counted from the start of their objects."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeParts:
-    """What the datasets of a node have in common."""
+    """The parts of a node that its datasets share."""
 
     store: StoreReads
     tier: SsdTier
@@ -53,34 +67,38 @@ class NodeParts:
     status: Callable[[], NodeStatus]
     chunks: SingleFlight[WholeChunk] = field(default_factory=SingleFlight)
     blocks: SingleFlight[memoryview] = field(default_factory=SingleFlight)
-    """Of chunks above 16 MiB."""
+    """The fetches of blocks of chunks above 16 MiB."""
     from_ssd_bytes: int = 0
-    """Counted by all threads without a lock: see `NodeMemory`."""
+    """Bytes read from the SSD. All threads count them without a lock: see `NodeMemory`."""
 
 
 class DatasetChunks:
-    """Implements `CachedRanges`. Thread-safe."""
+    """The `CachedRanges` of one dataset. Thread-safe."""
 
     def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
         self._dataset, self._node = dataset, node
         self._reader = ChunkReader(node.store, dataset)
         self._asked: dict[bytes, tuple[float, int]] = {}
-        """Of chunks that were asked for by parts: since when, and how many bytes."""
+        """For each chunk that was requested by parts, the start of the burst and its bytes."""
 
-    # What is in memory.
+    # The methods below look only into memory.
 
     def payload(self, chunk: ChunkId) -> memoryview | None:
+        """See `CachedChunks`."""
         found = self._node.memory.whole(chunk.value)
         return None if found is None else found.payload
 
     def head(self, chunk: ChunkId) -> memoryview | None:
+        """See `CachedChunks`."""
         found = self._node.memory.whole(chunk.value)
         return None if found is None else found.head
 
     def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
+        """See `CachedRanges`."""
         return self._node.memory.part((chunk.id.value, chunk.head_bytes + start, length))
 
     def block(self, block: CacheBlock) -> memoryview | None:
+        """See `CachedChunks`."""
         if is_whole(block.chunk):
             whole = self.payload(block.chunk.id)
             if whole is not None or block.file is None:
@@ -88,20 +106,26 @@ class DatasetChunks:
         return self._node.memory.part(_part_of(block))
 
     def unit(self, chunk: ChunkRef, start: int, length: int) -> CacheBlock:
+        """See `CachedRanges`.
+
+        It is the chunk if parts of it come in a burst, or if it is being read.
+        """
         if self._is_burst(chunk, length) or self._node.chunks.is_under_way(chunk.id.value):
             return CacheBlock(chunk)
         return CacheBlock(chunk, FileExtent(chunk, start, length, 0))
 
     def is_loading(self, block: CacheBlock) -> bool:
+        """See `CachedChunks`."""
         return self._node.chunks.is_under_way(block.chunk.id.value)
 
     def status(self) -> NodeStatus:
+        """See `CachedChunks`."""
         return self._node.status()
 
-    # What is not.
+    # The methods below read the SSD and the store.
 
     def load(self, block: CacheBlock) -> WholeChunk | memoryview:
-        """Raises `CacheFull` if the client had better ask the store."""
+        """See `CachedChunks`. Raises `CacheFull` if the client does better to ask the store."""
         chunk = block.chunk
         if is_whole(chunk) and block.file is None:
             return self._node.chunks.run(chunk.id.value, lambda: self._whole(chunk))
@@ -114,7 +138,7 @@ class DatasetChunks:
 
     def _whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> WholeChunk:
         found = self._node.memory.whole(chunk.id.value)
-        if found is not None:  # by who was before us
+        if found is not None:  # another thread has read it
             return found
         data = self._read_ssd(chunk.id.value, 0, None)
         if data is None:
@@ -132,7 +156,7 @@ class DatasetChunks:
             return data
         if not node.chunks.is_under_way(id):
             if not self._node.tier.admits(self._dataset.id, id):
-                self._asked.pop(id, None)  # who asks again is not a second one
+                self._asked.pop(id, None)  # a repeated request is no second one
                 raise CacheFull("the chunk would not be kept")
             if not node.allowance.grants(length, _size(chunk)):
                 raise CacheFull("too much was read of the store in vain")
@@ -141,7 +165,7 @@ class DatasetChunks:
         return memoryview(bytes(whole.payload[start : start + length]))
 
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
-        """The whole chunk from the store."""
+        """Return the whole chunk from the store."""
         tier, id = self._node.tier, chunk.id.value
         with self._node.store.cached(Read(self._key(chunk))) as read:
             data = memoryview(read)
@@ -153,7 +177,10 @@ class DatasetChunks:
         return data
 
     def _large_part(self, block: CacheBlock) -> memoryview:
-        """A piece of a file in a chunk above 16 MiB, verified by its blocks' hashes, which are in the chunk's head."""
+        """Return a part of a file in a chunk above 16 MiB.
+
+        It is verified by the hashes of its hash blocks, which are in the chunk's head.
+        """
         part, file = _part_of(block), block.file
         assert file is not None
         hashes = self._reader.block_hashes(file)
@@ -171,17 +198,20 @@ class DatasetChunks:
 
         try:
             return verified()
-        except Corrupt:  # it may have come so from the store, which may be whole again
+        except Corrupt:  # the store may have sent it so, and may be sound again
             return verified()
 
     def _forget_large(self, chunk: ChunkRef, part: Part) -> None:
-        """What memory and SSD have of a part that is wrong."""
+        """Remove a corrupt part from memory and SSD."""
         self._node.tier.forget(chunk.id.value)
         for key in _blocks(chunk, part):
             self._node.memory.forget_part(key)
 
     def _from_blocks(self, chunk: ChunkRef, part: Part) -> memoryview:
-        """Each block is read from the store once, however many pieces it is a part of."""
+        """Return a part of a large chunk's object.
+
+        Each block is read from the store once, however many parts it belongs to.
+        """
         _, start, length = part
         found = bytearray()
         for key in _blocks(chunk, part):
@@ -213,7 +243,10 @@ class DatasetChunks:
         return data
 
     def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
-        """`CacheFull` if the SSD writes too slowly for it; nothing, while that is out of service."""
+        """Queue the data for the SSD; do nothing while that is out of service.
+
+        Raises `CacheFull` if the SSD writes too slowly for it.
+        """
         segments = self._node.tier.segments
         if segments is None:
             return
@@ -226,7 +259,7 @@ class DatasetChunks:
         return chunk_key(self._dataset.name, chunk.id)
 
     def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
-        """Whether so much of a chunk is asked for, by several parts, that it had better be read."""
+        """Return whether several parts make up so much of a chunk that it is to be read."""
         now, asked = time.monotonic(), self._asked
         since, total = asked.get(chunk.id.value, (now, 0))
         if now - since > BURST_S:
@@ -239,19 +272,19 @@ class DatasetChunks:
 
 
 def _part_of(block: CacheBlock) -> Part:
-    """Where it lies in its chunk's object."""
+    """Return the place of a cache block in its chunk's object."""
     assert block.file is not None
     begin = block.chunk.head_bytes + block.file.offset + block.start
     return block.chunk.id.value, begin, block.length
 
 
 def _blocks(chunk: ChunkRef, part: Part) -> Iterator[Part]:
-    """Those of a large chunk's object that a part touches."""
+    """Yield the blocks of a large chunk's object that a part touches."""
     id, start, length = part
     for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
         yield id, begin, min(_BLOCK_BYTES, _size(chunk) - begin)
 
 
 def _size(chunk: ChunkRef) -> int:
-    """Bytes of its object."""
+    """Return the bytes of the chunk's object."""
     return chunk.head_bytes + chunk.payload_bytes

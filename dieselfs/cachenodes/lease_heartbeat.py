@@ -1,4 +1,7 @@
-"""A node of a cache cluster says once a second that it is there. Who else is, it need not know: nodes ask each other nothing."""
+"""The heartbeat of a cache node: once a second it renews its lease.
+
+The node need not know the other nodes: nodes request nothing from each other.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class LeaseHeartbeat:
-    """From when it is made until `end`. The directory is used by this alone."""
+    """The heartbeat, from its creation until `end`.
+
+    It alone uses the membership registry.
+    """
 
     def __init__(self, registry: MembershipRegistry, me: Member) -> None:
         self._registry, self._me = registry, me
@@ -22,7 +28,7 @@ class LeaseHeartbeat:
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:
-        """Give the lease back, if that can be done in time: clients then go elsewhere at once."""
+        """Give the lease back if time permits: clients then ask other nodes at once."""
         self._ending.set()
         self._thread.join(timeout_s)
 
@@ -45,7 +51,8 @@ class LeaseHeartbeat:
                 if twins and not warned_of_namesake:
                     warned_of_namesake = True
                     log.warning(
-                        "%s announces itself as %s too: give each node an address of its own (--advertise)",
+                        "%s announces itself as %s too:"
+                        " give each node an address of its own (--advertise)",
                         *(twins[0].node or "another node", self._me.id),
                     )
             self._ending.wait(HEARTBEAT_S)

@@ -1,4 +1,4 @@
-"""How a node takes part in a cache cluster."""
+"""The settings of a node of a cache cluster."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from dieselfs.ssd_tier import SsdSettings
 
 @dataclass(frozen=True, slots=True)
 class CacheNodeSettings:
+    """The settings of one cache node."""
+
     cache_cluster: str
     secret: TaskSecret
     ssd: SsdSettings
     listen: PeerAddress
-    """With a port."""
+    """The address on which it listens, with a port."""
     advertise: str | None = None
-    """The host that clients connect to; None: the one that is listened on."""
+    """The host to which clients connect; None: the host on which it listens."""
     leases: RedisLeases | None = None
-    """Where it announces itself; None: it is in the lists that clients have."""
+    """The place where it announces itself; None: it is in the lists of the clients."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
 
     @property
     def address(self) -> PeerAddress:
-        """At which clients reach it."""
+        """The address at which clients reach it."""
         return PeerAddress(self.advertise or self.listen.host, self.listen.port)
 
     @property
     def id(self) -> str:
-        """Its address: the same after a restart, so that it owns what its SSD holds."""
+        """Its address: the same after a restart, so that it owns the chunks on its SSD."""
         return str(self.address)

@@ -1,4 +1,8 @@
-"""How much of a node's SSD is occupied, as pongs tell it: reckoned in the background, since that takes up to 20 ms, for each of many who ping, and more on a busy machine."""
+"""The occupied bytes of a node's SSD, which pongs carry.
+
+They are computed in the background: that takes up to 20 ms, more on a busy machine, and many
+clients ping.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,14 @@ from typing import Final
 from chunkstore.ssd.tier import SsdTier
 
 EVERY_S: Final = 1.0
+"""The time between two computations."""
 _IDLE_SHARE: Final = 100
-"""So many times as long as it took is it not reckoned again: 2 s for 2 TiB."""
+"""The least time between two computations, in multiples of their duration: 2 s for 2 TiB."""
 _TIMEOUT_S: Final = 30.0
 
 
 class OccupiedBytes:
-    """From when it is made until `end`."""
+    """The computation, from its creation until `end`."""
 
     def __init__(self, tier: SsdTier) -> None:
         self._tier = tier
@@ -25,6 +30,7 @@ class OccupiedBytes:
         self._thread.start()
 
     def end(self, timeout_s: float) -> None:
+        """End the thread."""
         self._ending.set()
         self._thread.join(timeout_s)
 

@@ -1,9 +1,12 @@
-"""Which cache cluster is read through, from what was written.
+"""The cache cluster to read through, according to options, variables and a profile.
 
 | option | variable | a profile's key |
 |---|---|---|
-| --cache-cluster redis, redis:NAME, [NAME@]HOST:PORT,HOST:PORT…, none | DIESELFS_CACHE_CLUSTER | cache_cluster |
-| --cache-cluster-secret-file PATH | DIESELFS_CACHE_CLUSTER_SECRET_FILE; the secret itself: DIESELFS_CACHE_CLUSTER_SECRET | cache_cluster_secret_file |
+| --cache-cluster CLUSTER | DIESELFS_CACHE_CLUSTER | cache_cluster |
+| --cache-cluster-secret-file | DIESELFS_CACHE_CLUSTER_SECRET_FILE | cache_cluster_secret_file |
+
+CLUSTER is `redis`, `redis:NAME`, `[NAME@]HOST:PORT,HOST:PORT…` or `none`. The variable
+DIESELFS_CACHE_CLUSTER_SECRET holds the secret itself.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ _REDIS: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 def cluster_from_environment(
     environment: Mapping[str, str] = os.environ,
 ) -> CacheClusterSettings | None:
-    """What the variables, or the profile that they choose, ask for; None: no cache cluster. `UsageError`."""
+    """Return the cache cluster of the variables or the profile that they choose; None: no cluster.
+
+    Raises `UsageError`.
+    """
     return cache_cluster_settings(
         CacheClusterOptions(), load_config(environment=environment), environment
     )
@@ -42,7 +48,10 @@ def cluster_from_environment(
 def cache_cluster_settings(
     options: CacheClusterOptions, config: Config, environment: Mapping[str, str] = os.environ
 ) -> CacheClusterSettings | None:
-    """None if no cache cluster is asked for. Reads the secret's file. `UsageError` says what to write."""
+    """Return the requested cache cluster, or None. Read the file of its secret.
+
+    Raises `UsageError` that says what to write.
+    """
     text, where = options.cache_cluster, "--cache-cluster"
     if text is None and config.cache_cluster is not None:
         text, where = config.cache_cluster.value, config.cache_cluster.origin
@@ -56,21 +65,20 @@ def cache_cluster_settings(
         return None
     name, registry = _parsed(text, where, config.index)
     settings = CacheClusterSettings(name, _secret(options, config, environment), registry)
-    cluster_registry(
-        settings
-    )  # what is wrong with the address of a Redis is said now, not by the first read
+    # Report a wrong address of a Redis now, not at the first read.
+    cluster_registry(settings)
     return settings
 
 
 def cluster_secret(
     file: str | None, config: Config, environment: Mapping[str, str] = os.environ
 ) -> TaskSecret:
-    """`UsageError` if there is none."""
+    """Return the secret of a cache cluster. Raises `UsageError` if there is none."""
     return _secret(CacheClusterOptions(secret_file=file), config, environment)
 
 
 def cluster_name(text: str) -> str:
-    """`UsageError` if it is none."""
+    """Return the name of a cache cluster. Raises `UsageError` if it is invalid."""
     if not is_cluster_name(text):
         raise UsageError(
             f"cache cluster {text!r}: not a name",
@@ -80,7 +88,7 @@ def cluster_name(text: str) -> str:
 
 
 def redis_of(index: Setting) -> RedisLeases | None:
-    """Where the nodes of a cache cluster meet, if the index is in a Redis."""
+    """Return the Redis in which the nodes of a cache cluster meet, if the index is in a Redis."""
     is_redis = index.value.partition("://")[0] in _REDIS
     return RedisLeases(index.value) if is_redis else None
 
@@ -91,8 +99,10 @@ def _parsed(text: str, where: str, index: Setting) -> tuple[str, RedisLeases | S
         leases = redis_of(index)
         if leases is None:
             raise ConfigError(
-                f"{where} {text}: the nodes of a cache cluster meet in the Redis of the index, and it is {index}",
-                "set DIESELFS_INDEX to redis://HOST:PORT/DB, or write the list of the nodes, HOST:PORT,HOST:PORT…",
+                f"{where} {text}: the nodes of a cache cluster meet in the Redis of the index,"
+                f" and it is {index}",
+                "set DIESELFS_INDEX to redis://HOST:PORT/DB, or write the list of the nodes,"
+                " HOST:PORT,HOST:PORT…",
             )
         return cluster_name(name or DEFAULT_CLUSTER), leases
     name, separator, addresses = text.rpartition("@")
@@ -109,7 +119,10 @@ def _secret(
         found = read_secret_file(Path(config.cache_cluster_secret_file.value))
     if found is None:
         raise UsageError(
-            "a cache cluster needs a secret that its nodes and who reads through them prove to each other",
-            f"make one with `dlcmd task secret FILE`, copy the file to all of them, and give --cache-cluster-secret-file FILE ({CLUSTER_SECRET_VARIABLE}_FILE, or the secret itself in {CLUSTER_SECRET_VARIABLE})",
+            "a cache cluster needs a secret that its nodes and who reads through them prove to each"
+            " other",
+            "make one with `dlcmd task secret FILE`, copy the file to all of them, and give"
+            f" --cache-cluster-secret-file FILE ({CLUSTER_SECRET_VARIABLE}_FILE, or the secret"
+            f" itself in {CLUSTER_SECRET_VARIABLE})",
         )
     return found

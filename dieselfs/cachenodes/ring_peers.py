@@ -1,7 +1,8 @@
-"""The nodes of a cache cluster that one process may ask for chunks of one dataset: it finds and pings them itself.
+"""The nodes of a cache cluster that one process may ask for chunks of one dataset.
 
-A client is a member of weight 0: it owns nothing, is not announced, and nobody asks it. All begins with the first read, which waits until it is known
-who answers, for a second at most.
+The process finds and pings them itself. A client is a member of weight 0: it owns nothing, is not
+announced, and is never asked. All begins with the first read, which waits until it is known which
+nodes answer, for a second at most.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from dieselfs.peercache.task_peers import Peers
 from metadata.errors import IndexUnavailable
 
 FIRST_LOOK_S: Final = 1.0
+"""The time limit for the first read's wait."""
 _LOOK_S: Final = 0.005
 
 
 class CacheClusterPeers:
-    """Implements `KnownPeers`. Thread-safe; a forked child has connections, pings and breakers of its own. Pickles to what it was made of."""
+    """The `KnownPeers` of one process. Thread-safe.
+
+    A forked child has connections, pings and breakers of its own. It pickles to its arguments.
+    """
 
     def __init__(self, settings: CacheClusterSettings, dataset: DatasetRef) -> None:
         self._settings, self._dataset = settings, dataset
@@ -48,7 +53,7 @@ class CacheClusterPeers:
         return CacheClusterPeers, (self._settings, self._dataset)
 
     def renew(self) -> None:
-        """In a forked child, which has none of its parent's threads."""
+        """Start again in a forked child, which has no threads of its parent."""
         self._joining = threading.Lock()
         self._joined = self._peers = None
         if self._end is not None:
@@ -56,7 +61,7 @@ class CacheClusterPeers:
             self._end = None
 
     def current(self) -> Peers | None:
-        """None: nobody is known yet. 0.2 µs most of the time."""
+        """Return the peers, or None while no node is known. 0.2 µs most of the time."""
         joined = self._joined or self._join()
         view, peers = joined.board.current(), self._peers
         if view is None:
@@ -70,10 +75,11 @@ class CacheClusterPeers:
         return peers
 
     def breakers(self) -> Breakers | None:
+        """Return the breakers, or None before the first read."""
         return None if self._joined is None else self._joined.breakers
 
     def close(self) -> None:
-        """Connections and pings end; the next read begins anew."""
+        """End connections and pings; the next read starts them again."""
         with self._joining:
             end, self._end = self._end, None
             self._joined = self._peers = None
@@ -123,7 +129,7 @@ class _Joined:
 
 
 class _Board:
-    """Implements `ViewBoard`, for this process alone."""
+    """The `ViewBoard` of this process alone."""
 
     def __init__(self) -> None:
         self._view: View | None = None
@@ -139,7 +145,7 @@ class _Board:
 
 
 def cluster_registry(settings: CacheClusterSettings) -> MembershipRegistry:
-    """As a client looks into it. `ConfigError`."""
+    """Return the membership registry as a client reads it. Raises `ConfigError`."""
     if isinstance(settings.registry, StaticPeers):
         return StaticRegistry(settings.registry.addresses)
     from dieselfs.peercache.redis_directory import RedisRegistry

@@ -1,4 +1,4 @@
-"""Which cache cluster is read through, and by which secret."""
+"""The settings of the cache cluster to read through, and its secret."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from dieselfs.peercache.secret import TaskSecret
 from dieselfs.peercache.settings import RedisLeases, StaticPeers
 
 DEFAULT_CLUSTER: Final = "ring"
-"""Its name is part of keys in Redis and of the handshake, so it stays what it was."""
+"""The name of a cluster that was given none.
+
+The name is part of keys in Redis and of the handshake, so it stays what it was.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheClusterOptions:
-    """As flags and -o options say it (`cache_cluster_options`). None: not said."""
+    """The values of flags and -o options (`cache_cluster_options`). None: not given."""
 
     cache_cluster: str | None = None
     secret_file: str | None = None
@@ -22,9 +25,12 @@ class CacheClusterOptions:
 
 @dataclass(frozen=True, slots=True)
 class CacheClusterSettings:
-    """For who reads. Pickles; the secret is never shown."""
+    """The settings of a client. They pickle; the secret is never shown."""
 
     name: str
     secret: TaskSecret
     registry: RedisLeases | StaticPeers
-    """Where its nodes are found. The addresses of a list are those under which the nodes go (`node_settings.CacheNodeSettings.id`)."""
+    """The place where the cluster's nodes are found.
+
+    The addresses of a list are the ids of the nodes (`node_settings.CacheNodeSettings.id`).
+    """

@@ -1,4 +1,8 @@
-"""A store, read through a cache cluster of cache nodes: chunks come from the node that owns them, which reads the store for all, or else from the store."""
+"""A store that is read through a cache cluster.
+
+Chunks come from the cache node that owns them, which reads the store for all clients, or else from
+the store.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,32 @@ from dieselfs.peercache.verified_source import VerifiedSource
 
 @dataclass(frozen=True, slots=True)
 class CacheClusterStatistics:
-    """What a mount's `stats.json` says of the cache cluster that it reads through: of its process alone, since it began."""
+    """The statistics of a cache cluster in a mount's `stats.json`.
+
+    They count for the mount's process alone, since it began.
+    """
 
     nodes: int = 0
-    """Known. As of now, as the next one."""
+    """The current number of known nodes."""
     nodes_up: int = 0
-    """That answer."""
+    """The current number of nodes that answer."""
     chunks_from_nodes: int = 0
-    """Whole chunks, and pieces of large files."""
+    """Whole chunks, and blocks of large files."""
     files_from_nodes: int = 0
     bytes_from_nodes: int = 0
     bytes_from_store: int = 0
-    """What the cache cluster did not have in time."""
+    """Bytes that the cache cluster did not deliver in time."""
     fallbacks: Mapping[str, int] = field(default_factory=dict)
-    """Questions that a node did not answer by what was asked for, by reason."""
+    """Requests that a node did not answer with the data asked for, by reason."""
 
 
 def with_cache_cluster(
     reader: VerifiedSource, cache_cluster: CacheClusterSettings | None
 ) -> VerifiedSource:
-    """The reader itself if there is no cache cluster. What comes through it is verified as `reader` does it."""
+    """Return a reader through the cache cluster, or `reader` itself if there is none.
+
+    Data from the cluster is verified as `reader` does it.
+    """
     return (
         reader
         if cache_cluster is None
@@ -41,7 +51,7 @@ def with_cache_cluster(
 
 
 def cache_cluster_statistics(source: VerifiedSource) -> CacheClusterStatistics | None:
-    """Of what `with_ring` has made; None if there is no cache cluster."""
+    """Return the statistics of a source that `with_cache_cluster` made; None without a cluster."""
     if not isinstance(source, PeerSource):
         return None
     read, nodes = source.statistics(), source.nodes()

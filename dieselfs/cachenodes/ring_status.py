@@ -1,4 +1,4 @@
-"""How a cache cluster is: its nodes, their shares, and what each says of itself, asked once."""
+"""The status of a cache cluster: its nodes, their shares and their own status, asked once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class CacheNodeReport:
+    """The status of one node."""
+
     member: Member
     share: float
-    """Of the chunks, from 0 to 1: its weight among the nodes that answer."""
+    """The part of the chunks, from 0 to 1: its weight among the nodes that answer."""
     status: NodeStatus | None
     """None: it does not answer."""
     trouble: str = ""
+    """The reason why it does not answer."""
     answered_in_s: float = 0.0
 
 
 def cluster_nodes(settings: CacheClusterSettings) -> Sequence[CacheNodeReport]:
-    """By their ids. Takes about 2 s if one does not answer. Raises `RegistryUnavailable`."""
+    """Return the nodes, ordered by id. It takes about 2 s if one does not answer.
+
+    Raises `RegistryUnavailable`.
+    """
     looker = Member("client/status", PeerAddress("client", 1), 0)
     registry = cluster_registry(settings)
     try:

@@ -1,6 +1,7 @@
-"""A store whose chunks are read through a cache cluster: for who reads whole chunks as objects, such as those who warm an SSD of their own.
+"""A store whose chunks are read through a cache cluster, for readers of whole chunks as objects.
 
-So n nodes that warm one dataset read the store once. It must be known which chunks there are, and how long: a cache cluster is asked for nothing else.
+Such readers warm an SSD of their own. So n nodes that warm one dataset read the store once. The
+list of chunks and their lengths must be known: a cache cluster is asked for nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ from dieselfs.peercache.peer_source import PeerSource
 
 
 class CacheClusterStore(ReadWrapper):
-    """Implements `ObjectStore`. Reads of whole chunks of at most 16 MiB, and of parts of the files of larger ones, are verified; all else is the store's."""
+    """The `ObjectStore` in front of another one.
+
+    Reads of whole chunks of at most 16 MiB, and of parts of the files of larger ones, go through
+    the cluster and are verified. All other calls go to the store.
+    """
 
     def __init__(
         self,
@@ -33,7 +38,7 @@ class CacheClusterStore(ReadWrapper):
         cache_cluster: CacheClusterSettings,
         large_files: Mapping[ChunkId, FileExtent] = MappingProxyType({}),
     ) -> None:
-        """`large_files`: of chunks above 16 MiB that hold one file each."""
+        """`large_files` are the files of chunks above 16 MiB that hold one file each."""
         super().__init__(store)
         self._peers = CacheClusterPeers(cache_cluster, dataset)
         self._source = PeerSource(ChunkReader(store, dataset), self._peers)
@@ -45,7 +50,7 @@ class CacheClusterStore(ReadWrapper):
         }
 
     def close(self) -> None:
-        """The cache cluster's connections end."""
+        """End the cache cluster's connections."""
         self._peers.close()
 
     def _read(self, read: Read) -> Buffer:
@@ -59,7 +64,10 @@ class CacheClusterStore(ReadWrapper):
         return b"".join(self._source.whole(chunk))
 
     def _part(self, key: str, file: FileExtent, offset: int, length: int) -> Buffer:
-        """Of an object that is a head and one file: what lies in the head comes from the store."""
+        """Return a range of an object that is a head and one file.
+
+        Bytes of the head come from the store.
+        """
         begin = file.chunk.head_bytes
         of_head = max(0, min(length, begin - offset))
         head = self._wrapped.get_range(key, offset, of_head) if of_head else b""

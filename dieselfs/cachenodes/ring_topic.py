@@ -1,9 +1,12 @@
-"""What a client of a cache cluster asks for in its hello, where a node of a task names the task: the cluster, and one dataset of its store.
+"""The topic of a client's hello: the cache cluster, and one dataset of its store.
 
-    ring/NAME                           nothing but pings
+A node of a task names the task in this place.
+
+    ring/NAME                           pings only
     ring/NAME/DATASET-ID/DATASET        chunks of a dataset; the id as 32 hexadecimal digits
 
-So requests name chunks alone, as everywhere on the wire, and both proofs of the handshake are over the dataset as well.
+So requests name only chunks, as everywhere on the wire, and both proofs of the handshake cover the
+dataset as well.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ _DATASET_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class CacheClusterTopic:
-    """As text at most 231 bytes, of the 255 that a hello takes."""
+    """A topic. As text it has at most 231 of the 255 bytes that a hello takes."""
 
     cache_cluster: str
     dataset: DatasetRef | None = None
@@ -33,7 +36,10 @@ class CacheClusterTopic:
 
     @classmethod
     def parse(cls, text: str) -> CacheClusterTopic | None:
-        """None for anything else. A dataset's name becomes a part of object keys: it is one that a dataset can have."""
+        """Return the topic in a text; None for any other text.
+
+        The name of the dataset becomes a part of object keys, so it is checked as such.
+        """
         match text.split("/"):
             case ["ring", cache_cluster] if is_cluster_name(cache_cluster):
                 return cls(cache_cluster)
@@ -49,4 +55,5 @@ class CacheClusterTopic:
 
 
 def is_cluster_name(text: str) -> bool:
+    """Return whether the text is a valid name of a cache cluster."""
     return _CLUSTER_NAME.fullmatch(text) is not None

@@ -1,4 +1,7 @@
-"""What many want at a time is done once: the first does it, the others wait for what comes of it."""
+"""Single flight: concurrent requests for the same thing share one fetch.
+
+The first request does the work, the others wait for its result.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Thread-safe."""
+    """The work under way, by key. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, Future[T]] = {}
 
     def run(self, key: Hashable, work: Callable[[], T]) -> T:
-        """What `work` returns, or raises, to this thread or to the one that was first."""
+        """Return or raise what `work` does, in this thread or in the one that came first."""
         with self._lock:
             flight = self._flights.get(key)
             if flight is None:
@@ -40,4 +43,5 @@ class SingleFlight(Generic[T]):
             del self._flights[key]
 
     def is_under_way(self, key: Hashable) -> bool:
+        """Return whether work for this key is under way."""
         return key in self._flights

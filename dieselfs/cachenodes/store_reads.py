@@ -1,6 +1,7 @@
-"""The store as a cache node reads it: so many reads at a time for all its datasets, counted, and not waited for when it hangs.
+"""The store as a cache node reads it: a bounded number of reads at a time, for all datasets.
 
-Who waits here holds a thread of the node that could read the SSD for somebody else. So nobody waits for a store of which nothing comes.
+The reads are counted. A thread that waits here could read the SSD for another client instead. So no
+thread waits for a store that returns nothing.
 """
 
 from __future__ import annotations
@@ -20,37 +21,52 @@ from dieselfs.errors import CacheFull
 log = logging.getLogger(__name__)
 
 STORE_READS: Final = 24
-"""At a time."""
+"""The most reads at a time."""
 WAIT_S: Final = 10.0
-"""For one's turn. Later the client would not wait for the answer: it has 15 s."""
+"""The time limit for a thread's turn.
+
+A client would not wait longer for the answer: it has 15 s.
+"""
 HANGS_S: Final = 2.0
-"""All are under way, and for so long none has come back: nobody waits for a turn until one has."""
+"""The time after which the store counts as hanging.
+
+If all reads are under way and none has ended for so long, no thread waits for a turn until one
+ends.
+"""
 
 
 class StoreReads:
-    """Implements `ObjectReader`; raises `CacheFull` too, if there are too many reads. Thread-safe."""
+    """The `ObjectReader` of a cache node. Thread-safe.
+
+    It also raises `CacheFull`, if there are too many reads.
+    """
 
     def __init__(self, store: ObjectStore, took: Callable[[float, int], None]) -> None:
-        """`took` is told of each read: seconds and bytes."""
+        """`took` gets the seconds and bytes of each read."""
         self._store, self._took = store, took
         self._changed = threading.Condition()
         self._under_way = 0
         self._answered = 0.0
-        """When the store has last answered, or was asked again after a pause."""
+        """The time when the store last answered, or was asked again after a pause."""
         self._is_out = self._lacks = False
-        """And that was said."""
+        """True once a failure (`_is_out`) or a missing object (`_lacks`) was logged."""
         self.bytes = 0
-        """That were read."""
+        """The bytes that were read."""
 
     def get(self, key: str) -> Buffer:
+        """See `ObjectReader`."""
         return self._read(lambda: self._store.get(key))
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """See `ObjectReader`."""
         return self._read(lambda: self._store.get_range(key, offset, length))
 
     @contextmanager
     def cached(self, read: Read) -> Iterator[Buffer]:
-        """What is read, and the turn for as long as the caller seeks a place for it: so no more is fetched than there are places for."""
+        """Read, and keep the turn while the caller looks for a place for the data.
+
+        So no more is fetched than there are places for.
+        """
         with self._turn():
             yield self._counted(lambda: read.of(self._store))
 
@@ -113,6 +129,7 @@ class StoreReads:
             has_lacked, self._lacks = self._lacks, True
         if not has_lacked:
             log.warning(
-                "a client asks for what this node's store does not have: %s (is it the client's store, and does the dataset exist still?)",
+                "a client asks for what this node's store does not have: %s"
+                " (is it the client's store, and does the dataset exist still?)",
                 error,
             )
