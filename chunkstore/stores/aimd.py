@@ -1,13 +1,17 @@
-"""How many reads may be in flight: additive increase, multiplicative decrease (Chiu & Jain, 1989), by errors and by latency. Pure: the time is given.
+"""A rule for the number of reads in flight, by errors and latency. Pure: time is an argument.
 
-Reads are looked at in rounds: as many of one kind as may be in flight, at least 16. A round's median latency is compared to the kind's latency at half
-the load. If it is well above, reads wait for each other inside the store, and the limit is cut; if not, it grows by one (twofold until it is first
-cut). A round in which the limit was not reached changes nothing: it was not the limit that made it slow. `Unavailable` halves the limit. Reads that
-began before a change say nothing about what came of it.
+The rule is additive increase, multiplicative decrease (Chiu & Jain, 1989). Reads are evaluated in
+rounds: as many of one kind as may be in flight, at least 16. A round's median latency is compared
+to the kind's latency at half the load. If it is well above, reads wait for each other inside the
+store, and the limit is cut; if not, the limit grows by one (twofold until it is first cut). A round
+in which the limit was not reached changes nothing: the limit did not make it slow. `Unavailable`
+halves the limit. Reads that began before a change say nothing about its effect.
 
-The latency at half the load is measured anew every ten seconds, in one round at half the limit (which costs half a round), so that a store that
-changes for good is not taken for one that is overloaded. If half the reads in flight take half as long, the other half only waited: on a disk with
-one queue it stays at the first 8, or comes down to 16, which keep it busy; at a store that serves all at once it stays at the highest.
+The latency at half the load is measured again every ten seconds, in one round at half the limit
+(which costs half a round), so that a permanent change of the store is not mistaken for overload. If
+half the reads in flight take half as long, the other half only waited: on a disk with one queue the
+limit stays at the first 8, or falls to 16, which keep it busy; at a store that serves all reads at
+once it stays at the highest.
 """
 
 from __future__ import annotations
@@ -22,24 +26,35 @@ _KINDS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class LimitPolicy:
+    """The bounds and factors of the limit."""
+
     lowest: int = 2
     lowest_by_latency: int = 16
-    """Errors may cut the limit below, latency not: what a reader does between two reads, and waiting in line, is hidden by others in flight. Measured with 16 readers
-    of a gateway that is bound by two cores: limited to 3 to 8, as latency alone would have it, 0.89 to 0.93 of the rate of a library without a limit, with 16 0.98."""
+    """The lowest limit by latency; errors may cut the limit further.
+
+    The work of a reader between two reads, and its wait in the line, are hidden by other reads in
+    flight. Measured with 16 readers of a gateway that is bound by two cores: limited to 3 to 8, as
+    latency alone would set it, the rate was 0.89 to 0.93 of that of a library without a limit; with
+    16 it was 0.98.
+    """
     highest: int = 64
     first: int = 8
     round_reads: int = 16
-    """The median of fewer is too uncertain."""
+    """The least reads in a round; the median of fewer is too uncertain."""
     latency_ratio: float = 1.8
-    """Of a round's median to that at half the load: above it the limit is cut. One queue doubles it. Simulated: a store that serves all at once, with
-    latencies that vary by 80%, is used to 60-99%, and 67% with a ratio of 1.6; to 25-50% if the lowest of all rounds were compared."""
+    """The ratio of a round's median to that at half the load above which the limit is cut.
+
+    One queue doubles the latency. In simulation, a store that serves all reads at once, with
+    latencies that vary by 80%, is used to 60-99%, and to 67% with a ratio of 1.6; it is used to
+    25-50% if the comparison is with the lowest of all rounds.
+    """
     cut_on_latency: float = 0.75
     cut_on_error: float = 0.5
     measure_every_s: float = 10.0
 
 
 class Aimd:
-    """The limit, moved by what reads report. Not thread-safe."""
+    """The limit, moved by the reports of reads. Not thread-safe."""
 
     def __init__(self, policy: LimitPolicy) -> None:
         self._policy = policy
@@ -55,16 +70,17 @@ class Aimd:
 
     @property
     def limit(self) -> int:
-        """As of now; lower while a round is measured."""
+        """The current limit; it is lower while a round measures at half the load."""
         if self._measuring:
             return max(self._policy.lowest, self._limit // 2)
         return self._limit
 
     def reached(self) -> None:
-        """As many reads are in flight as may be: more would be, if they might."""
+        """Record that as many reads as allowed are in flight, and that more may be waiting."""
         self._reached = True
 
     def succeeded(self, kind: ReadKind, began: float, now: float) -> None:
+        """Record the latency of a read."""
         if began < self._since:
             return
         if len(self._rounds) >= _KINDS and kind not in self._rounds:
@@ -78,7 +94,7 @@ class Aimd:
             self._end_round(kind, median_s, now)
 
     def failed(self, began: float, now: float) -> None:
-        """The store was unavailable to a read. Those in flight at the same time count once."""
+        """Record that the store was unavailable to a read; concurrent reads count once."""
         if began >= self._since:
             self._cut(self._policy.cut_on_error, self._policy.lowest, now)
 

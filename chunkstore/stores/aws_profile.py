@@ -1,8 +1,10 @@
-"""Credentials and settings of S3 as the AWS tools find them: in the environment, then in a profile of `~/.aws`.
+"""Credentials and settings of S3 from the places where the AWS tools look for them.
 
-Keys in the environment come before those of a profile, as they do for the AWS tools, and never are the two mixed: a key of one with the session token of
-the other would be refused. Region and endpoint of the profile hold in both cases. A profile whose keys have to be got first (a role, SSO, a process)
-is refused with what gets them: obstore does not, and would ask for the role of the machine instead.
+These are the environment, and then a profile of `~/.aws`. Keys in the environment take precedence
+over those of a profile, as in the AWS tools. The two are never mixed, because a key of one with the
+session token of the other would be refused. The region and endpoint of the profile apply in both
+cases. A profile whose keys must first be obtained (by a role, SSO or a process) is refused with the
+command that obtains them: obstore does not, and would use the machine's role instead.
 """
 
 from __future__ import annotations
@@ -30,13 +32,14 @@ _OF_THE_MACHINE: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Set where a cluster gives credentials to its containers: obstore asks there."""
+"""Variables of clusters that give credentials to their containers: obstore uses them."""
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Keys, region and endpoint as obstore names them; what the environment says besides, obstore reads itself.
+    """Return keys, region and endpoint under obstore's names.
 
-    `ValueError` for a profile that is not there or can't be used, and for half a pair of keys.
+    obstore reads all other variables of the environment itself. Raises `ValueError` for a profile
+    that is missing or unusable, and for half a pair of keys.
     """
     named = environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE")
     name = named or "default"
@@ -51,27 +54,30 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     ]
     if len(given) == 1:
         raise ValueError(
-            f"of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only {given[0]} is in the environment; set both"
+            "of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only "
+            f"{given[0]} is in the environment; set both"
         )
     if given:
         return settings
     keys = {ours: found[theirs] for theirs, ours in _KEYS.items() if theirs in found}
     if keys and not {"access_key_id", "secret_access_key"} <= keys.keys():
         raise ValueError(
-            f"profile {name} of ~/.aws has only one of aws_access_key_id and aws_secret_access_key; add the other"
+            f"profile {name} of ~/.aws has only one of "
+            "aws_access_key_id and aws_secret_access_key; add the other"
         )
     if not keys and (named or not any(environment.get(name) for name in _OF_THE_MACHINE)):
         for way in _TO_BE_GOT:
             if way in found:
                 raise ValueError(
-                    f"profile {name} of ~/.aws has no keys of its own ({way}); put them into the environment by"
+                    f"profile {name} of ~/.aws has no keys of its own ({way}); "
+                    "put them into the environment by"
                     f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
                 )
     return settings | keys
 
 
 def _profile(name: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What the two files say of it; empty if nothing."""
+    """Return the profile's settings in the two files, or an empty mapping."""
     home = Path(environment.get("HOME") or Path.home()) / ".aws"
     credentials = _ini(
         Path(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials").expanduser()
@@ -90,7 +96,7 @@ def _ini(path: Path) -> configparser.RawConfigParser:
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} can't be read: {type(error).__name__}; correct it"
-        ) from None  # it quotes lines
+        ) from None  # the error quotes lines of the file
     except OSError as error:
         raise ValueError(
             f"{path} can't be read: {error.strerror}; correct it, or AWS_CONFIG_FILE"

@@ -1,8 +1,10 @@
-"""What a cloud store's refusals mean: obstore's exceptions in the terms of `chunkstore.errors`.
+"""The translation of obstore's exceptions into those of `chunkstore.errors`.
 
-Two things tell: the status of the answer and the code in its XML (S3, Google and Azure all send `<Code>`). obstore's own classes are not enough: a listing
-that is refused is its `GenericError`, and so are an expired token and a wrong region. What no repetition will mend must not be `Unavailable`, for which
-training waits minutes. A message has what the store said and what to do about it, and never a credential: obstore leaves them out.
+Two sources decide: the status of the answer, and the code in its XML (S3, Google and Azure all send
+`<Code>`). obstore's own classes are not enough: a refused listing is its `GenericError`, and so are
+an expired token and a wrong region. An error that no repetition can mend must not become
+`Unavailable`, for which training waits minutes. A message has the store's reason and the remedy,
+and never a credential: obstore leaves those out.
 """
 
 from __future__ import annotations
@@ -27,26 +29,28 @@ _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _FULL: Final = re.compile("QuotaExceeded|EntityTooLarge|InsufficientStorage")
 _ROLE: Final = re.compile(
-    r"169\.254\.|metadata\.google\.internal|/latest/(api/token|meta-data)|/computeMetadata/|/metadata/identity"
+    r"169\.254\.|metadata\.google\.internal|/latest/(api/token|meta-data)|/computeMetadata/"
+    r"|/metadata/identity"
 )
-"""Where a machine in a cloud asks for the credentials of its role, account or identity."""
+"""Addresses where a cloud machine asks for the credentials of its role, account or identity."""
 _NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _BEYOND_THE_END: Final = re.compile("status 416|Wanted range starting at")
 _UNDECIDED: Final = frozenset(
     {"ConditionalRequestConflict", "OperationAborted", "ContainerBeingDeleted"}
 )
-"""Answered with the status of a name that is taken, but only asking for a repetition."""
+"""Codes that come with the status of a taken name but only ask for a repetition."""
 _ELSEWHERE: Final = re.compile(
-    "redirect without LOCATION|AuthorizationHeaderMalformed|PermanentRedirect|IllegalLocationConstraint"
+    "redirect without LOCATION|AuthorizationHeaderMalformed|PermanentRedirect"
+    "|IllegalLocationConstraint"
 )
 _CERTIFICATE: Final = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"|source: (TimedOut)')
-"""In the debugging output that follows the first line of a message."""
+"""A pattern for the debugging output that follows the first line of a message."""
 _REQUEST: Final = re.compile(
     r"Error performing (\w+) (\S+) in \S+ - (?:Server returned non-2xx |HTTP error: )?"
 )
 _OBSTORE: Final = re.compile(r"^Generic \w+ error: (?:Error performing list request: )?")
-"""What tells a user nothing, or is different each time."""
+"""A pattern for text that tells a user nothing, or differs each time."""
 _FOREIGN: Final = "Encountered object with invalid path"
 _ADVICE: Final = (
     (
@@ -59,21 +63,28 @@ _ADVICE: Final = (
     ),
     (
         re.compile(
-            "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity|AuthenticationFailed|NoAuthenticationInformation|AuthorizationFailure"
+            "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|InvalidSecurity"
+            "|AuthenticationFailed|NoAuthenticationInformation|AuthorizationFailure"
             "|InvalidClientTokenId|UnrecognizedClient"
         ),
         "the store does not know these credentials",
     ),
 )
 _CREDENTIALS: Final[Mapping[str, str]] = {
-    "s3": "they are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; ?anonymous=true for a public bucket",
-    "gs": "they are the file that GOOGLE_APPLICATION_CREDENTIALS names; ?anonymous=true for a public bucket",
-    "az": "they are AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; ?anonymous=true for a public container",
+    "s3": "they are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
+    "?anonymous=true for a public bucket",
+    "gs": "they are the file that GOOGLE_APPLICATION_CREDENTIALS names; "
+    "?anonymous=true for a public bucket",
+    "az": "they are AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; "
+    "?anonymous=true for a public container",
 }
 
 
 def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exception:
-    """The error of a call about `key` (or a prefix), as ours; what is not the store's passes unchanged."""
+    """Return the error of a call about `key` (or a prefix) as one of `chunkstore.errors`.
+
+    An error that does not come from the store is returned unchanged.
+    """
     if isinstance(error, ChunkStoreError) or not isinstance(error, exceptions.BaseError | OSError):
         return error
     text = str(error)
@@ -82,11 +93,13 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
     where = f"{key}: " if key else ""
     if _ROLE.search(text):
         return Unavailable(
-            f"no credentials are set, and this machine's role can't be asked for: {_CREDENTIALS[scheme]} ({brief(text)})"
+            "no credentials are set, and this machine's role can't be asked for: "
+            f"{_CREDENTIALS[scheme]} ({brief(text)})"
         )
     if found := _CERTIFICATE.search(text):
         return Denied(
-            f"the certificate of the store is not trusted ({found[1]}); let SSL_CERT_FILE (S3: AWS_CA_BUNDLE) name a file with that of its authority"
+            f"the certificate of the store is not trusted ({found[1]}); "
+            "let SSL_CERT_FILE (S3: AWS_CA_BUNDLE) name a file with that of its authority"
         )
     if _NO_BUCKET.search(text):
         return Denied("the bucket does not exist: make it, or correct the address of the store")
@@ -94,7 +107,8 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
         return StoreFull(f"{where}{_said(text, status, code)}")
     if _ELSEWHERE.search(text):
         return Denied(
-            f"the bucket is in another region or at another endpoint ({_said(text, status, code)}): name region= or endpoint= in its address"
+            "the bucket is in another region or at another endpoint "
+            f"({_said(text, status, code)}): name region= or endpoint= in its address"
         )
     for codes, advice in _ADVICE:
         if codes.search(code):
@@ -103,16 +117,18 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
         error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
     ):
         return Denied(
-            f"{where}the store refuses it to these credentials: {_CREDENTIALS[scheme]} ({_said(text, status, code)})"
+            f"{where}the store refuses it to these credentials: {_CREDENTIALS[scheme]} "
+            f"({_said(text, status, code)})"
         )
     if _FOREIGN in text:
         return Denied(
-            "below the address of the store is an object with a name that can't be listed ({brief(text)}); move it"
-            " away, or give the store a prefix of its own"
+            "below the address of the store is an object with a name that can't be listed "
+            "({brief(text)}); move it away, or give the store a prefix of its own"
         )
     if status in (405, 501):
         return Denied(
-            f"{where}the store can't do what is asked ({_said(text, status, code)}); docs/stores.md says what a store must know"
+            f"{where}the store can't do what is asked ({_said(text, status, code)}); "
+            "docs/stores.md says what a store must know"
         )
     match error:
         case FileNotFoundError():
@@ -123,19 +139,25 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
 
 
 def is_beyond_the_end(error: Unavailable) -> bool:
-    """A range was asked for of which the object has nothing: the store says so (status 416), or obstore does."""
+    """Return whether the requested range lies beyond the object's end.
+
+    The store reports this (status 416), or obstore does.
+    """
     return bool(_BEYOND_THE_END.search(str(error)))
 
 
 def is_refusal(error: Exception) -> bool:
-    """The store did answer, and will not do it (a status from 300 to 499)."""
+    """Return whether the store answered with a refusal (a status from 300 to 499)."""
     return bool((found := _STATUS.search(str(error))) and 300 <= int(found[1]) < 500) or bool(
         _ELSEWHERE.search(str(error))
     )
 
 
 def brief(text: str) -> str:
-    """What one of obstore's messages says in a line, with the cause from the debugging output that follows it."""
+    """Return one of obstore's messages as one line.
+
+    The line includes the cause from the debugging output that follows the message.
+    """
     line, _, details = text.strip().partition("\n")
     if line.endswith("error sending request") and (cause := _CAUSE.search(details)):
         line = cause[1] or "no answer in time"
@@ -148,7 +170,7 @@ def brief(text: str) -> str:
 
 
 def _said(text: str, status: int | None, code: str) -> str:
-    """What the store answered, without where and when."""
+    """Return the store's answer, without place and time."""
     if not code:
         return f"status {status}" if status else brief(text)
     return _code_and_message(text, code)

@@ -1,11 +1,12 @@
-"""Where objects lie in a cloud store, and how one gets at them: `s3://`, `gs://` and `az://` addresses.
+"""The addresses `s3://`, `gs://` and `az://` of places in cloud stores, and access to them.
 
-    s3://BUCKET/PREFIX?endpoint=http://HOST:PORT&region=REGION      anonymous=true reads without signing
+    s3://BUCKET/PREFIX?endpoint=http://HOST:PORT&region=REGION
     gs://BUCKET/PREFIX
     az://CONTAINER/PREFIX?account=NAME
 
-An address holds no credentials: those come from the environment as each provider's own tools read them (`AWS_…`, `GOOGLE_…`, `AZURE_…`), for S3 also
-from a profile in `~/.aws` (`aws_profile`), else from the machine's role.
+With `anonymous=true` requests are not signed. An address holds no credentials. These come from the
+environment in the form that each provider's own tools read (`AWS_…`, `GOOGLE_…`, `AZURE_…`), for S3
+also from a profile in `~/.aws` (`aws_profile`), and else from the machine's role.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from chunkstore.stores.cloud_errors import brief
 Opened: TypeAlias = S3Store | GCSStore | AzureStore
 
 REQUEST_TIMEOUT_S: Final = 18
-"""For a whole request with its body: below the 20 s after which `chunkstore.stores.deadline` gives it up."""
+"""Seconds for a whole request with its body, below the 20 s of `chunkstore.stores.deadline`."""
 _CONNECT_TIMEOUT_S: Final = 3
 _NO_RETRIES: Final[Any] = {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)}
-"""`chunkstore.stores.retrying` does it, for all stores alike."""
+"""obstore does not retry: `chunkstore.stores.retrying` does, in the same way for all stores."""
 _RETRIES_OF_PARTS: Final[Any] = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=60),
@@ -41,7 +42,11 @@ _RETRIES_OF_PARTS: Final[Any] = {
         "base": 2,
     },
 }
-"""A source that can be read only once can't be sent again from its beginning, and one of 10 GB has 640 parts: each is asked again alone."""
+"""The retries of a multipart upload, for each part alone.
+
+A source that can be read only once cannot be sent again from its beginning, and one of 10 GB has
+640 parts.
+"""
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "s3": frozenset({"endpoint", "region", "anonymous"}),
     "gs": frozenset({"endpoint", "anonymous"}),
@@ -53,7 +58,7 @@ _ENDPOINT: Final[Mapping[str, str]] = {"s3": "endpoint", "gs": "base_url", "az":
 
 @dataclass(frozen=True, slots=True)
 class CloudLocation:
-    """A place in a store that exists: a bucket (Azure: container) and what all keys begin with."""
+    """A bucket (Azure: container) and the prefix of all keys in it."""
 
     scheme: str
     bucket: str
@@ -62,14 +67,15 @@ class CloudLocation:
 
     @classmethod
     def parse(cls, url: str) -> CloudLocation:
-        """Raises `ValueError` that says what is wrong."""
+        """Return the location of an address; raise `ValueError` with the reason if invalid."""
         parts = urlsplit(url, allow_fragments=False)
         allowed = _OPTIONS[parts.scheme]
         if not parts.netloc:
             raise ValueError("it names no bucket")
         if "@" in parts.netloc or ":" in parts.netloc:
             raise ValueError(
-                "an address of a bucket has no user, password or port: credentials come from the environment"
+                "an address of a bucket has no user, password or port: "
+                "credentials come from the environment"
             )
         if not _BUCKET.fullmatch(parts.netloc):
             raise ValueError("names of buckets have letters, digits and . - _ only")
@@ -79,8 +85,8 @@ class CloudLocation:
         unknown = sorted(set(options) - allowed)
         if unknown:
             raise ValueError(
-                f"{unknown[0]}= is not an option of {parts.scheme}:// ({', '.join(sorted(allowed))} are);"
-                " credentials come from the environment"
+                f"{unknown[0]}= is not an option of {parts.scheme}:// "
+                f"({', '.join(sorted(allowed))} are); credentials come from the environment"
             )
         prefix = unquote(parts.path).strip("/")
         if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
@@ -90,7 +96,10 @@ class CloudLocation:
     def open(
         self, environment: Mapping[str, str] = os.environ, *, retries_parts: bool = False
     ) -> Opened:
-        """The store, not asked for anything yet. `ValueError` if what is configured makes no sense."""
+        """Return the store, without a request to it.
+
+        Raises `ValueError` for an invalid configuration.
+        """
         config = self.config(environment)
         endpoint = config.get(_ENDPOINT[self.scheme], "")
         client: Any = {
@@ -116,7 +125,11 @@ class CloudLocation:
         return opened
 
     def config(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """As obstore names it; what the environment says besides, obstore reads itself. `ValueError` for what can't be used."""
+        """Return the configuration under obstore's names.
+
+        obstore reads all other variables of the environment itself. Raises `ValueError` for an
+        invalid configuration.
+        """
         anonymous = self.options.get("anonymous", "").lower() in ("1", "true", "yes")
         match self.scheme:
             case "s3":
@@ -130,7 +143,8 @@ class CloudLocation:
                     "AWS_ENDPOINT",
                 )
                 self._set(config, "region", environment, "AWS_REGION", "AWS_DEFAULT_REGION")
-                # Its answer is a success that hides the refusal of each, and some servers lack it.
+                # A bulk delete answers with a success that hides each refusal, and some servers
+                # lack it.
                 config["disable_bulk_delete"] = True
             case "gs":
                 config = {}
@@ -160,7 +174,7 @@ class CloudLocation:
     def _set(
         self, config: dict[str, Any], option: str, environment: Mapping[str, str], *variables: str
     ) -> None:
-        """What the address says goes before the environment, that before what is there."""
+        """Set an option from the address, else the environment; else keep its present value."""
         for said in (self.options.get(option), *map(environment.get, variables)):
             if said:
                 config[option] = said
@@ -182,7 +196,7 @@ def _endpoint(url: str) -> str:
 
 
 def _azure_connection(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What `AZURE_STORAGE_CONNECTION_STRING` says, which obstore does not read."""
+    """Return the fields of `AZURE_STORAGE_CONNECTION_STRING`, which obstore does not read."""
     said = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
     fields = dict(field.split("=", 1) for field in said.split(";") if "=" in field)
     names = {

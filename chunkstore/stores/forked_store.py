@@ -1,11 +1,13 @@
-"""A store whose library does not survive a fork, made usable in forked children.
+"""A wrapper that makes a store usable in forked children although its library is not.
 
-obstore has one set of threads a process, made at its first call; a forked child has the memory that says so, but not the threads, and its next
-call would wait for ever. So a child hands its calls to a process of its own, started afresh (`store_process`), which makes the store
-anew from its pickle. That costs the child 0.3 s at its first call and some 0.1 ms and one copy a call; training's workers come here only for what is neither in
-node memory nor to be had from the node's master.
+obstore has one set of threads for each process, created at its first call. A forked child inherits
+the memory that records them but not the threads, so its next call would wait for ever. Therefore a
+child sends its calls to a fresh process (`store_process`), which creates the store from its pickle.
+This costs the child 0.3 s at its first call, and some 0.1 ms and one copy a call. Training's
+workers come here only for bytes that neither node memory nor the node's master can provide.
 
-Who forks workers that will use the store a lot does so before it calls the library itself (`dieselfs.packing`).
+A process that forks workers with much use of the store forks them before its own first call of the
+library (`dieselfs.packing`).
 """
 
 from __future__ import annotations
@@ -26,17 +28,21 @@ from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
 
 _START_TIMEOUT_S: Final = 15.0
 _used_in: int | None = None
-"""The process that first called the library: only there does it work. Those forked from it before that call may be the first themselves."""
+"""The process that first called the library, the only one in which the library works.
+
+A process forked from it before that call may itself be the first to call its own copy.
+"""
 
 
 class ForkedStore:
-    """Wraps a store that pickles. Where the library works, calls go straight through."""
+    """A wrapper for a store that pickles. Where the library works, it calls the store directly."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start without a process; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._process: StoreProcess | None = None
 
@@ -50,33 +56,39 @@ class ForkedStore:
         return type(self), (self._store,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object; in a forked child, the parts are joined first."""
         if self._goes_elsewhere():
             self._call("create", key, [b"".join(parts)])
         else:
             self._store.create(key, parts)
 
     def get(self, key: str) -> Buffer:
+        """Return a whole object."""
         data: Buffer = self._call("get", key) if self._goes_elsewhere() else self._store.get(key)
         return data
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
+        """Return a range of an object."""
         if not self._goes_elsewhere():
             return self._store.get_range(key, offset, length)
         data: Buffer = self._call("get_range", key, offset, length)
         return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects; in a forked child, the whole listing comes in one answer."""
         return (
             iter(self._call("list", prefix)) if self._goes_elsewhere() else self._store.list(prefix)
         )
 
     def delete(self, key: str) -> None:
+        """Delete an object."""
         if self._goes_elsewhere():
             self._call("delete", key)
         else:
             self._store.delete(key)
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object."""
         info: ObjectInfo = (
             self._call("stat", key) if self._goes_elsewhere() else self._store.stat(key)
         )
@@ -97,10 +109,13 @@ class ForkedStore:
 
 
 class StoreProcess:
-    """A store in a process of its own, which ends when this one does. Thread-safe: each thread that calls at the same time has a connection."""
+    """A store in a process of its own, which ends when this process ends.
+
+    Thread-safe: each concurrent caller has a connection of its own.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
-        """Raises `OSError`."""
+        """Start the process. Raises `OSError`."""
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -126,7 +141,10 @@ class StoreProcess:
         self._idle: list[socket.socket] = []
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the method returns, or raises. `OSError` or `EOFError` if the process has gone."""
+        """Return what the store's method returns, or raise what it raises.
+
+        Raises `OSError` or `EOFError` if the process has ended.
+        """
         with self._lock:
             connection = self._idle.pop() if self._idle else self._connection()
         send_message(connection, pickle.dumps((method, arguments)))

@@ -1,11 +1,15 @@
-"""A read that is late is sent a second time, and the first answer wins (Dean & Barroso, "The Tail at Scale", 2013; Meta's remedy for laggards).
+"""A wrapper that sends a late read a second time and takes the first answer.
 
-When is a read late? With 1% of the reads 50 times slower, the 95th percentile would send 5% twice, of which most would have come anyway. So a read is
-late after the 98th percentile of its kind, and never before 1.25 times the median: if latencies are even, only the slow ones are late, after
-1.25 medians, and have their second answer after 2.25; if they vary much, 2% are late, which the budget of 2.5% bears. The budget (`hedge_budget`)
-sees to it that a store that is slow everywhere is not given twice the work.
+The method is that of Dean & Barroso, "The Tail at Scale", 2013, and Meta's remedy for laggards.
+With 1% of the reads 50 times slower, the 95th percentile would send 5% twice, most of which would
+have been answered anyway. So a read is late after the 98th percentile of its kind, and never before
+1.25 times the median. If latencies are even, only the slow reads are late, after 1.25 medians, and
+have their second answer after 2.25. If latencies vary much, 2% are late, which the budget of 2.5%
+covers. The budget (`hedge_budget`) prevents a store that is slow everywhere from getting twice the
+work.
 
-A late read's first request goes on by itself, in a thread that nobody needs. Requests are begun and awaited by `DeadlineStore`.
+The first request of a late read continues on its own, in a thread for which no caller waits.
+`DeadlineStore` starts requests and waits for them.
 """
 
 from __future__ import annotations
@@ -29,33 +33,40 @@ from chunkstore.stores.read_wrapper import ReadWrapper
 
 @dataclass(frozen=True, slots=True)
 class HedgePolicy:
+    """The rules for late reads and for the budget of second requests."""
+
     quantile: float = 0.98
-    """Of the latencies of its kind, after which a read is late."""
+    """The quantile of the latencies of its kind after which a read is late."""
     median_multiple: float = 1.25
-    """It is not late before this many medians."""
+    """The multiple of the median before which a read is not late."""
     shortest_s: float = 0.002
-    """Nor before this: two threads' wake-ups take up to that long on a busy machine."""
+    """Seconds before which a read is not late.
+
+    Waking up two threads takes up to that long on a busy machine.
+    """
     extra_share: float = 0.025
-    """At most this share of the reads is sent twice, in the long run."""
+    """The largest share of reads that is sent twice, in the long run."""
     burst: float = 8.0
-    """And at most this many at once."""
+    """The most second requests in a burst."""
     enough: int = 64
-    """Reads of a kind that must have been seen."""
+    """Reads of a kind that must have been seen before a read of that kind can be late."""
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeStatistics:
+    """Counts of one `HedgingStore`."""
+
     reads: int = 0
     hedges: int = 0
     """Second requests sent."""
     won: int = 0
-    """Of those, answered first."""
+    """Second requests that were answered first."""
     refused: int = 0
-    """Late reads that were not sent again: the budget was spent."""
+    """Late reads that were not sent again, because the budget was spent."""
 
 
 class HedgingStore(ReadWrapper):
-    """Wraps a `DeadlineStore`; hedges `get` and `get_range`, passes on what else there is."""
+    """A wrapper that hedges `get` and `get_range`, and passes on the other calls."""
 
     def __init__(
         self,
@@ -71,6 +82,7 @@ class HedgingStore(ReadWrapper):
         renew_now_and_after_fork(self)
 
     def renew(self) -> None:
+        """Start without latencies and with zero counts; called at first and in a forked child."""
         self._lock = threading.Lock()
         self._latencies = Latencies(self._policy.quantile, self._policy.enough)
         self._budget = HedgeBudget(self._policy.extra_share, self._policy.burst)
@@ -80,6 +92,7 @@ class HedgingStore(ReadWrapper):
         return type(self), (self._store, self._policy)
 
     def statistics(self) -> HedgeStatistics:
+        """Return the current counts."""
         with self._lock:
             return HedgeStatistics(self._reads, self._hedges, self._won, self._refused)
 
@@ -118,14 +131,17 @@ class HedgingStore(ReadWrapper):
     def _begin_again(self, read: Read, answers: Answers[Buffer]) -> bool:
         try:
             self._begin(read, answers, 1)
-        except Unavailable:  # no thread for it: the first request may be answered yet
+        except Unavailable:  # no thread is free, but the first request may still be answered
             return False
         with self._lock:
             self._hedges += 1
         return True
 
     def _count_read(self, read: Read) -> float | None:
-        """Earn its share of the budget; after how many seconds it is late, None if that is not known yet."""
+        """Count a read and add its share to the budget.
+
+        Return the seconds after which the read is late, or None if that is not known yet.
+        """
         policy = self._policy
         with self._lock:
             self._reads += 1

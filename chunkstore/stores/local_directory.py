@@ -1,8 +1,9 @@
-"""An object store in a local directory: the embedded default, and the way onto any POSIX file system.
+"""An object store in a local directory: the default, and the way onto any POSIX file system.
 
-An object is written to a temporary file, synced, linked to its name (which fails if the name is taken: the create-only step), and its
-directory synced. The last component of a key fans out over 256 folders by its hash, so that no folder grows with the number of chunks:
-`datasets/d/chunks/<id>` lies at `datasets/d/chunks/<xx>/<id>`.
+An object is written to a temporary file, synced, and linked to its name (which fails if the name is
+taken: the create-only step); then its directory is synced. The hash of a key's last component
+spreads objects over 256 folders, so that no folder grows with the number of chunks:
+`datasets/d/chunks/<id>` is stored at `datasets/d/chunks/<xx>/<id>`.
 """
 
 from __future__ import annotations
@@ -34,13 +35,20 @@ _log = logging.getLogger(__name__)
 _TEMPORARY = ".temporary"
 _ABANDONED_AFTER_S = 24 * 3600
 _DROPPED_FROM_BYTES = 1 << 20
-"""Whoever reads this much at once keeps it: the page cache would hold it a second time, and a mount has better use for that memory."""
+"""The size from which a read drops its bytes from the page cache.
+
+A caller that reads this much keeps it; the page cache would be a second copy, and a mount has
+better use for the memory.
+"""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class LocalDirectory:
-    """Implements `ObjectStore` under the folder `root`, which is made on the first `create` if its parent exists; a warning tells it."""
+    """An `ObjectStore` under the folder `root`.
+
+    The first `create` makes the folder if its parent exists, and logs a warning.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -50,6 +58,7 @@ class LocalDirectory:
         return type(self), (self.root,)
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
+        """Create an object: temporary file, sync, link, sync of the folder."""
         path = self._path(key)
         temporary = f"{self.root}/{_TEMPORARY}/{secrets.token_hex(12)}"
         with self._translated(key, creating=True):
@@ -58,7 +67,8 @@ class LocalDirectory:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             try:
-                # Outside of the translation: an OSError of the source is not one of the store.
+                # This is outside of the translation: an OSError of the source is not one of the
+                # store.
                 writer = DirectWriter(fd)
                 for piece in gathered(parts):
                     with self._translated(key, creating=True):
@@ -70,20 +80,23 @@ class LocalDirectory:
             with self._translated(key, creating=True):
                 os.link(temporary, path)
         finally:
-            with suppress(OSError):  # what happened before is what the caller must hear
+            with suppress(OSError):  # the caller must get the error from before
                 os.unlink(temporary)
         with self._translated(key, creating=True):
             _sync_folder(os.path.dirname(path))
 
     def get(self, key: str) -> bytes:
+        """Return a whole object."""
         with self._translated(key), open(self._path(key), "rb", buffering=0) as file:
             return _read_all(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Return a range of an object."""
         with self._translated(key), open(self._path(key), "rb", buffering=0) as file:
             return _read_all(file.fileno(), offset, length)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List objects; raise `Unavailable` if there is no store."""
         top = f"{self.root}/{prefix}".rstrip("/")
         with self._translated(prefix):
             self._check_root()
@@ -93,24 +106,26 @@ class LocalDirectory:
                     continue
                 parent = os.path.relpath(os.path.dirname(folder), self.root)
                 start = "" if parent == "." else f"{parent}/"
-                if not start.startswith(prefix):  # a fan-out folder that is named like the prefix
+                if not start.startswith(prefix):  # a fan-out folder with the name of the prefix
                     continue
                 for name in names:
                     with suppress(FileNotFoundError):
                         yield ObjectInfo(f"{start}{name}", os.stat(f"{folder}/{name}").st_size)
 
     def delete(self, key: str) -> None:
+        """Delete an object and sync its folder."""
         with self._translated(key), suppress(FileNotFoundError):
             path = self._path(key)
             os.unlink(path)
             _sync_folder(os.path.dirname(path))
 
     def stat(self, key: str) -> ObjectInfo:
+        """Return the size of an object."""
         with self._translated(key):
             return ObjectInfo(key, os.stat(self._path(key)).st_size)
 
     def temporary_files(self, older_than_s: float) -> tuple[ObjectInfo, ...]:
-        """What killed writers left, by the time of the last write to it (`HasTemporaryFiles`)."""
+        """Return the files of killed writers by age since the last write (`HasTemporaryFiles`)."""
         found = []
         folder = f"{self.root}/{_TEMPORARY}"
         with self._translated(_TEMPORARY):
@@ -126,6 +141,7 @@ class LocalDirectory:
         return tuple(found)
 
     def remove_temporary_file(self, name: str) -> None:
+        """Remove one of `temporary_files`."""
         with self._translated(_TEMPORARY), suppress(FileNotFoundError):
             os.unlink(f"{self.root}/{_TEMPORARY}/{os.path.basename(name)}")
 
@@ -140,19 +156,20 @@ class LocalDirectory:
             return
         with suppress(FileExistsError):
             os.mkdir(root)
-            # A slip in its name, or a disk that is not mounted, would else go unnoticed.
+            # Without the warning, a typing error in the name or a disk that is not mounted would go
+            # unnoticed.
             _log.warning("made a new store at %s", root)
         with suppress(FileExistsError):
             os.mkdir(f"{root}/{_TEMPORARY}")
         _remove_abandoned(f"{root}/{_TEMPORARY}")
-        with suppress(PermissionError):  # a parent that may be passed through but not read
+        with suppress(PermissionError):  # the parent may be searched but not read
             _sync_folder(os.path.dirname(os.path.abspath(root)))
         self._synced_folders.add(root)
 
     def _make_folder(self, folder: str) -> None:
-        """Make `folder` and what is above it up to the root, durably; once per folder and process.
+        """Make `folder` and its ancestors up to the root, durably; once per folder and process.
 
-        Also where it exists: whoever made it may not have come to sync its parent yet, or never.
+        The method syncs the parent of an existing folder too: its maker may not have synced it yet.
         """
         if folder in self._synced_folders:
             return
@@ -203,13 +220,16 @@ def _translate(error: OSError, what: str) -> ChunkStoreError:
 
 
 def _raise_unless_absent(error: OSError) -> None:
-    """Of a listing: what is gone or was never there is not listed, but a folder that can't be read is no empty one."""
+    """Raise the error of a listing unless the folder does not exist.
+
+    A missing folder is not listed, but an unreadable folder is not an empty one.
+    """
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         raise error
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Remove the temporary files that killed processes left: those that nobody has written to for a day."""
+    """Remove the temporary files of killed processes: those without a write for a day."""
     oldest = time.time() - _ABANDONED_AFTER_S
     with suppress(OSError), os.scandir(folder) as found:
         for entry in found:
@@ -219,7 +239,10 @@ def _remove_abandoned(folder: str) -> None:
 
 
 def _read_all(fd: int, offset: int, length: int) -> bytes:
-    """Up to `length` bytes, fewer only at the end of the file (pread may return less than 2 GiB or than asked)."""
+    """Return up to `length` bytes, fewer only at the end of the file.
+
+    One pread may return less than 2 GiB, or less than requested.
+    """
     data = os.pread(fd, length, offset)
     if length >= _DROPPED_FROM_BYTES:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)

@@ -1,7 +1,8 @@
-"""The port to an object store: six blocking calls that local directories, S3 and RADOS all have.
+"""The interface of an object store: six blocking calls that directories, S3 and RADOS all offer.
 
-Objects are only ever created, never changed: a create-only put is the one atomic step that every store offers (compare-and-swap is
-not). Retry, hedging, limits, counting and faults are wrappers with this same port.
+Objects are only created and deleted, never changed: a create-only put is the one atomic step that
+every store offers (compare-and-swap is not). Retry, hedging, limits, counting and faults are
+wrappers with this same interface.
 """
 
 from __future__ import annotations
@@ -15,68 +16,84 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store knows of an object without reading it."""
+    """The facts that a store knows about an object without reading it."""
 
     key: str
     size_bytes: int
 
 
 class ObjectReader(Protocol):
-    """What reads chunks needs no more of a store than this, and may be given views of what lies elsewhere. Thread-safe; errors as of `ObjectStore`."""
+    """The part of a store that chunk readers need; it may return views of other memory.
+
+    Thread-safe; it raises the errors of `ObjectStore`.
+    """
 
     def get(self, key: str) -> Buffer:
-        """The whole object; `NotFound`."""
+        """Return the whole object; raise `NotFound` if there is none."""
         ...
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """Bytes [offset, offset + length) as far as the object has them: shorter only at its end. `NotFound`."""
+        """Return bytes [offset, offset + length), fewer only at the object's end.
+
+        Raise `NotFound` if there is no object.
+        """
         ...
 
 
 @runtime_checkable
 class KeepsCopies(Protocol):
-    """An `ObjectReader` that may answer with a copy of what the store has."""
+    """An `ObjectReader` that may answer with a copy of the store's object."""
 
     def forget(self, key: str) -> bool:
-        """What was read of this object is damaged: the next read is of the store. False if it was so already."""
+        """Drop the copy of a damaged object, so that the next read goes to the store.
+
+        Return False if there was no copy.
+        """
         ...
 
 
 class ObjectStore(Protocol):
-    """Thread-safe; every call blocks. A key is `/`-joined printable ASCII without empty, `.` or `..` components.
+    """An object store. Thread-safe; every call blocks.
 
-    Every method may raise `Unavailable` or `Denied`.
+    A key is `/`-joined printable ASCII without empty, `.` or `..` components. Every method may
+    raise `Unavailable` or `Denied`.
     """
 
     def create(self, key: str, parts: Iterable[Buffer]) -> None:
-        """Create the object `key` from the concatenation of `parts` (a retry may iterate them again), atomically and durably.
+        """Create the object `key` from the concatenation of `parts`, atomically and durably.
 
-        When it returns, the object survives a crash of machine or store. Others see all of it or none of it. Raises
-        `AlreadyExists` and changes nothing when the key is taken (of N concurrent creators exactly one wins), `StoreFull`
-        when there is no room. An exception raised by `parts` passes through and nothing is created. After `Unavailable` the
-        object may or may not exist: callers that retry compare content on `AlreadyExists`.
+        A retry may iterate `parts` again. When the call returns, the object survives a crash of
+        machine or store. Other processes see all of it or none of it. Raises `AlreadyExists` and
+        changes nothing if the key is taken (of N concurrent creators exactly one wins), and
+        `StoreFull` if there is no room. An exception raised by `parts` passes through and nothing
+        is created. After `Unavailable` the object may or may not exist: callers that retry compare
+        the content on `AlreadyExists`.
         """
         ...
 
     def get(self, key: str) -> Buffer:
-        """The whole object, to be read only; `NotFound`."""
+        """Return the whole object, read-only; raise `NotFound` if there is none."""
         ...
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
-        """Bytes [offset, offset + length) as far as the object has them: shorter only at its end. `NotFound`."""
+        """Return bytes [offset, offset + length), fewer only at the object's end.
+
+        Raise `NotFound` if there is no object.
+        """
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """All objects whose key starts with `prefix`, in no promised order. `prefix` is empty or ends with `/`.
+        """Yield all objects whose key starts with `prefix`, in no particular order.
 
-        Objects created or deleted meanwhile may or may not appear; all others appear exactly once.
+        `prefix` is empty or ends with `/`. Objects created or deleted during the listing may or may
+        not appear; all others appear exactly once.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Delete the object; do nothing if there is none."""
         ...
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size of the object; `NotFound`."""
+        """Return the size of the object; raise `NotFound` if there is none."""
         ...

@@ -1,4 +1,7 @@
-"""The process that calls a store for a forked child: `python -m chunkstore.stores.store_process FD`, see `forked_store`."""
+"""The process that calls a store for a forked child (see `forked_store`).
+
+It is started as `python -m chunkstore.stores.store_process FD`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from chunkstore.stores.object_store import ObjectStore
 
 
 def main() -> None:
+    """Serve the store that the first message holds, until the starting process ends."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for who started this; then it ends, too
@@ -46,10 +50,10 @@ def _called(store: ObjectStore, method: str, arguments: tuple[Any, ...]) -> tupl
     try:
         result = getattr(store, method)(*arguments)
         if isinstance(result, memoryview):
-            return True, pickle.PickleBuffer(result)  # arrives as bytes
+            return True, pickle.PickleBuffer(result)  # the receiver gets bytes
         return True, list(result) if method == "list" else result
     except Exception as error:
-        error.__cause__ = error.__context__ = None  # of a library that the asker can't use
+        error.__cause__ = error.__context__ = None  # of a library that the asker lacks
         return False, error
 
 

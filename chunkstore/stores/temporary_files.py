@@ -1,4 +1,7 @@
-"""What killed writers left in a store that writes objects to temporary files first. Not of the `ObjectStore` port: most stores have none."""
+"""An interface for the temporary files that killed writers left in a store.
+
+It is not part of `ObjectStore`, because most stores have no temporary files.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,21 @@ from chunkstore.stores.object_store import ObjectInfo, ObjectStore
 
 @runtime_checkable
 class HasTemporaryFiles(Protocol):
-    """A store that offers to clear them away."""
+    """A store that can list and remove temporary files."""
 
     def temporary_files(self, older_than_s: float) -> tuple[ObjectInfo, ...]:
-        """Those that nobody has written to for so long; their names are no keys."""
+        """Return the files without a write for `older_than_s`; their names are no keys."""
         ...
 
     def remove_temporary_file(self, name: str) -> None:
-        """Nothing happens when there is none."""
+        """Remove a temporary file; do nothing if there is none."""
         ...
 
 
 def with_temporary_files(store: ObjectStore) -> HasTemporaryFiles | None:
-    """The store itself, or the one that it makes resilient, if that has temporary files."""
+    """Return the store with temporary files: `store` itself or the one that it wraps.
+
+    Return None if there is none.
+    """
     inner = getattr(store, "store", store)
     return inner if isinstance(inner, HasTemporaryFiles) else None
