@@ -227,9 +227,11 @@ class PeerSource:
         found = self._requests.ask_many(peers, columns)
         missing = [at for at, content in enumerate(found) if content is None]
         self._peer_files += len(found) - len(missing)
-        self._peer_bytes += sum(columns.length)
+        asked_bytes = sum(columns.length)  # a call within the addition would let other threads in
+        self._peer_bytes += asked_bytes
         if missing:
-            self._peer_bytes -= sum(columns.length[at] for at in missing)
+            missing_bytes = sum(columns.length[at] for at in missing)
+            self._peer_bytes -= missing_bytes
             missing = self._many_taken_over(peers, columns, missing, found)
         if missing:
             contents = self._many_from_store([columns[at] for at in missing])
@@ -414,7 +416,8 @@ class PeerSource:
     def _many_from_store(self, files: Sequence[FileExtent]) -> list[bytes]:
         found = [bytes(content) for content in self._reader.read_many(files)]
         self._store_files += len(found)
-        self._store_bytes += sum(map(len, found))
+        found_bytes = sum(map(len, found))
+        self._store_bytes += found_bytes
         return found
 
     @contextmanager
