@@ -113,7 +113,7 @@ class MappedBlocks:
     def tell(self, tell: Callable[[Message], bool]) -> None:
         """Tell the master what has changed, until `tell` returns False.
 
-        If another thread is doing so, this returns at once.
+        If another thread is doing so, this returns at once and leaves the changes to it.
         """
         if not self._changes and not self._untold:
             return

@@ -1,7 +1,7 @@
 """The master of a task's node memory, in the process that leads the task.
 
-The design is in docs/decisions/0006-node-memory.md. One lock guards the books (`accounting`) and
-the names in the folder. The store is read, and files are filled, without the lock.
+The design is in docs/decisions/0006-node-memory.md. One lock guards the accounting and the names in
+the folder. The store is read, and files are filled, without the lock.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Master:
         `AlreadyLoading` too.
         """
         # A peer's reader has another place to ask. Members that map evicted blocks may do nothing
-        # at all for minutes: waits of 0.5 s for each chunk made 30 s of a second.
+        # at all for minutes: waits of 0.5 s for each chunk turned 1 s into 30 s.
         patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
         counted = ahead or as_owner
         while True:

@@ -33,7 +33,7 @@ class RunningTask:
 
     @property
     def processes(self) -> int:
-        """The number of processes that read through its memory now, without the asking one."""
+        """The number of processes that read through its memory now, without the caller."""
         return 0 if self.memory is None else self.memory.members - 1
 
 

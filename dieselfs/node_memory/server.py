@@ -160,7 +160,7 @@ class Server:
         self._publish(True, name, lambda member: name in member.mapped)
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
-        """Disconnect all members, who elect another master; return how many there were.
+        """Disconnect all members, which elect another master; return how many there were.
 
         The threads end, except those in a fetch that does not end within `_END_TIMEOUT_S`, or
         `timeout_s` if that is less.

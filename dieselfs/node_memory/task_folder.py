@@ -255,7 +255,7 @@ def _remove(
 
     Its name is free at once; deleting takes some 0.2 ms a chunk.
     """
-    grave = folder.with_name(f".{secrets.token_hex(8)}")  # swept by others if we are killed here
+    grave = folder.with_name(f".{secrets.token_hex(8)}")  # others sweep it after a kill here
     try:
         os.rename(folder, grave)
     except OSError:

@@ -23,7 +23,7 @@ from metadata.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class _MasterMemory:
-    """Implements `prefetcher.PlannedMemory`."""
+    """The `PlannedMemory` of a master."""
 
     master: MasterPort
 

@@ -14,7 +14,7 @@ from dieselfs.plan.chunk_uses import ChunkUses
 
 
 class ClientProgress:
-    """The `prefetcher.ProgressTracker` of clients.
+    """The `ProgressTracker` of clients.
 
     A chunk is released when its last file has been read.
     """
