@@ -1,8 +1,8 @@
 """Group commit: many durable chunks share one commit object, closed by bytes or by time.
 
-A thread collects durable chunks, appends the commit, and then lets `publish` bring the index up to
-it. A file counts as acknowledged when its commit object is durable; the index learns of the file
-only then. docs/chunk-format.md defines the commit object.
+A thread collects durable chunks, appends the commit, and then calls `publish` to update the index.
+A file counts as acknowledged when its commit object is durable; the index learns of the file only
+then. docs/chunk-format.md defines the commit object.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ def let_go(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
 
 
 def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
-    """Release region `number` in any state, with its record, because the budget has no room for it.
+    """Remove region `number` in any state, and its record, because the budget has no room for it.
 
-    Return False if another process is filling the region.
+    Return False if the region is being filled.
     """
     if not files.lock(number):
         return False
@@ -37,7 +37,7 @@ def remove(files: RegionFiles, index: SegmentIndex, number: int) -> bool:
 
 
 def fit(files: RegionFiles, index: SegmentIndex, regions: Iterable[Region], count: int) -> bool:
-    """Remove the regions beyond `count`, the number that the budget has room for.
+    """Keep `count` regions, the number that the budget has room for, and remove those beyond.
 
     Return False if some of them are being filled; those stay until they are no longer filled.
     """

@@ -139,7 +139,7 @@ class RegionFiles:
         known = budget_bytes if budget_bytes is not None else self.budget_bytes
         mine = Geometry(secrets.token_hex(8), segment_bytes, region_bytes_for(known, segment_bytes))
         if not (folder / _GEOMETRY).exists():
-            _require_room(folder, mine, known)  # before they are the folder's for ever
+            _require_room(folder, mine, known)  # before the folder gets these sizes for ever
         self.geometry = _geometry(folder, mine)
         _require_room(folder, self.geometry, known)
         if budget_bytes is not None:

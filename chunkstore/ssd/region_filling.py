@@ -149,7 +149,7 @@ class RegionFilling:
         return None
 
     def _taken_up(self, region: Region) -> Filling | None:
-        """Return the region for filling while its lock is held, or None if it has changed."""
+        """Return the region for filling, or None if it has changed; the caller holds its lock."""
         now = [found for found in self._index.regions() if found.number == region.number]
         table = self._files.table(region.number)
         if now != [region] or table is None or table.generation != region.generation:

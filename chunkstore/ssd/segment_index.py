@@ -234,7 +234,7 @@ class SegmentIndex:
     def touch(self, used: Mapping[int, float], counted: Mapping[bytes, ReadCount]) -> None:
         """Record the times at which regions were read, and add to the counts of reads.
 
-        A later time that is already known stays.
+        A later time that is already known stays, unless it is more than `CLOCK_S` later.
         """
         with self._environment.begin(write=True) as transaction:
             for dataset, count in counted.items():

@@ -164,7 +164,7 @@ class SsdTier:
     def is_in_service(self) -> bool:
         """Return whether the tier can be read; if not, count the read as bypassed. 0.2 µs.
 
-        Call it once before each read.
+        Call it before a read.
         """
         if self._segments is not None and self._health.is_up:
             return True
@@ -431,7 +431,7 @@ class SsdTier:
         if self._closed:
             segments.close()
         else:
-            self._threads.start(segments.sweep, SimpleQueue())  # nobody waits for its end
+            self._threads.start(segments.sweep, SimpleQueue())  # no caller waits for its end
 
     def _probe(self) -> None:
         """Write, read back and compare; reopen a folder that is missing or was created again."""

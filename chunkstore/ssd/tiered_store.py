@@ -232,7 +232,7 @@ class TieredStore:
                     self._warming.discard(wanted)
 
         try:
-            self._threads.start(fetch, SimpleQueue())  # nobody waits for its end
+            self._threads.start(fetch, SimpleQueue())  # no caller waits for its end
         except NoThread:
             with self._lock:
                 self._warming.discard(wanted)

@@ -40,7 +40,7 @@ class LimitPolicy:
     highest: int = 64
     first: int = 8
     round_reads: int = 16
-    """The least reads in a round; the median of fewer is too uncertain."""
+    """The fewest reads in a round; the median of fewer is too uncertain."""
     latency_ratio: float = 1.8
     """The ratio of a round's median to that at half the load above which the limit is cut.
 

@@ -20,7 +20,7 @@ def main() -> None:
     """Serve the store that the first message holds, until the starting process ends."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for who started this; then it ends, too
+    )  # Ctrl-C is for the starting process, whose end also ends this one
     with socket.socket(fileno=int(sys.argv[1])) as control:
         store: ObjectStore = pickle.loads(receive_message(control))
         send_message(control, b"ready")
