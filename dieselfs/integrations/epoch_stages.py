@@ -1,8 +1,11 @@
-"""What is left of an epoch after a part of it was read, perhaps by another number of ranks: a pure function.
+"""The rest of an epoch of which a part was read, perhaps by another number of ranks.
 
-An epoch that is resumed with the same division goes on at the same place of the same order. With another one a new *stage* begins: the files
-that no rank has read are shuffled as a subset of the dataset (docs/shuffled-order.md), under the same seed and epoch, and divided among
-the ranks there are now. That may be done any number of times in an epoch; a file is read once, but for padding.
+Pure functions.
+
+An epoch that is resumed with the same division continues at the same place of the same order. With
+another one a new *stage* begins: the files that no rank has read are shuffled as a subset of the
+dataset (docs/shuffled-order.md), under the same seed and epoch, and divided among the present
+ranks. An epoch may have any number of stages; a file is read once, except for padding.
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ from dieselfs.shuffle import Padding, ShuffledOrder, files_a_rank, shuffle_order
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the files of a stage are put into an order and divided among ranks."""
+    """How the files of a stage are ordered and divided among ranks."""
 
     world_size: int = 1
     group_size: int = 100
     drop_last: bool = False
-    """As of `DistributedSampler`: what does not come out even among ranks is left out, rather than filled up."""
+    """Leave out the files that do not divide evenly among ranks, instead of padding.
+
+    The meaning is that of `DistributedSampler`.
+    """
 
     @property
     def padding(self) -> Padding:
         return "drop" if self.drop_last else "pad"
 
     def files_a_rank(self, files: int) -> int:
+        """Return the length of every rank's order of `files` files."""
         return files_a_rank(files, self.world_size, self.padding)
 
 
@@ -39,12 +46,12 @@ class Stage:
 
     division: Division
     samples_done: int
-    """By each of the ranks: in data-parallel training they have all done equally many."""
+    """Samples read by each rank: in data-parallel training all ranks have read equally many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Which epoch of which files: what its stages have in common."""
+    """The epoch and the files that its stages have in common."""
 
     chunk_first_inode: npt.NDArray[np.unsignedinteger]
     files: npt.NDArray[np.uint32]
@@ -53,7 +60,10 @@ class Epoch:
     epoch: int
 
     def order(self, division: Division, rank: int, files: npt.NDArray[np.uint32]) -> ShuffledOrder:
-        """One rank's order of a stage in which `files` are left. About 30 ns a file."""
+        """Return one rank's order of a stage in which `files` are left.
+
+        Costs about 30 ns a file.
+        """
         return shuffle_order(
             self.chunk_first_inode,
             self.seed,
@@ -66,9 +76,10 @@ class Epoch:
         )
 
     def left_after(self, stages: Iterable[Stage]) -> npt.NDArray[np.uint32]:
-        """The files that no rank has read, ascending. None are left by a stage that was read to its end.
+        """Return the files that no rank has read, ascending.
 
-        Computes what every rank read: about 0.3 µs a file and stage, and 5 ms a rank for 35,000 chunks.
+        None are left by a stage that was read to its end. The call computes what every rank read:
+        about 0.3 µs a file and stage, and 5 ms a rank for 35,000 chunks.
         """
         files = self.files
         for stage in stages:

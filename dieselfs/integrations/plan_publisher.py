@@ -1,7 +1,8 @@
-"""Keeps whoever fetches ahead informed of the order: this epoch's plan while it is read, the next one's before it is asked for.
+"""Publication of plans to the prefetcher.
 
-The process that reads publishes. A copy of the publisher in a forked child has nothing of its parent's: it removes none of its plans,
-and begins with plans of its own if it is the child that reads.
+They are this epoch's plan while it is read, and the next one's before it is read. The process that
+reads publishes. A copy of the publisher in a forked child has nothing of its parent's: it removes
+none of its plans, and begins with plans of its own if the child reads.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from functools import partial
 from dieselfs.plan.plan_file import PlanFile, ReadingPlan
 
 Announce = Callable[[ReadingPlan, int, str], PlanFile | None]
-"""Publish a plan: from which position on, and the id of the plan that comes before it. None if nobody follows it."""
+"""A function that publishes a plan.
+
+Its arguments are the plan, the first position, and the id of the plan that comes before it. The
+result is None if nothing prefetches the plan.
+"""
 
 
 class PlanPublisher:
-    """The plans of one rank. For one thread at a time; publishes in others, so that nobody waits for a plan to be laid out (0.5 s for 1.28 M
-    files). Pickles without what it has published.
+    """The plans of one rank. For one thread at a time.
+
+    Plans are published in other threads, so that no caller waits for a plan to be laid out (0.5 s
+    for 1.28 M files). The publisher pickles without its published plans.
     """
 
     def __init__(self, announce: Announce | None) -> None:
-        """Without `announce` nothing is published."""
+        """Create a publisher. Without `announce` nothing is published."""
         self._announce = announce
         self._start_anew()
 
@@ -41,7 +48,10 @@ class PlanPublisher:
         return PlanPublisher, (self._announce,)
 
     def begin(self, key: Hashable, plan: Callable[[], ReadingPlan], position: int) -> None:
-        """`plan` is read from now on, from `position`. What was published before ends, unless it was prepared under this very key."""
+        """Note that `plan` is read from now on, from `position`.
+
+        Earlier plans end, except one that was prepared under this very key.
+        """
         if self._announce is None:
             return
         if os.getpid() != self._pid:
@@ -51,14 +61,17 @@ class PlanPublisher:
         self._in_background(partial(self._go_on, self._announce, key, plan, prepared))
 
     def prepare(self, key: Hashable, plan: Callable[[], ReadingPlan]) -> None:
-        """Publish what comes after the current plan; once. Does nothing if nobody follows the current one."""
+        """Publish the plan after the current one, once.
+
+        Does nothing if the current one is not prefetched.
+        """
         if self._announce is None or self._next_is_prepared or os.getpid() != self._pid:
             return
         self._next_is_prepared = True
         self._in_background(partial(self._follow_on, self._announce, self._current, key, plan))
 
     def progress(self, position: int) -> None:
-        """Files of the current plan that need not be kept at hand any more."""
+        """Publish the number of files of the current plan that need not be cached any more."""
         if position > self._position and os.getpid() == self._pid:
             self._position = position
             current = self._plans.get(self._current)
@@ -66,7 +79,7 @@ class PlanPublisher:
                 current.position = position
 
     def close(self) -> None:
-        """End what is published. May be called again, and `begin` after it."""
+        """Remove the published plans. May be called again, and `begin` after it."""
         if os.getpid() == self._pid:
             if self._publishing is not None:
                 self._publishing.join()
@@ -101,7 +114,7 @@ class PlanPublisher:
                 self._plans[key] = published
 
     def _in_background(self, work: Callable[[], None]) -> None:
-        """One after the other."""
+        """Run `work` in a thread, after earlier work."""
         before = self._publishing
 
         def run() -> None:
@@ -114,7 +127,7 @@ class PlanPublisher:
 
 
 def _remove_all(plans: dict[Hashable, PlanFile], pid: int) -> None:
-    """A forked child's copy of the dictionary is its parent's."""
+    """Remove all plans, except in a forked child, whose dictionary is a copy of its parent's."""
     if os.getpid() == pid:
         while plans:
             plans.popitem()[1].remove()

@@ -1,6 +1,7 @@
-"""Which file of a snapshot each sample of a map-style dataset is, and the other way round.
+"""The file of a snapshot behind each sample of a map-style dataset, and the sample of each file.
 
-Two columns of 4 bytes a sample and one of 8; no path is kept. Finding the inodes of 1.28 M paths takes about a second.
+They take two columns of 4 bytes a sample and one of 8; no path is kept. Finding the inodes of 1.28
+M paths takes about a second.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from dieselfs.plan.announcement import mount_above, mount_document
 from metadata.snapshot import Snapshot
 
 _RESOLVED_AT_ONCE: Final = 65536
-"""Paths: their strings are copied without the mount's own, a block at a time."""
+"""Paths in one batch.
+
+Their strings are copied, without the path of the mount, a batch at a time.
+"""
 _HOW: Final = (
     "give a dataset with `samples` as ImageFolder has them, a Subset of one, a DieselDataset, "
     "or the list of its samples' paths by index"
@@ -32,27 +36,30 @@ Inodes = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleFiles:
-    """The files that a dataset's samples are, each of exactly one sample."""
+    """The files of a dataset's samples, each of exactly one sample."""
 
     snapshot: Snapshot
     by_sample: Inodes
-    """Inode by sample index."""
+    """The inode of each sample, by sample index."""
     files: Inodes
-    """The same, ascending."""
+    """The same inodes, ascending."""
     sample_of: npt.NDArray[np.int64]
-    """Sample index of `files[i]`."""
+    """The sample index of `files[i]`."""
     mount_root: Path | None = None
 
     def __len__(self) -> int:
         return len(self.files)
 
     def samples_of(self, inodes: Inodes) -> npt.NDArray[np.int64]:
-        """Sample indices of files that are all among these."""
+        """Return the sample indices of files that are all among these."""
         return self.sample_of[np.searchsorted(self.files, inodes)]
 
     @property
     def fingerprint(self) -> str:
-        """Tells one subset of a snapshot from any other, whatever order its samples are in."""
+        """A hash of the set of files, which differs between subsets of a snapshot.
+
+        The order of the samples does not matter.
+        """
         return xxhash.xxh3_128_hexdigest(self.files.astype("<u4").tobytes())
 
 
@@ -62,11 +69,11 @@ def sample_files_of(
     mount: str | os.PathLike[str] | None = None,
     snapshot: Snapshot | str | os.PathLike[str] | None = None,
 ) -> SampleFiles:
-    """The files of a dataset's samples, or of a list of paths.
+    """Return the files of a dataset's samples, or of a list of paths.
 
-    The mount is found from the first path unless it is given, and the snapshot from the mount; with a snapshot, relative paths are
-    relative to the dataset's root. `UsageError` says which sample is not in
-    it, or which two are the same file.
+    The mount is found from the first path unless it is given, and the snapshot from the mount. With
+    a snapshot, relative paths are relative to the dataset's root. `UsageError` names the sample
+    that is not in it, or the two that are the same file.
     """
     inodes = getattr(samples, "inodes", None)
     if inodes is not None:
@@ -144,17 +151,20 @@ def _inodes_of(
         missing = np.flatnonzero((inodes < 0) | (inodes >= snapshot.file_count))
         if len(missing):
             raise UsageError(
-                f"{block[missing[0]]} is not a file of snapshot {snapshot.id} of {snapshot.dataset.name}",
-                "the dataset object may have been made before the mount showed this snapshot: make it anew",
+                f"{block[missing[0]]} is not a file of snapshot {snapshot.id} of "
+                f"{snapshot.dataset.name}",
+                "the dataset object may have been made before the mount showed this snapshot: "
+                "make it anew",
             )
         found.append(inodes)
     return np.concatenate(found)
 
 
 def _prefix_of(path: str, root: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """What to cut off from a path and what to put in its place, so that it is relative to the dataset's root.
+    """Return the prefix of a path to cut off, and its replacement relative to the dataset's root.
 
-    As little as possible is cut: a path that leads through a symbolic link into the mount differs from the real one up to there.
+    The prefix is as short as possible: a path that leads through a symbolic link into the mount
+    differs from the real one up to there.
     """
     if root is None:
         return "", ""

@@ -1,4 +1,7 @@
-"""Where a map-style dataset without a mount reads: whole files of a snapshot from node memory, and who is told of its plans."""
+"""The source of a map-style dataset without a mount: whole files of a snapshot from node memory.
+
+The node memory also receives the plans of the dataset's sampler.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from metadata.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleSource:
-    """A snapshot and its files by inode. Works on in forked children, and pickles to what opens it again."""
+    """A snapshot and its files by inode.
+
+    It works in forked children, and its pickle opens it again.
+    """
 
     snapshot: Snapshot
     memory: NodeMemory
@@ -27,13 +33,20 @@ class SampleSource:
 
     @classmethod
     def open(cls, snapshot: Snapshot, dataset: Dataset, memory: NodeMemory | None = None) -> Self:
-        """`memory`: by default that of the task and with the peers that the environment names, or of all who read this dataset on the node."""
+        """Open the files of a snapshot.
+
+        `memory` is by default that of the task that the environment names, with its peers, or else
+        that of all processes that read this dataset on the node.
+        """
         if memory is None:
             memory = open_task_memory(dataset, ExpectedFiles(snapshot))
         return cls(snapshot, memory, SampleReader(snapshot, memory))
 
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:
-        """Have the master of the node memory fetch ahead: as `dieselfs.plan.announcement.announce` does it with a mount."""
+        """Have the master of the node memory prefetch a plan.
+
+        With a mount, `dieselfs.plan.announcement.announce` does so.
+        """
         try:
             file = write_plan(self.memory.folder.path, plan, position=position, after=after)
         except OSError as error:
@@ -53,7 +66,10 @@ class SampleSource:
 
 
 def snapshot_of(client: Client) -> Snapshot:
-    """The snapshot that a client has loaded, else one of the dataset's present state, opened anew: the client may be closed."""
+    """Return the snapshot that a client has loaded, or else one of the dataset's present state.
+
+    It is opened again, so that the client may be closed.
+    """
     if client.snapshot is None:
         client.load_meta(client.save_meta(), check_fresh=False)  # another writer may be at work
     assert client.snapshot is not None

@@ -1,4 +1,7 @@
-"""How far an epoch was read, as a small dictionary for a checkpoint, and whether it belongs to the dataset at hand."""
+"""The progress of an epoch as a small dictionary for a checkpoint.
+
+It also tells whether it belongs to the present dataset.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The same on every rank."""
+    """The state of a sampler; the same on every rank."""
 
     dataset: str
     dataset_id: str
     snapshot: str
     files: int
-    """How many samples."""
+    """The number of samples."""
     fingerprint: str
-    """Of the files that the samples are."""
+    """The fingerprint of the samples' files."""
     seed: int
     epoch: int
     stages: tuple[Stage, ...]
-    """Each but the last was left for another division."""
+    """The stages; each but the last was ended by another division."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON or `torch.save`."""
+        """Return the state as a dictionary for JSON or `torch.save`."""
         return {
             "version": VERSION,
             "dataset": self.dataset,
@@ -52,10 +55,11 @@ class SamplerState:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> SamplerState:
-        """`UsageError` if it is no state, or one of a later version."""
+        """Return the state of a dictionary; `UsageError` if it is damaged or of another version."""
         if state.get("version") != VERSION:
             raise UsageError(
-                f"the sampler's state is of version {state.get('version')!r}, this DieselFS reads {VERSION}",
+                f"the sampler's state is of version {state.get('version')!r}, this DieselFS reads "
+                f"{VERSION}",
                 "give what state_dict() returned, to a DieselFS that is not older",
             )
         try:
@@ -86,7 +90,7 @@ class SamplerState:
             ) from error
 
     def differences(self, other: SamplerState) -> list[str]:
-        """Why `self` cannot be gone on with where `other` is; empty if it can."""
+        """Return the reasons why `self` cannot be resumed where `other` is; empty if it can."""
         if (self.dataset_id, self.snapshot) != (other.dataset_id, other.snapshot):
             return [
                 f"it is of snapshot {self.snapshot} of dataset {self.dataset}, "

@@ -1,8 +1,11 @@
-"""`DieselDataset`: a map-style dataset of class folders, as ImageFolder gives them, that reads through the client and needs no mount.
+"""`DieselDataset`: a map-style dataset of class folders, read through the client.
 
-with Client.connect("imagenet", …) as client:
-    images = DieselDataset(client, under="train", transform=transform)
-    loader = ChunkShuffleLoader(images, sampler=ChunkShuffleSampler(images), batch_size=256, num_workers=8)
+It needs no mount, and its samples are those of ImageFolder.
+
+    with Client.connect("imagenet", …) as client:
+        images = DieselDataset(client, under="train", transform=transform)
+        sampler = ChunkShuffleSampler(images)
+        loader = ChunkShuffleLoader(images, sampler=sampler, batch_size=256, num_workers=8)
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ Load = Callable[[bytes], Any]
 
 
 def load_image(data: bytes) -> Any:
-    """A Pillow image in RGB, as ImageFolder's own loader gives it."""
+    """Return a Pillow image in RGB, as ImageFolder's own loader does."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
@@ -35,10 +38,11 @@ def load_image(data: bytes) -> Any:
 
 
 class DieselDataset(Dataset[tuple[Any, int]]):
-    """(sample, number of its class) by index. 8 bytes a sample are kept, and no path.
+    """A dataset of (sample, number of its class) by index.
 
-    Its attributes are ImageFolder's, but that `targets` is an array and there is no list of samples: `path(index)` gives one's path. Works in
-    workers that are forked and in those that are spawned.
+    It keeps 8 bytes a sample, and no path. Its attributes are ImageFolder's, with two exceptions:
+    `targets` is an array, and there is no list of samples; `path(index)` gives a sample's path. It
+    works in workers that are forked and in those that are spawned.
     """
 
     def __init__(
@@ -52,11 +56,15 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         extensions: Sequence[str] | None = None,
         memory: NodeMemory | None = None,
     ) -> None:
-        """`source` is a client, or what makes one, which is closed again. The dataset itself needs only the client's store.
+        """Open the samples.
 
-        Of a client that has loaded a snapshot that one is read, else the dataset's present state.
-        `under`: the directory with one folder a class. `extensions`: see `class_folders`. `loader` makes a sample of a file's bytes;
-        to be spawned with workers, it and the transforms must be picklable. `memory`: by default that of all who read this dataset on the node.
+        `source` is a client, or a function that makes one, which is closed again. The dataset
+        itself needs only the client's store. It reads the snapshot that the client has loaded, or
+        else the dataset's present state.
+
+        `under` is the directory with one folder a class; for `extensions` see `class_folders`.
+        `loader` makes a sample of a file's bytes; in spawned workers, it and the transforms must be
+        picklable. `memory` is by default that of all processes that read this dataset on the node.
         """
         with nullcontext(source) if isinstance(source, Client) else source() as client:
             snapshot = snapshot_of(client)
@@ -81,20 +89,20 @@ class DieselDataset(Dataset[tuple[Any, int]]):
         return self._sample(index, self._source.reader.read(int(self.inodes[index])))
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """A batch: a DataLoader's workers ask for it whole."""
+        """Return a batch: a DataLoader's workers ask for it in one call."""
         contents = self._source.reader.read_many(self.inodes[np.asarray(indices, np.int64)])
         return [self._sample(*pair) for pair in zip(indices, contents, strict=True)]
 
     def path(self, index: int) -> str:
-        """Of a sample, relative to the dataset's root."""
+        """Return a sample's path, relative to the dataset's root."""
         return os.fsdecode(self.snapshot.path_of(int(self.inodes[index])))
 
     def announce(self, plan: ReadingPlan, position: int, after: str) -> PlanFile | None:
-        """For the sampler: have the node's memory filled ahead of it."""
+        """Have the node's memory filled ahead of the sampler, which calls this."""
         return self._source.announce(plan, position, after)
 
     def close(self) -> None:
-        """Leave the node's memory. What is read after that comes from the store."""
+        """Leave the node's memory. Later reads come from the store."""
         self._source.memory.close()
 
     def _sample(self, index: int, data: bytes) -> tuple[Any, Any]:

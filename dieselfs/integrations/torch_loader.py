@@ -1,4 +1,7 @@
-"""`ChunkShuffleLoader`: a DataLoader that counts the batches it has delivered, so that its state is exactly what was trained."""
+"""`ChunkShuffleLoader`: a DataLoader that counts the batches it has delivered.
+
+So its state is exactly what was trained.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ Batch = TypeVar("Batch")
 
 
 class ChunkShuffleLoader(DataLoader[Batch]):
-    """A DataLoader over a ChunkShuffleSampler; all its other options, workers and processes are DataLoader's own.
+    """A DataLoader over a ChunkShuffleSampler; all its other options are DataLoader's own.
 
-    A batch is done as soon as the loop has it: `state_dict` within the loop's body counts the batch at hand.
+    Workers and processes are DataLoader's own, too. A batch is done as soon as the loop has it:
+    `state_dict` within the loop's body counts the batch at hand.
     """
 
     sampler: ChunkShuffleSampler
@@ -29,11 +33,15 @@ class ChunkShuffleLoader(DataLoader[Batch]):
         sampler: ChunkShuffleSampler | None = None,
         **options: Any,
     ) -> None:
-        """Without a sampler, one with its defaults. `UsageError` for options that would give another order."""
+        """Create a loader; without a sampler it uses one with its defaults.
+
+        Raises `UsageError` for options that would give another order.
+        """
         other = {"shuffle", "batch_sampler"} & {name for name in options if options[name]}
         if other:
             raise UsageError(
-                f"{', '.join(sorted(other))}: the order is the sampler's, whose state could not be saved otherwise",
+                f"{', '.join(sorted(other))}: the order is the sampler's, whose state could not "
+                "be saved otherwise",
                 "leave it out, or use an ordinary DataLoader",
             )
         super().__init__(
@@ -42,7 +50,7 @@ class ChunkShuffleLoader(DataLoader[Batch]):
         self.sampler.delivered(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """As the sampler's."""
+        """Set the epoch of the sampler."""
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -55,9 +63,12 @@ class ChunkShuffleLoader(DataLoader[Batch]):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """How far training is in the epoch: see `ChunkShuffleSampler.state_dict`."""
+        """Return how far training is in the epoch: see `ChunkShuffleSampler.state_dict`."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, override: bool = False) -> None:
-        """Go on there: see `ChunkShuffleSampler.load_state_dict`. The next iteration is of what was left."""
+        """Resume at a state: see `ChunkShuffleSampler.load_state_dict`.
+
+        The next iteration gives the rest of that epoch.
+        """
         self.sampler.load_state_dict(state, override=override)

@@ -1,11 +1,14 @@
-"""`ChunkShuffleSampler`: chunk-wise shuffled order for an ordinary map-style dataset, with a state that resumes in the middle of an epoch.
+"""`ChunkShuffleSampler`: chunk-wise shuffled order for an ordinary map-style dataset.
+
+Its state resumes in the middle of an epoch.
 
     images = ImageFolder("/mnt/imagenet/train", transform)
     sampler = ChunkShuffleSampler(images, seed=1)
     loader = ChunkShuffleLoader(images, sampler=sampler, batch_size=256, num_workers=8)
 
-A DataLoader's workers draw indices ahead of training, so a sampler alone cannot know what was trained: either it is told
-(`state_dict(batches_done=…)`), or `ChunkShuffleLoader` counts.
+A DataLoader's workers draw indices ahead of training, so a sampler alone cannot know what was
+trained. Either the caller passes the number (`state_dict(batches_done=…)`), or `ChunkShuffleLoader`
+counts.
 """
 
 from __future__ import annotations
@@ -34,15 +37,22 @@ from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, ShuffleParameter
 from metadata.snapshot import Snapshot
 
 DEFAULT_IN_FLIGHT: Final = 2048
-"""Samples that a DataLoader's workers may have been given and not delivered: 8 workers, 2 batches each, 128 samples a batch."""
+"""Samples that a DataLoader's workers may have drawn and not delivered.
+
+The default is 8 workers, 2 batches each, 128 samples a batch.
+"""
 _DRAWN_AT_ONCE: Final = 1024
 
 
 class ChunkShuffleSampler(Sampler[int]):
-    """Sample indices of one rank in one epoch, in chunk-wise shuffled order (docs/shuffled-order.md). As `DistributedSampler`:
-    every rank gets equally many, `set_epoch` before each epoch gives each its own order, and without it the order is the same again.
+    """Sample indices of one rank in one epoch, in chunk-wise shuffled order.
 
-    Iterating gives what is left of the epoch; a whole epoch, unless a state was loaded. For one thread; pickles without what it has published.
+    docs/shuffled-order.md defines the order. Two properties are those of `DistributedSampler`.
+    Every rank gets equally many samples. `set_epoch` before each epoch gives each epoch its own
+    order; without it the order is the same again.
+
+    An iteration gives the rest of the epoch, which is the whole epoch unless a state was loaded.
+    For one thread; the sampler pickles without its published plans.
     """
 
     def __init__(
@@ -60,19 +70,24 @@ class ChunkShuffleSampler(Sampler[int]):
         in_flight: int = DEFAULT_IN_FLIGHT,
         publish: bool = True,
     ) -> None:
-        """About 1 s for 1.28 M paths, which are not kept.
+        """Create a sampler. Takes about 1 s for 1.28 M paths, which are not kept.
 
-        `samples`: a dataset with `samples` as ImageFolder has them, a `Subset` of one, a `DieselDataset`, or the paths by index. They may be
-        any of the dataset's files, each once.
-        `mount`, `snapshot`: found from the first path unless given. With a snapshot, relative paths are relative to the dataset's root.
-        `seed`: 0, or a loaded state's. `group_size`: chunks that are shuffled together, and must be in memory together.
-        `rank`, `world_size`: those of `torch.distributed` once it is initialised, else of the environment (`RANK`, `WORLD_SIZE`), else one.
-        `drop_last`: leave out what does not come out even among ranks; else a rank that is one short reads one file twice.
-        `batch_size`: for `state_dict(batches_done=…)`; a ChunkShuffleLoader knows its own.
-        `in_flight`: how many samples a plain DataLoader may have drawn but not delivered; what is fetched ahead is kept that much longer.
-        `publish`: announce the order to the mount, if it listens, so that it fetches ahead.
+        - `samples`: a dataset with `samples` as ImageFolder has them, a `Subset` of one, a
+          `DieselDataset`, or the paths by index. They may be any of the dataset's files, each once.
+        - `mount`, `snapshot`: found from the first path unless given. With a snapshot, relative
+          paths are relative to the dataset's root.
+        - `seed`: 0, or a loaded state's.
+        - `group_size`: chunks that are shuffled together, and must be in memory together.
+        - `rank`, `world_size`: those of `torch.distributed` once it is initialised, else of the
+          environment (`RANK`, `WORLD_SIZE`), else one rank.
+        - `drop_last`: leave out the samples that do not divide evenly among ranks; otherwise a rank
+          that is one short reads one file twice.
+        - `batch_size`: for `state_dict(batches_done=…)`; a ChunkShuffleLoader knows its own.
+        - `in_flight`: how many samples a plain DataLoader may have drawn but not delivered;
+          prefetched chunks are kept that much longer.
+        - `publish`: announce the order to the mount, if it listens, so that it prefetches.
 
-        `UsageError` says which sample is not in the mount, or which two are one file.
+        `UsageError` names the sample that is not in the mount, or the two that are one file.
         """
         found = distributed_rank()
         rank = found[0] if rank is None else rank
@@ -104,16 +119,16 @@ class ChunkShuffleSampler(Sampler[int]):
         self._earlier = earlier
         """Stages of this epoch under other divisions."""
         self._files = files
-        """What they left: the present stage divides it among the ranks."""
+        """The files that they left; the present stage divides them among the ranks."""
         self._start = start
-        """Place in this rank's order at which iterating begins."""
+        """The place in this rank's order at which an iteration begins."""
         self._delivered: int | None = 0
-        """Samples since then; None if nobody counts."""
+        """Samples delivered since then; None if no loader counts them."""
         self._drawn_to_the_end = False
-        self._run = object()  # tells an iterator that it is out of date
+        self._run = object()  # marks an iterator as out of date
 
     def __len__(self) -> int:
-        """Samples left in this epoch for this rank."""
+        """Return the number of samples left in this epoch for this rank."""
         return self._stage_length - self._start
 
     @property
@@ -121,7 +136,7 @@ class ChunkShuffleSampler(Sampler[int]):
         return self.division.files_a_rank(len(self._files))
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch comes next. The epoch of a state that was loaded goes on where it was left."""
+        """Set the next epoch. The epoch of a loaded state continues where it was left."""
         ShuffleParameters(self.seed, epoch)  # checks it
         if epoch != self.epoch:
             self.epoch = epoch
@@ -152,7 +167,10 @@ class ChunkShuffleSampler(Sampler[int]):
             self._drawn_to_the_end = True
 
     def delivered(self, samples: int) -> None:
-        """So many samples have been handed out to training since iterating began. Called by a loader that counts them."""
+        """Set the number of samples that the training loop has received since the iteration began.
+
+        A loader that counts samples calls this.
+        """
         self._counted = True
         self._delivered = min(samples, len(self))
         self._publisher.progress(self._start + self._delivered)
@@ -160,10 +178,12 @@ class ChunkShuffleSampler(Sampler[int]):
     def state_dict(
         self, *, batches_done: int | None = None, samples_done: int | None = None
     ) -> dict[str, Any]:
-        """How far the epoch is: a small dictionary for JSON or a checkpoint, the same on every rank, as all ranks have done equally many batches.
+        """Return how far the epoch is: a small dictionary for JSON or a checkpoint.
 
-        `batches_done` or `samples_done` by this rank since iterating began: since the beginning of the epoch, or since the state that was loaded.
-        A batch has `batch_size` samples, and the last one what is left. Neither is needed with a ChunkShuffleLoader.
+        It is the same on every rank, as all ranks have done equally many batches. `batches_done` or
+        `samples_done` counts those of this rank since the iteration began, at the start of the
+        epoch or at the loaded state. A batch has `batch_size` samples, and the last one the rest.
+        Neither argument is needed with a ChunkShuffleLoader.
         """
         if batches_done is not None:
             if self.batch_size is None or samples_done is not None:
@@ -188,13 +208,16 @@ class ChunkShuffleSampler(Sampler[int]):
         return self._state((*self._earlier, stage)).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, override: bool = False) -> None:
-        """Go on where `state_dict` was called: the next iteration gives what was left of that epoch, in chunk-wise order.
+        """Resume where `state_dict` was called.
 
-        With the same world size, group size and drop_last it is the very order that would have come. With others, what no rank has
-        read is divided among the ranks there are now. The number of workers and the batch size may always be others.
+        The next iteration gives the rest of that epoch, in chunk-wise order. With the same world
+        size, group size and drop_last it is the very order that would have come. With others, the
+        files that no rank has read are divided among the present ranks. The number of workers and
+        the batch size may always differ.
 
-        `Conflict` with the reason if the state is of another snapshot, other files of it, or another seed than was given. With
-        `override` a warning gives it instead, and the state's epoch begins anew: what was read of it is ignored.
+        Raises `Conflict` with the reason if the state is of another snapshot, of other files of it,
+        or of another seed than was given. With `override` a warning gives the reason instead, and
+        the state's epoch starts again: the part that was read is ignored.
         """
         loaded = SamplerState.from_dict(state)
         seed = self.seed if self._seed_given else loaded.seed
@@ -202,13 +225,15 @@ class ChunkShuffleSampler(Sampler[int]):
         if reasons and not override:
             raise Conflict(
                 f"the state cannot be gone on with here: {'; '.join(reasons)}",
-                "load it where it was saved, or begin that epoch anew with load_state_dict(…, override=True)",
+                "load it where it was saved, or begin that epoch anew with load_state_dict(…, "
+                "override=True)",
             )
         if reasons:
             self.epoch = loaded.epoch
             self._begin_epoch()
             warnings.warn(
-                f"epoch {loaded.epoch} begins anew and the rest of the state is ignored: {'; '.join(reasons)}",
+                f"epoch {loaded.epoch} begins anew and the rest of the state is ignored: "
+                f"{'; '.join(reasons)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -227,7 +252,10 @@ class ChunkShuffleSampler(Sampler[int]):
         self._begin_stage(earlier, files, start)
 
     def close(self) -> None:
-        """Take back what was published. Happens by itself when the sampler goes; the sampler may be iterated again."""
+        """Remove the published plans.
+
+        The end of the sampler does so too; it may be iterated again.
+        """
         self._publisher.close()
 
     def _state(self, stages: tuple[Stage, ...]) -> SamplerState:
@@ -259,7 +287,7 @@ class ChunkShuffleSampler(Sampler[int]):
 
 
 def _listener(samples: Any) -> Announce | None:
-    """A DieselDataset's own, also below a Subset."""
+    """Return the `announce` method of a DieselDataset, also of one below a Subset."""
     while not hasattr(samples, "announce") and hasattr(samples, "dataset"):
         samples = samples.dataset
     announce: Announce | None = getattr(samples, "announce", None)
@@ -267,7 +295,11 @@ def _listener(samples: Any) -> Announce | None:
 
 
 def distributed_rank() -> tuple[int, int]:
-    """This process's rank and how many there are: from `torch.distributed`, else as launchers put it into the environment, else 0 of 1."""
+    """Return this process's rank and the number of ranks.
+
+    They come from `torch.distributed`, else from the environment as launchers set it, else they are
+    0 of 1.
+    """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

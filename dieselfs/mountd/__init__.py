@@ -1,3 +1,4 @@
-"""The root service that mounts EROFS for ordinary users (`dlcmd mountd`), and its client:
-docs/mountd.md.
+"""The root service that mounts EROFS for ordinary users, and its client (docs/mountd.md).
+
+The service is `dlcmd mountd`.
 """

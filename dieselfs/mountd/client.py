@@ -29,7 +29,7 @@ _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fc
 
 
 def service_socket() -> Path:
-    """The path of the mount service's socket: DIESELFS_MOUNTD, or the usual one."""
+    """Return the path of the mount service's socket: DIESELFS_MOUNTD, or the usual one."""
     return Path(os.environ.get(SERVICE_VARIABLE) or SERVICE_SOCKET)
 
 
@@ -42,14 +42,13 @@ def mount(
     *,
     replaces: bool = False,
 ) -> list[int]:
-    """Mount a snapshot at an empty directory of this user; O_PATH descriptors of its blobs, the
-    caller's.
+    """Mount a snapshot at an empty directory of this user; return O_PATH descriptors of its blobs.
 
-    `serve` is called once, before this returns, with a /dev/fuse descriptor that is the caller's
-    from then on; it starts a server of the blobs and returns at once. `private`: nobody but this
-    user and root passes the mount's root directory. `replaces`: put the snapshot in the place of
-    this user's mount there; open files keep the older one. The older control directory goes with
-    it; `attach_control` makes a new one.
+    The descriptors are the caller's. `serve` is called once, before this returns, with a /dev/fuse
+    descriptor that is the caller's from then on; it starts a server of the blobs and returns at
+    once. With `private`, only this user and root pass the mount's root directory. With `replaces`,
+    the snapshot replaces this user's mount there; open files keep the older one. The older control
+    directory goes with it; `attach_control` makes a new one.
     """
     request = "replace" if replaces else "mount"
     message = {"request": request, "private": private, "direct_io": direct_io}
@@ -62,7 +61,10 @@ def mount(
 
 
 def attach_control(mountpoint: Path) -> int:
-    """Mount FUSE at `.dieselfs` of this user's mount; the /dev/fuse descriptor to serve it."""
+    """Mount FUSE at `.dieselfs` of this user's mount.
+
+    Returns the /dev/fuse descriptor to serve it.
+    """
     with _conversation() as connection, _opened(mountpoint) as root:
         _ask(connection, {"request": "control"}, [root])
         [fuse] = _answer(connection)
@@ -70,7 +72,7 @@ def attach_control(mountpoint: Path) -> int:
 
 
 def unmount(mountpoint: Path, lazy: bool) -> None:
-    """End this user's mount, with its control directory. `lazy`: also while it is in use."""
+    """End this user's mount, with its control directory; with `lazy` also while it is in use."""
     with _conversation() as connection:
         with _opened(mountpoint) as root:
             _ask(connection, {"request": "unmount", "lazy": lazy}, [root])
@@ -94,15 +96,15 @@ def _conversation() -> Iterator[socket.socket]:
 
 
 def _ask(connection: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    with suppress(BrokenPipeError):  # a busy service answers before it is asked, and ends
+    with suppress(BrokenPipeError):  # a busy service answers and ends at once
         send(connection, message, descriptors)
 
 
 def _answer(connection: socket.socket) -> list[int]:
-    """The descriptors of the next answer."""
+    """Return the descriptors of the next answer."""
     try:
         message, descriptors = receive(connection)
-    except ConnectionResetError:  # likewise: the request was not read, and the answer is there
+    except ConnectionResetError:  # likewise: the answer is there
         message, descriptors = receive(connection)
     if message["answer"] == "error":
         raise MountError(message["what"], message["hint"] or None)
@@ -123,7 +125,7 @@ def _opened(directory: Path) -> Iterator[int]:
 
 @contextmanager
 def _sealed_copy(snapshot: Path) -> Iterator[int]:
-    """The snapshot's bytes in memory that nobody can change: what is verified is what is used."""
+    """Yield a copy of the snapshot in sealed memory: the verified bytes are the used ones."""
     descriptor = os.memfd_create("dieselfs-snapshot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb") as copy:
         try:

@@ -1,8 +1,8 @@
-"""Checks of descriptors that other users send: a directory to mount on, a mount to change, a
-snapshot.
+"""Checks of descriptors that other users send.
 
-A path can lead elsewhere by the time it is used; a descriptor cannot. So everything here asks the
-kernel about descriptors, and what is decided about one is done with the same one.
+They are of a directory to mount on, a mount to change, or a snapshot. A path can lead elsewhere by
+the time it is used; a descriptor cannot. So every check asks the kernel about a descriptor, and the
+action that follows uses the same one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _SEALED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 def unasked_facts(descriptor: int) -> tuple[int, bool]:
-    """The minor device number of a file's file system, and whether the file is its mount's root; no
-    server is asked.
+    """Return the minor device number of a file's file system, and whether it is its mount's root.
+
+    The call sends no request to a server.
     """
     buffer = ctypes.create_string_buffer(_STATX.size)
     if _libc.statx(descriptor, b"", _AT_EMPTY_PATH | _AT_DONT_SYNC, 0, buffer):
@@ -52,7 +53,7 @@ def unasked_facts(descriptor: int) -> tuple[int, bool]:
 
 
 def check_sealed(descriptor: int) -> int:
-    """The size of a file in memory that nobody can change. `MountError` for any other file."""
+    """Return the size of a file in memory that is sealed; raise `MountError` for any other file."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
@@ -89,10 +90,10 @@ def check_mountpoint(descriptor: int, uid: int) -> None:
 
 
 def check_owned(descriptor: int, uid: int, images: Path) -> MountEntry:
-    """The mount whose root is open here. `MountError` unless it shows an image of this user's.
+    """Return the mount whose root is open here.
 
-    Nobody but root mounts EROFS, so its source is what the service wrote, and its owner what is in
-    the image.
+    Raises `MountError` unless it shows an image of this user's. Only root mounts EROFS, so the
+    source of the mount is the one that the service wrote, and its owner is the one in the image.
     """
     entry = _mount_entry(descriptor)
     if entry is not None and entry.file_system_type == EROFS_TYPE:
@@ -104,7 +105,7 @@ def check_owned(descriptor: int, uid: int, images: Path) -> MountEntry:
 
 
 def control_place(root: int) -> int:
-    """The control directory of the image. A control mount that is there already is taken away."""
+    """Return the control directory of the image, after detaching a control mount that is on it."""
     place = os.open(CONTROL_FOLDER, DIRECTORY, dir_fd=root)
     if mount_id(place) == mount_id(root):
         return place
@@ -119,6 +120,6 @@ def control_place(root: int) -> int:
 
 
 def _mount_entry(descriptor: int) -> MountEntry | None:
-    """The mount table's line for the mount of a file; None if it is not one of this namespace."""
+    """Return the line of a file's mount in the mount table; None if it is of another namespace."""
     number = mount_id(descriptor)
     return next((entry for entry in mount_entries() if entry.mount_id == number), None)

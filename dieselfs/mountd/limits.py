@@ -1,4 +1,4 @@
-"""What one user may have of the mount service: mounts, connections, bytes of images.
+"""The limits of one user of the mount service: mounts, connections, bytes of images.
 
 All counts come from the kernel and the folder at the time, so they hold over a restart of the
 service. Each user has a folder of images, and one request at a time changes it.
@@ -20,47 +20,54 @@ from dieselfs.fuse.mount_syscalls import new_mount
 from dieselfs.fuse.mount_table import mount_entries
 
 REQUESTS: Final = 4
-"""At a time, of one user. A killed one that still waits in the kernel counts."""
+"""Requests of one user at a time. A killed one that still waits in the kernel counts."""
 ALL_REQUESTS: Final = 32
-"""At a time, of all users."""
+"""Requests of all users at a time."""
 SNAPSHOT_BYTES: Final = 1 << 30
-"""About 13 million files."""
+"""The size of a snapshot: about 13 million files."""
 MEMORY_BYTES: Final = 8 << 30
-"""Address space of a process that builds an image."""
+"""The address space of a process that builds an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an administrator decides, and how long the steps of a request may take."""
+    """The settings of an administrator, and the time limits of the steps of a request."""
 
     images: Path
-    """The folder of images, root's alone: one folder a user."""
+    """The folder of images, which belongs to root alone: one folder a user."""
     allow_other: bool = False
-    """Whether users may show their mounts to others, whose reads then wait for their servers."""
+    """Users may show their mounts to others, whose reads then wait for the users' servers."""
     mounts: int = 64
-    """Of one user."""
+    """Mounts of one user."""
     image_bytes: int = 8 << 30
-    """Images of one user on disk; those in use stay, the others go when the space is needed."""
+    """Bytes of one user's images on disk.
+
+    Images in use stay; the others are removed when the space is needed.
+    """
     patience_s: float = 5.0
-    """For a request to arrive."""
+    """The time for a request to arrive."""
     build_s: float = 120.0
-    """To verify a snapshot and build its image."""
+    """The time to verify a snapshot and build its image."""
     mount_s: float = 15.0
-    """For every other step: the kernel may wait for a server of the user's that never answers."""
+    """The time for every other step.
+
+    The kernel may wait for a server of the user that never answers.
+    """
 
     @property
     def connections(self) -> int:
         """FUSE connections of one user, of any kind.
 
-        Detached mounts with files open have them, too.
+        Detached mounts with open files have them, too.
         """
         return max(256, 4 * self.mounts)
 
 
 @contextmanager
 def users_folder(images: Path, uid: int) -> Iterator[Path]:
-    """The user's folder of images, locked: other requests of the user wait until their time is
-    over.
+    """Yield the user's folder of images, locked.
+
+    Other requests of the user wait until their time is over.
     """
     folder = images / str(uid)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +80,7 @@ def users_folder(images: Path, uid: int) -> Iterator[Path]:
 
 
 def check_mounts(folder: Path, most: int) -> None:
-    """Raise `MountError` if the user of this folder has as many mounts as he may have."""
+    """Raise `MountError` if the user of this folder has the most mounts that are allowed."""
     found = sum(Path(entry.source).is_relative_to(folder) for entry in mount_entries())
     if found >= most:
         raise MountError(
@@ -104,9 +111,9 @@ def make_room(folder: Path, new: Path, most_bytes: int) -> None:
 
 
 def is_in_use(image: Path) -> bool:
-    """Whether anything has the file open, a mount too that no mount table shows any more.
+    """Return True if anything has the file open, even a mount that no mount table shows any more.
 
-    A write lease is granted only on a file that nobody else has open.
+    A write lease is granted only on a file that nothing else has open.
     """
     descriptor = os.open(image, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -121,7 +128,7 @@ def is_in_use(image: Path) -> bool:
 
 
 class FuseConnections:
-    """The kernel's list of FUSE connections (fusectl), in a mount that nobody else sees."""
+    """The kernel's list of FUSE connections (fusectl), in a mount that no other process sees."""
 
     def __init__(self) -> None:
         self._mount = new_mount("fusectl", [("source", "dieselfs-mountd")], 0)
@@ -131,8 +138,9 @@ class FuseConnections:
         os.close(self._mount)
 
     def check(self, uid: int, most: int) -> None:
-        """Raise `MountError` if the user has as many connections as he may have, those of other
-        programs too.
+        """Raise `MountError` if the user has the most connections that are allowed.
+
+        Connections of other programs count, too.
         """
         if sum(_owner(entry) == uid for entry in self._path.iterdir()) >= most:
             raise MountError(
@@ -141,7 +149,7 @@ class FuseConnections:
             )
 
     def abort(self, number: int, uid: int) -> None:
-        """Break off a connection if it is this user's: what waits for its server gets an error."""
+        """Abort a connection of this user: requests that wait for its server get an error."""
         entry = self._path / str(number)
         with suppress(OSError):
             if _owner(entry) == uid:

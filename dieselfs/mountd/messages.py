@@ -1,5 +1,4 @@
-"""The packets between `dlcmd mountd` and its clients: a JSON object each, and descriptors beside
-it.
+"""The packets between `dlcmd mountd` and its clients: a JSON object each, with descriptors.
 
 docs/mountd.md lists the requests and answers.
 """
@@ -34,7 +33,10 @@ def send(
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next packet; its descriptors are the caller's, close-on-exec. `BadServiceMessage`, `OSError`."""
+    """Return the next packet; its descriptors are the caller's, close-on-exec.
+
+    Raises `BadServiceMessage` and `OSError`.
+    """
     descriptors = array.array("i")
     room = socket.CMSG_SPACE(MAX_DESCRIPTORS * descriptors.itemsize)
     data, ancillary, flags, _ = connection.recvmsg(MAX_MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)

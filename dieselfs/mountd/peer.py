@@ -24,7 +24,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """The credentials that the kernel keeps of a peer."""
+    """Return the credentials that the kernel keeps of a peer."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Peer(*_CREDENTIALS.unpack(data))
 
@@ -32,8 +32,8 @@ def peer_of(connection: socket.socket) -> Peer:
 def check_namespace(connection: socket.socket) -> None:
     """Raise `MountError` unless the peer sees the mounts that the service sees.
 
-    The pidfd names the peer itself: if that lives after the look at its namespace, the look was not
-    at a later process with the peer's number.
+    The pidfd names the peer itself: if the peer is alive after its namespace was read, that
+    namespace was not of a later process with the peer's number.
     """
     pidfd = connection.getsockopt(socket.SOL_SOCKET, _PEER_PIDFD)
     try:

@@ -1,9 +1,9 @@
 """One request to the mount service, answered in a process of its own that may hang or be killed.
 
-The process trusts nothing that it gets: the peer is who the kernel says, descriptors are checked
-before they are used, and the kernel parses no metadata but the image that is built here from a
-verified snapshot. Before the kernel may wait for a server of the user's, the process above is told
-how long, and which connection to break off when the time is over.
+The process trusts none of its input: the kernel identifies the peer, descriptors are checked before
+they are used, and the kernel parses no metadata but the image that is built here from a verified
+snapshot. Before the kernel may wait for a server of the user, this process announces to its parent
+how long, and which connection to abort when the time is over.
 """
 
 from __future__ import annotations
@@ -51,16 +51,19 @@ from metadata.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 Announce: TypeAlias = Callable[[int, float], None]
-"""Is told a step: the device number of a file system that may be the user's, and seconds."""
+"""A function that announces a step.
+
+Its arguments are the device number of a file system that may be the user's, and seconds.
+"""
 
 _BLOB_SOURCE: Final = "dieselfs-blob"
 _MAX_TEXT: Final = 1000
 _BUSY_PATIENCE_S: Final = 0.5
-"""For the client to close its descriptor of the mount's root."""
+"""The time for the client to close its descriptor of the mount's root."""
 
 
 class RequestHandler:
-    """Answers the one request of a connection."""
+    """The handler of the one request of a connection."""
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class RequestHandler:
         request, descriptors = receive(self._connection)
         opened.callback(close_all, descriptors)
         check_namespace(self._connection)
-        for target in descriptors[-1:]:  # it may lie in a FUSE mount of the user's
+        for target in descriptors[-1:]:  # it may lie in a FUSE mount of the user
             self._announce_server(target)
         match request.get("request"), descriptors:
             case "mount", [snapshot, mountpoint]:
@@ -138,7 +141,7 @@ class RequestHandler:
                 detach_mount(target)
             try:
                 self._done(*blobs)
-            except OSError:  # there is nobody to serve it
+            except OSError:  # no process can serve it
                 detach_mount(erofs)
                 raise
         return f"{'replaced' if replaced else 'mounted'} {where}: {image.name}"
@@ -155,7 +158,10 @@ class RequestHandler:
     def _image(
         self, snapshot: int, private: bool, replaced: bool, opened: ExitStack
     ) -> tuple[Path, int]:
-        """The image, open so that nobody removes it as unused, and how many blobs it needs."""
+        """Return the image and the number of blobs that it needs.
+
+        The image is open, so that no other request removes it as unused.
+        """
         settings, peer = self._settings, self._peer
         self._announce(0, settings.build_s)
         if check_sealed(snapshot) > SNAPSHOT_BYTES:
@@ -171,20 +177,20 @@ class RequestHandler:
         return image, blob_count
 
     def _served_blobs(self, count: int) -> list[int]:
-        """O_PATH descriptors of the blobs in a mount that is nowhere and that the user serves."""
+        """Return O_PATH descriptors of the blobs in a detached mount that the user serves."""
         made = self._fuse_mount(_BLOB_SOURCE, allow_other=True)
         try:
             try:
                 self._announce_server(made.mount)
                 send(self._connection, {"answer": "serve"}, [made.connection])
             finally:
-                os.close(made.connection)  # the user's death ends it from here on
+                os.close(made.connection)  # the user's exit ends it from here on
             return find_blobs(made.mount, count)
         finally:
             os.close(made.mount)
 
     def _fuse_mount(self, source: str, *, allow_other: bool) -> FuseMount:
-        """A mount that is nowhere; the peer is its user."""
+        """Return a detached FUSE mount whose user is the peer."""
         uid, gid = self._peer.uid, self._peer.gid
         return new_fuse_mount(source, allow_other=allow_other, uid=uid, gid=gid)
 
@@ -210,8 +216,8 @@ class RequestHandler:
         if lazy:
             detach_mount(root)
         else:
-            # By one name in the directory above, with another check of the mount's number: whoever
-            # can exchange that name may remove the mountpoint anyway.
+            # The detach uses one name in the directory above, with another check of the mount's
+            # number: a user who can exchange that name may remove the mountpoint anyway.
             above = os.open("..", DIRECTORY, dir_fd=root)
             opened.close()  # a mount is busy while its root is open
             try:
@@ -230,7 +236,7 @@ def _flag(request: dict[str, Any], name: str) -> bool:
 
 
 def _built(snapshot: int, folder: Path, owner: Owner) -> tuple[Path, int]:
-    """The image of a sealed snapshot after every check of it, and how many blobs it needs."""
+    """Return the image of a sealed snapshot after all checks, and the number of its blobs."""
     path = f"/proc/self/fd/{snapshot}"
     Snapshot.verify(path)
     with Snapshot.open(path) as opened:

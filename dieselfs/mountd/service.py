@@ -41,10 +41,9 @@ _BACKLOG: Final = 64
 _FIRST_ACTIVATED: Final = 3
 """SD_LISTEN_FDS_START."""
 _STEP: Final = struct.Struct("=Id")
-"""What a request's process tells: a device number, and until when (`monotonic`) the step may take.
-"""
+"""The record of a step: a device number, and until when (`monotonic`) the step may take."""
 _LOOK_S: Final = 1.0
-"""A call of `stop` is seen at most so late."""
+"""The longest delay until a call of `stop` is noticed."""
 _CLOSE_S: Final = 5.0
 
 
@@ -56,14 +55,14 @@ class _Request:
     uid: int
     pidfd: int
     steps: int
-    """A pipe on which the process tells each step that may take time."""
+    """A pipe on which the process announces each step that may take time."""
     deadline: float
     connections: set[int] = field(default_factory=set)
     """Numbers of FUSE connections, if they are that, which the process may wait for."""
     is_killed: bool = False
 
     def hear(self) -> None:
-        """Read what steps the process has told of."""
+        """Read the steps that the process has announced."""
         with suppress(BlockingIOError):
             while step := os.read(self.steps, _STEP.size):
                 number, self.deadline = _STEP.unpack(step)
@@ -88,7 +87,10 @@ class MountService:
         self._is_stopped = True
 
     def run(self, idle_s: float | None = None) -> None:
-        """Serve. `idle_s`: end after so long without a request; a socket unit starts it again."""
+        """Serve until `stop`.
+
+        With `idle_s`, end after so long without a request; a socket unit starts the service again.
+        """
         idle_since = monotonic()
         while not self._is_stopped:
             self._attend()
@@ -98,7 +100,7 @@ class MountService:
                 return
 
     def close(self) -> None:
-        """Let requests end, for some seconds; then end them."""
+        """Give requests some seconds to end; then kill them."""
         self._selector.unregister(self._listener)
         self._last_deadline = monotonic() + _CLOSE_S
         while self._requests and monotonic() < self._last_deadline + _CLOSE_S:
@@ -107,7 +109,7 @@ class MountService:
         self._connections.close()
 
     def _attend(self) -> None:
-        """Wait for connections, and for ends of processes, until the next deadline or for a second."""
+        """Wait for connections and ends of processes, until the next deadline or for a second."""
         deadlines = [self._deadline(request) for request in self._requests if not request.is_killed]
         until = min([*deadlines, monotonic() + _LOOK_S])
         for key, _ in self._selector.select(max(0.0, until - monotonic())):
@@ -161,7 +163,7 @@ class MountService:
         self._selector.register(request.pidfd, selectors.EVENT_READ, request)
 
     def _answer_and_exit(self, connection: socket.socket, steps: int) -> NoReturn:
-        """The whole life of a request's process."""
+        """Answer the request and exit: the whole life of a request's process."""
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -185,17 +187,17 @@ class MountService:
         self._requests.remove(request)
 
     def _end(self, request: _Request) -> None:
-        """Kill what is over time, and break off the user's connections that it may wait for."""
+        """Kill a request that is over time, and abort the connections that it may wait for."""
         log.warning("a request of user %d takes too long: it is ended", request.uid)
         request.is_killed = True
         os.kill(request.pid, signal.SIGKILL)
-        request.hear()  # it takes no further step from now on
+        request.hear()  # it announces no further step
         for number in request.connections:
             self._connections.abort(number, request.uid)
 
 
 def activated_socket() -> socket.socket | None:
-    """The socket with which systemd has started this process, if it has: sd_listen_fds(3)."""
+    """Return the socket with which systemd has started this process, or None: sd_listen_fds(3)."""
     is_ours = os.environ.get("LISTEN_PID") == str(os.getpid())
     if not is_ours or os.environ.get("LISTEN_FDS") != "1":
         return None
@@ -204,9 +206,9 @@ def activated_socket() -> socket.socket | None:
 
 
 def listening_socket(path: Path, group: str | None = None) -> socket.socket:
-    """A new socket at `path`, for members of `group` only.
+    """Return a new socket at `path`, for members of `group` only.
 
-    One that nobody listens at is replaced. Raises `LocalFileError`.
+    A socket without a listener is replaced. Raises `LocalFileError`.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -236,7 +238,7 @@ def _is_listening(path: Path) -> bool:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of images, and refuse one that others may write. Raises `LocalFileError`."""
+    """Create the folder of images; refuse one that others may write. Raises `LocalFileError`."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in (folder, *folder.resolve().parents):
