@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     default="1%",
     show_default=True,
     metavar="SHARE",
-    help="Holes that may remain, of the live bytes.",
+    help="Holes that may remain, as a share of the live bytes.",
 )
 @click.option(
     "--merge-small",
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     default="1MiB",
     show_default=True,
     metavar="SIZE",
-    help="Also merge chunks below this, if there are eight or more; 0: none.",
+    help="Also merge chunks below this size if there are eight or more; 0: none.",
 )
 @grace_option(
-    "Keep chunks that were replaced for so long, for mounts and snapshots that nobody knows of."
+    "Keep retired chunks this long, for mounts and snapshots that the store does not know."
 )
 @click.option(
     "--chunk-size",
     type=Size(),
     metavar="SIZE",
-    help="Of the new chunks. Default: the dataset's, at least 4 MiB.",
+    help="Size of the new chunks (default: the dataset's, at least 4 MiB).",
 )
 @click.option(
     "--round",
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     default="1GiB",
     show_default=True,
     metavar="SIZE",
-    help="Commit after so much was moved.",
+    help="Commit after moving this much.",
 )
 @dry_run_option
 def purge(
@@ -74,11 +74,12 @@ def purge(
     round_bytes: int,
     dry_run: bool,
 ) -> int:
-    """Merge chunks with holes, which deleted and replaced files left, into new ones, and delete the old.
+    """Merge chunks with holes into new chunks, and delete the old ones.
 
-    An old chunk is deleted after the grace period, and never while a published snapshot, a tag or a running mount needs it: until then the
-    dataset takes more space. The next purge, or gc, deletes what waits now. Writers and readers may go on; an interrupted purge is
-    finished by the same command.
+    Deleted and replaced files leave holes. An old chunk is deleted after the grace period, and
+    never while a published snapshot, a tag or a running mount needs it. Until then the dataset
+    takes more space. The next purge or gc deletes the chunks that wait now. Readers and writers may
+    go on. The same command finishes an interrupted purge.
     """
     from dieselfs.purging.purge import plan
     from dieselfs.purging.request import PurgeRequest
@@ -140,7 +141,8 @@ def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
             output.line(f"would delete chunk {chunk.ref.id}: {human_size(chunk.size_bytes)}")
         moved = human_size(sum(chunk.live_bytes for chunk in plan.retired))
         output.note(
-            f"{name}: would move {moved} out of {counted(len(plan.retired), 'chunk')} to free {human_size(freed)},"
+            f"{name}: would move {moved} out of {counted(len(plan.retired), 'chunk')} to free "
+            f"{human_size(freed)},"
             f" and delete {counted(len(plan.deletable), 'old chunk')} ({human_size(deleted)})"
         )
     return ExitCode.OK
@@ -158,8 +160,13 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
             "after": human_size(report.bytes_after),
             "live": human_size(report.live_bytes),
             "moved": f"{counted(report.files_moved, 'file')}, {human_size(report.bytes_moved)}",
-            "chunks": f"{report.chunks_retired:,} retired ({report.chunks_dead:,} without anything live), {report.chunks_added:,} new",
-            "deleted": f"{counted(report.chunks_deleted, 'old chunk')}, {human_size(report.bytes_deleted)}",
+            "chunks": (
+                f"{report.chunks_retired:,} retired ({report.chunks_dead:,} without anything "
+                f"live), {report.chunks_added:,} new"
+            ),
+            "deleted": (
+                f"{counted(report.chunks_deleted, 'old chunk')}, {human_size(report.bytes_deleted)}"
+            ),
         }
     )
     for chunks, why in (

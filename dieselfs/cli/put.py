@@ -51,10 +51,12 @@ _MAX_CHUNK_BYTES = 1 << 30
     type=click.Choice(["scatter", "path", "given"]),
     default="scatter",
     show_default=True,
-    help="How files share chunks: scatter mixes classes (best for shuffled training); path and given keep that order, by packing"
-    " with one process, whatever -j says.",
+    help=(
+        "How files share chunks: scatter mixes classes (best for shuffled training); path "
+        "and given keep that order, and pack with one process, whatever -j says."
+    ),
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the scatter order.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
 @click.option("--chunk-size", type=Size(), default="4MiB", show_default=True, metavar="SIZE")
 @click.option(
     "-c",
@@ -66,7 +68,7 @@ _MAX_CHUNK_BYTES = 1 << 30
     "--files-from",
     type=click.File("rb"),
     metavar="FILE",
-    help="Names to take, one a line, below SRC ('-': standard input).",
+    help="File with the names to put, one a line, below SRC ('-': standard input).",
 )
 @click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
 @click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
@@ -89,11 +91,12 @@ def put(
     filters: PathFilter,
     dry_run: bool,
 ) -> int:
-    """Pack files and directories into a dataset, which is made if need be.
+    """Pack files and directories into a dataset, which is created if needed.
 
-    A SRC with a trailing slash means its contents, one without is put under its own name. Files that the dataset has already (same
-    size, mode and mtime) are skipped, so an interrupted put is finished by the same command. Nothing becomes visible until all sources were
-    seen to be readable; after that, whole files become visible as they are committed.
+    A SRC with a trailing slash means its contents; one without is put under its own name. Files
+    that the dataset has already (same size, mode and mtime) are skipped, so the same command
+    finishes an interrupted put. Nothing becomes visible until all sources have been found readable.
+    After that, whole files become visible as they are committed.
     """
     from dieselfs.packing.request import PackProgress, PackRequest
 
@@ -181,7 +184,7 @@ def _trees(
 
 
 def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
-    """Whether the destination is a directory of the dataset, so that a file goes into it and not over it."""
+    """Return True if the destination is a directory: a file then goes into it, not over it."""
     from chunkstore.errors import Unavailable
     from metadata.errors import DatasetNotFound, PathNotFound
 
@@ -192,7 +195,7 @@ def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
         DatasetNotFound,
         PathNotFound,
         Unavailable,
-    ):  # a store that does not answer the put itself finds out
+    ):  # the put itself finds out that a store does not answer
         return False
 
 
@@ -248,7 +251,8 @@ def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddr
             )
     size = human_size(found.bytes)
     context.output.line(
-        f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing was put"
+        f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing "
+        "was put"
     )
     return ExitCode.OK
 
@@ -272,13 +276,15 @@ def _put(
             pack(address.dataset, request, open_store, open_index, progress)
         except KeyboardInterrupt:
             context.output.note(
-                f"interrupted: {progress.files_committed:,} files are committed; the same command again puts the rest"
+                f"interrupted: {progress.files_committed:,} files are committed; the same "
+                "command again puts the rest"
             )
             raise
     _summary(context, address, progress, time.monotonic() - began)
     if request.order == "path" and not context.output.json:
         context.output.note(
-            f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} --report` before training"
+            f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
+            "--report` before training"
         )
     if progress.failed:
         for reason in progress.failed[:_SHOWN_FAILURES]:
@@ -291,8 +297,11 @@ def _put(
 
 
 class _Shown:
-    """Turns counts since the start into steps of a progress bar, which is begun at the first change: it has a thread, and the packing
-    processes are forked before that."""
+    """Turns counts since the start into steps of a progress bar.
+
+    The bar begins at the first change: it has a thread, and the packing processes are forked
+    before.
+    """
 
     def __init__(self, begin: Callable[[], ProgressDisplay]) -> None:
         self._begin = begin
@@ -332,14 +341,16 @@ def _summary(
         named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
         more = ", …" if len(progress.special) > 3 else ""
         context.output.note(
-            f"left out {len(progress.special):,} special files (sockets, pipes, devices): {named}{more}"
+            f"left out {len(progress.special):,} special files (sockets, pipes, devices): "
+            f"{named}{more}"
         )
     if context.output.quiet:
         return
     rate = progress.files_committed / elapsed_s if elapsed_s else 0
     skipped = f", {progress.files_unchanged:,} unchanged" if progress.files_unchanged else ""
     context.output.line(
-        f"put {progress.files_committed:,} files, {human_size(progress.bytes_committed)}, in {progress.chunks_committed:,} chunks"
+        f"put {progress.files_committed:,} files, {human_size(progress.bytes_committed)}, in "
+        f"{progress.chunks_committed:,} chunks"
         f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
     )
     if sys.stdout.isatty():

@@ -1,4 +1,7 @@
-"""`dlcmd recover`: the index made again, verified, or made for an earlier time, from the object store alone."""
+"""`dlcmd recover`: rebuild or verify the index from the object store alone.
+
+It can also make the index or a snapshot of an earlier time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from metadata.kv.key_value_store import KeyValueStore
 
 _SHOWN: Final = 1000
-"""Lines of differences, and of chunks with -v."""
+"""The most lines of differences, and of chunks with -v, that are printed."""
 
 
 @command(
@@ -44,30 +47,36 @@ _SHOWN: Final = 1000
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Put only what was committed later again: the index is known to be complete up to then. A generation, a time, or 2h for two hours ago.",
+    help=(
+        "Apply only the commits after WHEN again; the index must be complete up to then. "
+        "WHEN is a generation, a time, or 2h for two hours ago."
+    ),
 )
 @click.option(
     "--until",
     metavar="WHEN",
-    help="The dataset as it was then: a snapshot, published in the store, or with --to an index that stays there.",
+    help=(
+        "Make the dataset as it was then: a snapshot, published in the store, or with "
+        "--to an index that stays there."
+    ),
 )
 @click.option("--to", metavar="URL", help="Make another index, and leave the present one alone.")
-@click.option("--check", is_flag=True, help="Compare the index with the store, change nothing.")
+@click.option("--check", is_flag=True, help="Compare the index with the store; change nothing.")
 @click.option(
-    "--adopt", is_flag=True, help="Commit the whole ones of the chunks that no commit names."
+    "--adopt", is_flag=True, help="Commit the orphans: whole chunks that no commit names."
 )
 @click.option(
     "--without-commits",
     is_flag=True,
-    help="Commits are lost: make the log again from what the chunks say.",
+    help="If commits are lost, rebuild the log from the chunks.",
 )
 @click.option(
-    "--without-chunks", is_flag=True, help="Chunks are lost: go on without the files in them."
+    "--without-chunks", is_flag=True, help="If chunks are lost, go on without the files in them."
 )
 @click.option(
-    "--dataset-id", metavar="ID", help="Which life of the name, if the store holds several."
+    "--dataset-id", metavar="ID", help="Id of the dataset, if the store holds several of this name."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Each chunk that no commit names.")
+@click.option("-v", "--verbose", is_flag=True, help="List each chunk that no commit names.")
 @dry_run_option
 @yes_option
 def recover(
@@ -87,8 +96,8 @@ def recover(
 ) -> ExitCode:
     """Rebuild the index from the object store alone: all of it, or what is wrong with it.
 
-    Mounts go on serving. Says what no commit names, and leaves it invisible. With --check or -n the exit code is 10 if something is to be
-    put right.
+    Mounts go on serving. Chunks that no commit names are reported and stay invisible. With --check
+    or -n, the exit code is 10 if something is to be repaired.
     """
     from dieselfs.recovery import RecoveryOptions, parse_point
     from dieselfs.recovery import recover as recover_dataset
@@ -128,7 +137,7 @@ def _parse_dataset_id(text: str) -> bytes:
 def _places(
     context: CommandContext, to: str | None, until: str | None
 ) -> Iterator[tuple[ObjectStore, KeyValueStore | None]]:
-    """The store, and the index that is meant: no other is opened."""
+    """Yield the store, and the index that the options mean. No other index is opened."""
     if until is not None and to is None:
         yield context.store(), None
         return
@@ -149,7 +158,7 @@ def _ask(
     *,
     yes: bool,
 ) -> None:
-    """Before anything is committed. Says how much that is."""
+    """Ask before anything is committed, and say how much that is."""
     from dataclasses import replace
 
     from dieselfs.recovery import recover as recover_dataset
@@ -160,7 +169,10 @@ def _ask(
     if report.log is not None:
         made, dealt = len(report.log.plan.commits), report.log.dealt
         confirm(
-            f"make {counted(made, 'commit')} of {name} again from {counted(dealt, 'chunk')}; nobody may be writing",
+            (
+                f"make {counted(made, 'commit')} of {name} again from "
+                f"{counted(dealt, 'chunk')}; nobody may be writing"
+            ),
             yes=yes,
         )
     elif report.adopted:
@@ -194,7 +206,8 @@ def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
     if report.log is not None:
         log = report.log
         yield (
-            f"{counted(len(log.plan.commits), 'commit')} {would}made again from {counted(log.dealt, 'chunk')}"
+            f"{counted(len(log.plan.commits), 'commit')} {would}made again from "
+            f"{counted(log.dealt, 'chunk')}"
             f" with {counted(log.dealt_files, 'file')}"
         )
         yield "not known any more:"
@@ -207,7 +220,9 @@ def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
     if report.adopted:
         yield f"{counted(len(report.adopted), 'chunk')} {would}committed"
     if report.lost_chunks:
-        yield f"{counted(len(report.lost_chunks), 'chunk')} not in the store: their files are missing"
+        yield (
+            f"{counted(len(report.lost_chunks), 'chunk')} not in the store: their files are missing"
+        )
     if state is not None:
         yield (
             f"{history.name}, generation {state.generation:,}: {counted(state.files, 'file')},"
@@ -223,7 +238,10 @@ def _done(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
         return
     if report.snapshot_id is not None:
         name = report.history.name
-        yield f"snapshot {report.snapshot_id}; next: dlcmd mount {name}@{report.snapshot_id.partition('-')[0]} MOUNTPOINT"
+        yield (
+            f"snapshot {report.snapshot_id}; next: dlcmd mount "
+            f"{name}@{report.snapshot_id.partition('-')[0]} MOUNTPOINT"
+        )
     elif options.until is not None:
         yield "the index stays at this generation"
     elif options.check or options.dry_run:
@@ -244,8 +262,10 @@ def _uncommitted(history: History) -> str:
     seconds = [chunk.id.seconds for chunk in chunks]
     oldest, newest = iso_time(min(seconds) * 10**9), iso_time(max(seconds) * 10**9)
     return (
-        f"{counted(len(chunks), 'chunk')} ({sum(chunk.object_bytes for chunk in chunks):,} bytes) named by no commit, {whole:,} whole,"
-        f" from {oldest[:19]}Z to {newest[:19]}Z: invisible, being written, or waste for `dlcmd gc`; --adopt commits the whole ones"
+        f"{counted(len(chunks), 'chunk')} ({sum(chunk.object_bytes for chunk in chunks):,} "
+        f"bytes) named by no commit, {whole:,} whole,"
+        f" from {oldest[:19]}Z to {newest[:19]}Z: invisible, being written, or waste for `dlcmd "
+        "gc`; --adopt commits the whole ones"
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     ]
 )
 @click.argument("addresses", nargs=-1, required=True)
-@recursive_option("Directories with all below them.")
+@recursive_option("Delete directories with all below them.")
 @dry_run_option
 @yes_option
 @click.option(
@@ -47,7 +47,7 @@ def rm(
 ) -> int:
     """Delete files or, with -r, directories of a dataset.
 
-    Snapshots taken before still hold what is deleted. To remove a whole dataset use `dlcmd dataset rm`.
+    Earlier snapshots keep what is deleted. Use `dlcmd dataset rm` to remove a whole dataset.
     """
 
     def delete(text: str) -> None:

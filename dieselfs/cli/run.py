@@ -1,4 +1,4 @@
-"""`dlcmd run`: a command that reads FUSE mounts through an overlay."""
+"""`dlcmd run`: run a command that reads FUSE mounts through an overlay."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dieselfs.errors import MountError
 
 CANNOT_RUN: Final = 126
 NOT_FOUND: Final = 127
-"""What shells and env(1) exit with for a command that cannot be run or is not there."""
+"""The exit codes of shells and env(1) for a command that cannot be run or is not there."""
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
-"""1 for `dlcmd` itself: a process with threads gets no user namespace."""
+"""`dlcmd` itself has it at 1, since a process with threads gets no user namespace."""
 
 
 @command(
@@ -29,13 +29,13 @@ _THREADS: Final = "OPENBLAS_NUM_THREADS"
         "dlcmd run -v -- torchrun --nproc-per-node 8 train.py",
     ]
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say which mounts are read through an overlay.")
+@click.option("-v", "--verbose", is_flag=True, help="Print which mounts get an overlay.")
 @click.option(
     "--mount",
     "mounts",
     multiple=True,
     metavar="DIR",
-    help="Only the mount at DIR, or those below it (default: all).",
+    help="Overlay only the mount at DIR, or those below it (default: all).",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -61,7 +61,7 @@ run.allow_interspersed_args = False  # the command's options are its own, also w
 
 
 def _prepare(output: Output, verbose: bool, mounts: Sequence[str]) -> None:
-    """Lay the overlays, or say why the command runs without."""
+    """Make the overlays, or print why the command runs without them."""
     from dieselfs.fuse.mountpoint import resolve
     from dieselfs.overlay_run import lay_overlays
 

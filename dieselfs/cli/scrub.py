@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """Bytes a second, written 200MiB/s or 200MiB."""
+    """A click type: bytes per second, written as 200MiB/s or 200MiB."""
 
     name = "rate"
 
@@ -45,11 +45,17 @@ class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.
     ]
 )
 @click.argument("dataset")
-@click.option("--rate", type=_Rate(), metavar="RATE", help="Read no faster, such as 200MiB/s.")
-@click.option("--sample", type=Share(), metavar="SHARE", help="Only a part of the chunks: 5%.")
-@click.option("--seed", type=int, metavar="N", help="Which part; without it another one each time.")
-@click.option("--restart", is_flag=True, help="Begin anew instead of where the last run stopped.")
-@click.option("--files", is_flag=True, help="List every file hit, not only the first ten.")
+@click.option(
+    "--rate", type=_Rate(), metavar="RATE", help="Read no faster than this, such as 200MiB/s."
+)
+@click.option(
+    "--sample", type=Share(), metavar="SHARE", help="Read only a share of the chunks, such as 5%."
+)
+@click.option(
+    "--seed", type=int, metavar="N", help="Seed of the sample (default: a new one each time)."
+)
+@click.option("--restart", is_flag=True, help="Begin again instead of where the last run stopped.")
+@click.option("--files", is_flag=True, help="List every affected file, not only the first ten.")
 @jobs_option()
 def scrub(
     context: CommandContext,
@@ -63,7 +69,8 @@ def scrub(
 ) -> int:
     """Read and verify every chunk of a dataset: header, files and blocks against their checksums.
 
-    Stopped by Ctrl-C or a crash, the same command goes on where it was. Exit code 0: all that was read is sound; 7: something is damaged.
+    After Ctrl-C or a crash, the same command goes on where it stopped. The exit code is 0 if all
+    that was read is sound, and 7 if something is damaged.
     """
     from dieselfs.checking import Sample
 
@@ -95,7 +102,7 @@ def run_scrub(
     restart: bool = False,
     jobs: int | None = None,
 ) -> ScrubReport:
-    """Scrub with the user's progress file and a bar."""
+    """Scrub with the user's progress file, and show the progress."""
     from dieselfs import checking
     from dieselfs.checking.scrub import JOBS
 
@@ -117,7 +124,7 @@ def run_scrub(
 
 
 def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool) -> None:
-    """Findings and a summary."""
+    """Print the findings and a summary."""
     output = context.output
     print_findings(context, report.findings, all_files=all_files)
     hit = sorted({path for finding in report.findings for path in finding.files})
@@ -142,10 +149,13 @@ def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool
     of = f" of {report.chunks_there:,}" if report.chunks < report.chunks_there else ""
     sample = f", sample of seed {report.seed}" if report.seed is not None else ""
     output.line(
-        f"{report.dataset.name}: {report.verdict.value} ({counted(report.chunks, 'chunk')}{of}, {counted(report.files, 'file')}, "
-        f"{human_size(report.size_bytes)} read up to generation {report.generation}{sample}{', resumed' if report.resumed else ''})"
+        f"{report.dataset.name}: {report.verdict.value} ({counted(report.chunks, 'chunk')}{of}, "
+        f"{counted(report.files, 'file')}, "
+        f"{human_size(report.size_bytes)} read up to generation "
+        f"{report.generation}{sample}{', resumed' if report.resumed else ''})"
     )
     if report.read_again:
         output.note(
-            f"{counted(report.read_again, 'chunk')} came damaged at first and sound the second time: look at memory, cables and network"
+            f"{counted(report.read_again, 'chunk')} came damaged at first and sound the second "
+            "time: look at memory, cables and network"
         )

@@ -1,4 +1,4 @@
-"""`dlcmd serve`: a cache node. It runs in the foreground, as a service does that something else starts and watches."""
+"""`dlcmd serve`: a cache node. It runs in the foreground, and a service manager watches it."""
 
 from __future__ import annotations
 
@@ -24,42 +24,55 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PORT: Final = 7700
 PATIENCE_S: Final = 10.0
-"""With the store: less than clients have with a node, so that they hear of a failure and ask the store themselves."""
+"""Patience with the store.
+
+It is shorter than the patience of clients with a node, so that they learn of a failure and ask the
+store themselves.
+"""
 CLOSE_S: Final = 4.0
 
 
 @command(
     examples=[
-        "dlcmd serve --listen 10.0.0.1 --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 2TiB",
-        "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --cache-cluster images --cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 500GiB",
+        (
+            "dlcmd serve --listen 10.0.0.1 --cache-cluster-secret-file cluster.secret --ssd "
+            "/nvme/dieselfs --ssd-size 2TiB"
+        ),
+        (
+            "dlcmd serve --listen 0.0.0.0:7700 --advertise node7 --cache-cluster images "
+            "--cache-cluster-secret-file cluster.secret --ssd /nvme/dieselfs --ssd-size 500GiB"
+        ),
     ]
 )
 @click.option(
     "--listen",
     required=True,
     metavar="ADDRESS[:PORT]",
-    help=f"Where clients reach this node (port: {DEFAULT_PORT}).",
+    help=f"Address at which clients reach this node (default port: {DEFAULT_PORT}).",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
-    help="What clients connect to, if it is not where this listens. With the port it is this node's name.",
+    help=(
+        "Host that clients connect to, if it differs from --listen. With the port it is "
+        "this node's name."
+    ),
 )
 @click.option(
     "--cache-cluster",
     default=DEFAULT_CLUSTER,
     show_default=True,
     metavar="NAME",
-    help="The cache cluster's name.",
+    help="Name of the cache cluster.",
 )
 @former_option("--ring", "cache_cluster")
 @click.option(
     "--cache-cluster-secret-file",
     metavar="FILE",
-    help="The secret of the cache cluster; `dlcmd task secret` makes one.",
+    help="File with the secret of the cache cluster; `dlcmd task secret` makes one.",
 )
 @former_option("--ring-secret-file", "cache_cluster_secret_file")
-@ssd_options("Where chunks are kept, on a local SSD (needed, unless configured).")
+@ssd_options("Cache chunks in this folder of a local SSD (required unless configured).")
 @click.option(
     "--memory",
     type=Size(),
@@ -69,14 +82,15 @@ CLOSE_S: Final = 4.0
 @click.option(
     "--no-announce",
     is_flag=True,
-    help="Don't announce this node in the index's Redis: clients list it.",
+    help="Don't announce this node in the index's Redis; clients list it.",
 )
 def serve(context: CommandContext, **options: Any) -> None:
-    """Serve chunks from this machine's SSD: a cache node, of one cache cluster with others.
+    """Run a cache node, which serves chunks from this machine's SSD.
 
-    It serves all datasets of the configured store, keeps on the SSD what it is asked for, and owns a share of the chunks by the size of its SSD.
-    If the index is in Redis the nodes are found there (`--cache-cluster redis` of a mount), else by a list (`--cache-cluster HOST:PORT,HOST:PORT`).
-    Ends by SIGTERM or Ctrl-C.
+    The node serves all datasets of the configured store, and caches on its SSD the chunks that it
+    is asked for. The size of its SSD decides its share of the cache cluster's chunks. If the index
+    is in Redis, clients find the nodes there (`--cache-cluster redis` of a mount). Otherwise they
+    need a list (`--cache-cluster HOST:PORT,HOST:PORT`). SIGTERM or Ctrl-C ends it.
     """
     from dieselfs.assembly import open_configured_store
     from dieselfs.cachenodes.cache_node import CacheNode
@@ -108,7 +122,7 @@ def serve(context: CommandContext, **options: Any) -> None:
     )
     ended.wait()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # a second one would cut short what takes seconds
+        signal.signal(number, signal.SIG_IGN)  # a second signal would cut the shutdown short
     log.info("ending")
     node.close(CLOSE_S)
     log.info("ended")

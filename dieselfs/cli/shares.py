@@ -13,7 +13,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A number from 0 to 1, written 5%; 0 itself only where that means something."""
+    """A click type: a number from 0 to 1, written as 5%. Only `or_none` allows 0 itself."""
 
     name = "share"
 

@@ -1,4 +1,7 @@
-"""`dlcmd shuffle`: the order of an epoch, for programs that read the files themselves; or how good such orders are."""
+"""`dlcmd shuffle`: the order of an epoch, for programs that read the files themselves.
+
+With --report it measures the quality of such orders.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
     from dieselfs.class_labels import ClassRule
     from metadata.snapshot import Snapshot
 
-# As wide as `dieselfs.shuffle.ShuffleParameters` takes them.
+# The ranges that `dieselfs.shuffle.ShuffleParameters` accepts.
 _SEED: Final = click.IntRange(0, 2**64 - 1)
 _COUNT: Final = click.IntRange(1, 2**31 - 1)
 _DEFAULT_GROUP: Final = 100
-"""`dieselfs.shuffle.DEFAULT_GROUP_SIZE`, which would load numpy for the help."""
+"""A copy of `dieselfs.shuffle.DEFAULT_GROUP_SIZE`, which would load NumPy for the help."""
 
 
 @command(
@@ -39,7 +42,7 @@ _DEFAULT_GROUP: Final = 100
     type=_SEED,
     default=0,
     show_default=True,
-    help="Same seed, same order.",
+    help="The same seed gives the same order.",
 )
 @click.option("--epoch", type=_SEED, default=0, show_default=True)
 @click.option(
@@ -48,7 +51,10 @@ _DEFAULT_GROUP: Final = 100
     type=_COUNT,
     multiple=True,
     metavar="N",
-    help="Chunks shuffled together: the memory that a reader needs (default 100; with --report, several may be given).",
+    help=(
+        "Chunks that are shuffled together: the memory that a reader needs (default: 100; "
+        "with --report, several may be given)."
+    ),
 )
 @click.option("--rank", type=click.IntRange(0, _COUNT.max), default=0, show_default=True)
 @click.option(
@@ -56,39 +62,42 @@ _DEFAULT_GROUP: Final = 100
     type=_COUNT,
     default=1,
     show_default=True,
-    help="How many ranks there are.",
+    help="Number of ranks.",
 )
 @click.option("-0", "--null", "zero", is_flag=True, help="End each path with NUL, for xargs -0.")
 @click.option(
     "--report",
     is_flag=True,
-    help="Print no files, but how well classes are mixed, and the memory needed, by group size.",
+    help=("Print no files, but how well classes are mixed, and the memory needed, by group size."),
 )
 @click.option(
     "--batch",
     type=click.IntRange(1, 1 << 20),
     metavar="N",
-    help="Of the report: samples whose classes are counted (default 256).",
+    help="With --report: samples per batch (default: 256).",
 )
 @click.option(
     "--memory",
     type=Size(),
     metavar="SIZE",
-    help="Of the report: name the largest group that fits.",
+    help="With --report: name the largest group that fits.",
 )
 @click.option(
     "--labels",
     type=click.Choice(["parent", "top"]),
-    help="Of the report: a file's class is the directory it lies in (parent, the default), or the first one below --under.",
+    help=(
+        "With --report: a file's class is the directory that it is in (parent, the "
+        "default), or the first one below --under (top)."
+    ),
 )
 @click.option(
-    "--under", metavar="DIR", help="Of the report: only files below this directory, such as train."
+    "--under", metavar="DIR", help="With --report: only files below this directory, such as train."
 )
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.svg",
-    help="Of the report: draw it.",
+    help="With --report: also draw the report.",
 )
 def shuffle(
     context: CommandContext,
@@ -108,8 +117,9 @@ def shuffle(
 ) -> None:
     """Print one rank's files of an epoch in chunk-wise shuffled order, one path a line.
 
-    The order depends on nothing but the snapshot and these numbers; every node prints the same. With --report, see instead what a group size
-    does to the mix of classes in a batch, beside a full shuffle and directory order.
+    The order depends only on the snapshot and these numbers, so every node prints the same.
+    --report shows instead what a group size does to the classes per batch, compared with a full
+    shuffle and with directory order.
     """
     if report:
         if rank or world > 1 or zero:
@@ -155,7 +165,10 @@ def _open_snapshot(context: CommandContext, address: str) -> Snapshot:
 
 
 def _snapshot_file(context: CommandContext, place: DatasetAddress) -> Path:
-    """The snapshot that is named, which needs no index; else a fresh one, made if there is none."""
+    """Return the snapshot that is named, which needs no index.
+
+    Otherwise return a fresh one, made if there is none.
+    """
     from dieselfs.cli.snapshot_choice import find_snapshot, newest_fresh
     from metadata.errors import SnapshotRefused, SnapshotStale
 

@@ -1,4 +1,7 @@
-"""`dlcmd shuffle --report`: how well group sizes mix classes, as a table, a JSON object, and a plot."""
+"""`dlcmd shuffle --report`: how well group sizes mix classes.
+
+The report is a table or a JSON object, and a plot.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ _GROUPS, _FULL, _DIRECTORY = "#1f6feb", "#1a7f37", "#d1242f"
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:
-    """What to report, as the command line says it."""
+    """The options of a report, as the command line gives them."""
 
     groups: tuple[int, ...]
-    """() for the usual ones."""
+    """Group sizes; empty for the usual ones."""
     seed: int
     epoch: int
     batch: int | None
@@ -43,6 +46,10 @@ class ReportRequest:
 
 
 def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> None:
+    """Print a report, and write its plot if the request names one.
+
+    Raises `UsageError` for a plot that is not SVG.
+    """
     if request.plot is not None and request.plot.suffix.lower() != ".svg":
         raise UsageError(
             f"--plot {request.plot}: plots are SVG", f"write {request.plot.with_suffix('.svg')}"
@@ -62,8 +69,10 @@ def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> 
         output.record(as_record(found))
         return
     output.line(
-        f"{snapshot.dataset.name}@{found.snapshot}: {counted(found.files, 'file')} of {_classes(found.classes)} in"
-        f" {counted(found.chunks, 'chunk')}; batches of {found.batch}, seed {found.seed}, epoch {found.epoch}"
+        f"{snapshot.dataset.name}@{found.snapshot}: {counted(found.files, 'file')} of "
+        f"{_classes(found.classes)} in"
+        f" {counted(found.chunks, 'chunk')}; batches of {found.batch}, seed {found.seed}, epoch "
+        f"{found.epoch}"
     )
     output.line()
     output.table(_HEADINGS, rows(found))
@@ -73,7 +82,7 @@ def print_report(output: Output, snapshot: Snapshot, request: ReportRequest) -> 
 
 
 def rows(found: ShuffleReport) -> list[tuple[str, ...]]:
-    """What is shown to people: the references above and below the group sizes."""
+    """Return the rows for people: the references stand above and below the group sizes."""
     groups = {quality.group_size: quality for quality in found.groups}
     for quality in (found.recommended, found.fitting):
         if quality is not None:
@@ -99,10 +108,11 @@ def _row(name: str, order: OrderQuality, memory: str = "") -> tuple[str, ...]:
 
 
 def advice(found: ShuffleReport, dataset: str, memory_bytes: int | None) -> list[str]:
-    """What follows from it."""
+    """Return the lines that say what follows from the report."""
     if found.classes == 1:
         return [
-            "all files are of one class: their mix says nothing; choose another rule with --labels or --under"
+            "all files are of one class: their mix says nothing; choose another rule with "
+            "--labels or --under"
         ]
     best = found.recommended
     lines = [
@@ -112,12 +122,14 @@ def advice(found: ShuffleReport, dataset: str, memory_bytes: int | None) -> list
     if found.fitting is not None:
         how = "as good as" if found.is_close(found.fitting.order) else "worse than"
         lines.append(
-            f"in {human_size(memory_bytes or 0)} fit groups of {counted(found.fitting.group_size, 'chunk')}: {how} a full shuffle"
+            f"in {human_size(memory_bytes or 0)} fit groups of "
+            f"{counted(found.fitting.group_size, 'chunk')}: {how} a full shuffle"
         )
     elif memory_bytes is not None:
         needed = human_size(found.least_memory_bytes)
         lines.append(
-            f"in {human_size(memory_bytes)} no group fits: one chunk and those under way need {needed}"
+            f"in {human_size(memory_bytes)} no group fits: one chunk and those under way need "
+            f"{needed}"
         )
     if found.chunk_classes.sorted_by_class:
         lines += _warning(found, dataset)
@@ -128,11 +140,18 @@ def _warning(found: ShuffleReport, dataset: str) -> list[str]:
     chunks, best = found.chunk_classes, found.recommended
     return [
         "",
-        f"warning: packed sorted by class: a chunk holds {chunks.found:.1f} of {found.classes:,} classes, where a mixed one would hold"
+        f"warning: packed sorted by class: a chunk holds {chunks.found:.1f} of "
+        f"{found.classes:,} classes, where a mixed one would hold"
         f" {chunks.expected:.1f}.",
-        f"Small groups train worse on it; {counted(best.group_size, 'chunk')} a group are needed ({human_size(best.memory_bytes)}).",
+        (
+            f"Small groups train worse on it; {counted(best.group_size, 'chunk')} a group are "
+            f"needed ({human_size(best.memory_bytes)})."
+        ),
         "Better pack the source again, under another name and in the default order, scatter:",
-        f"    dlcmd put SOURCE/ dl://{dataset}-mixed            # `dlcmd get {dataset} SOURCE` if it is gone",
+        (
+            f"    dlcmd put SOURCE/ dl://{dataset}-mixed            # `dlcmd get {dataset} "
+            "SOURCE` if it is gone"
+        ),
     ]
 
 
@@ -141,7 +160,7 @@ def _classes(number: int) -> str:
 
 
 def as_record(found: ShuffleReport) -> dict[str, Any]:
-    """All of it for programs."""
+    """Return the whole report as a JSON record."""
     record = asdict(found)
     orders = [
         (record["full"], found.full),
@@ -167,7 +186,10 @@ def _groups(
 
 
 def plot(found: ShuffleReport) -> str:
-    """Mix and distance by group size, between a full shuffle's and directory order's, as SVG."""
+    """Return an SVG plot of classes per batch and distance by group size.
+
+    Dashed lines show a full shuffle and directory order.
+    """
     groups = {quality.group_size: quality.order for quality in (*found.groups, found.recommended)}
     sizes = sorted(groups)
     title, label = f"Mix of {found.batch} samples", "group size, chunks"

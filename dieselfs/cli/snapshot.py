@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @click.group(cls=SuggestingGroup)
 def snapshot() -> None:
-    """Snapshots of a dataset: what a mount needs instead of an index, and the versions that can be named, compared and pruned."""
+    """Create, list, tag, compare and prune snapshots of a dataset.
+
+    A mount reads a snapshot instead of an index. Snapshots are also the versions of a dataset.
+    """
 
 
 @command(
@@ -36,7 +39,7 @@ def snapshot() -> None:
 )
 @click.argument("dataset")
 @click.option(
-    "--publish/--no-publish", default=True, help="Store it in the object store too (default)."
+    "--publish/--no-publish", default=True, help="Also store it in the object store (default)."
 )
 def create(context: CommandContext, dataset: str, publish: bool) -> None:
     """Make a snapshot of the dataset as it is now."""
@@ -49,7 +52,7 @@ def create(context: CommandContext, dataset: str, publish: bool) -> None:
 
 
 def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool = True) -> Path:
-    """Make a snapshot and show how far it is."""
+    """Make a snapshot, and show the progress."""
     from dieselfs import snapshots
 
     folder = context.snapshot_folder
@@ -60,7 +63,7 @@ def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool 
 
 
 class _Increments:
-    """Turns "n files so far" into steps."""
+    """Turns "n files so far" into steps of a progress display."""
 
     def __init__(self, progress: Any) -> None:
         self._progress = progress
@@ -75,7 +78,7 @@ class _Increments:
 @click.argument("dataset")
 @human_option
 def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
-    """List a dataset's snapshots, on this machine and in the store, oldest first."""
+    """List snapshots on this machine and in the store, oldest first."""
     output = context.output
     records = _known(context, parse_dataset(dataset))
     if output.json:
@@ -123,7 +126,7 @@ def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
 
 
 def _tags(context: CommandContext, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
-    """Snapshot id -> tags. Those that can't be read are told."""
+    """Return the tags of each snapshot id. Tags that can't be read are reported."""
     from chunkstore.tags import current, read_tags
 
     survey = read_tags(store, ref)
@@ -156,7 +159,10 @@ def _places(record: dict[str, Any]) -> list[str]:
 @click.argument("which", metavar="DATASET[@ID]|FILE")
 @human_option
 def show(context: CommandContext, which: str, human: bool | None) -> None:
-    """Show what a snapshot says of itself; without ID, the newest one on this machine."""
+    """Show a snapshot's dataset, generation, counts and size.
+
+    Without ID, show the newest snapshot known.
+    """
     from metadata.snapshot import Snapshot
 
     path = local_file(context, which)
@@ -192,7 +198,10 @@ def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
 @command(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
 @click.argument("which", metavar="DATASET[@ID]")
 def pull(context: CommandContext, which: str) -> None:
-    """Bring a published snapshot (the newest, or that of ID) to this machine, verified."""
+    """Download a published snapshot to this machine, and verify it.
+
+    Without ID, download the newest.
+    """
     from dieselfs.cli.snapshot_choice import pull_snapshot
 
     address = without_path(which)
@@ -207,7 +216,7 @@ def pull(context: CommandContext, which: str) -> None:
 )
 @click.argument("which", metavar="FILE|DATASET[@ID]")
 def verify(context: CommandContext, which: str) -> None:
-    """Check every byte of a snapshot file: the whole-file hash, names, ranges."""
+    """Check every byte of a snapshot file: its hash, names and ranges."""
     from metadata.snapshot import Snapshot
 
     path = local_file(context, which)
@@ -243,5 +252,6 @@ def _print_file(context: CommandContext, path: Path, *, published: bool) -> None
     else:
         context.output.line(str(path))
         context.output.note(
-            f"snapshot {record['id']} of {record['dataset']}: {counted(record['files'], 'file')}, generation {record['generation']}"
+            f"snapshot {record['id']} of {record['dataset']}: "
+            f"{counted(record['files'], 'file')}, generation {record['generation']}"
         )

@@ -1,4 +1,4 @@
-"""Which snapshot file is meant: by id, by file, or the newest that is as fresh as the dataset."""
+"""The choice of a snapshot file: by id, by file, or the newest that is as fresh as the dataset."""
 
 from __future__ import annotations
 
@@ -23,14 +23,21 @@ _COPY_BYTES: Final = 8 << 20
 
 
 def find_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """The local file of the snapshot whose id starts with `which`, whose generation it is, or that has this tag; pulled if it is not here yet."""
+    """Return the local file of a snapshot, pulled if it is not here yet.
+
+    `which` is an id or its beginning, a generation, or a tag.
+    """
     which = resolved(which, dataset, store)
     matching = [path for path in _local(folder, dataset, store) if is_called(path, dataset, which)]
     return matching[-1] if matching else pull_snapshot(which, dataset, folder, store)
 
 
 def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """A published snapshot (None: the newest; else an id, its beginning, a generation or a tag) brought to this machine, verified; `SnapshotNotFound`."""
+    """Download a published snapshot to this machine, verify it, and return its file.
+
+    `which` is an id or its beginning, a generation, or a tag; None means the newest. Raises
+    `SnapshotNotFound`.
+    """
     which = None if which is None else resolved(which, dataset, store)
     known = [published.snapshot_id for published in snapshots.list_published(store, dataset)]
     matching = [
@@ -42,18 +49,24 @@ def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectSt
         wanted = "published snapshot" if which is None else f"snapshot {which}"
         raise SnapshotNotFound(
             f"there is no {wanted} of {dataset}",
-            f"see `dlcmd snapshot ls {dataset}`, or make one with `dlcmd snapshot create {dataset}`",
+            (
+                f"see `dlcmd snapshot ls {dataset}`, or make one with `dlcmd snapshot create "
+                f"{dataset}`"
+            ),
         )
     return snapshots.pull(store, dataset, matching[-1], folder)
 
 
 def is_called(path: Path, dataset: str, which: str) -> bool:
-    """Whether a local snapshot file has the id (or its start) or the generation `which`."""
+    """Return True if `which` is a local snapshot file's id, its beginning, or its generation."""
     return snapshots.is_called(path.stem.removeprefix(f"{dataset}-"), which)
 
 
 def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """As `find_snapshot`, but `which` may also be a file: it is verified, and copied into `folder` if it lies elsewhere."""
+    """Return the file of a snapshot as `find_snapshot` does; `which` may also be a file.
+
+    A file that lies outside of `folder` is verified and copied into it.
+    """
     if "/" not in which and not os.path.isfile(which):
         return find_snapshot(which, dataset, folder, store)
     path = Path(which).absolute()
@@ -61,9 +74,9 @@ def find_file_or_snapshot(which: str, dataset: str, folder: Path, store: ObjectS
 
 
 def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
-    """Copy a snapshot file from anywhere into the local folder, verified, unless it is there already.
+    """Verify a snapshot file, and copy it into the local folder unless it is there already.
 
-    Nothing else may map it, write to it or cut it short.
+    Nothing else may map the copy, write to it or truncate it.
     """
     from metadata.snapshot_folder import file_name, publish
 
@@ -86,7 +99,7 @@ def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
 
 
 def _adopted(path: Path, dataset: str, folder: Path) -> Path | None:
-    """The local copy of a snapshot file; None if there is none, or none with the same content."""
+    """Return the local copy of a snapshot file; None if there is none with the same content."""
     from metadata.snapshot_folder import file_name
 
     with Snapshot.open(path) as original:
@@ -99,6 +112,7 @@ def _adopted(path: Path, dataset: str, folder: Path) -> Path | None:
 
 
 def check_dataset(snapshot: Snapshot, dataset: str, path: Path) -> None:
+    """Raise `SnapshotRefused` if a snapshot is of a dataset of another name."""
     if snapshot.dataset.name != dataset:
         raise SnapshotRefused(
             f"{path} is a snapshot of dataset {snapshot.dataset.name}, not of {dataset}"
@@ -106,7 +120,11 @@ def check_dataset(snapshot: Snapshot, dataset: str, path: Path) -> None:
 
 
 def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValueStore) -> Path:
-    """The newest local snapshot if it is as new as the dataset, else the newest published one if that is; `SnapshotStale`."""
+    """Return the newest snapshot if it is as new as the dataset.
+
+    A local snapshot is tried first, then the newest published one. Raises `SnapshotStale` if
+    neither is as new, and `SnapshotNotFound` if there is none.
+    """
     local = _local(folder, dataset, store)
     if not local:
         return _published_fresh(dataset, folder, store, index)
@@ -121,7 +139,11 @@ def newest_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyValue
 
 
 def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
-    """Without an index: the newest published snapshot, or the newest local one if that is newer or the store does not answer."""
+    """Return the newest snapshot without asking an index.
+
+    It is the newest published one, or the newest local one if that is newer or the store does not
+    answer. Raises `SnapshotNotFound`.
+    """
     local = _local(folder, dataset, store)
     try:
         published: Sequence[snapshots.PublishedSnapshot] = snapshots.list_published(store, dataset)
@@ -157,7 +179,10 @@ def _generation(path: Path, dataset: str) -> int:
 
 
 def _local(folder: Path, dataset: str, store: ObjectStore) -> list[Path]:
-    """The local snapshots of the dataset that has the name now; of all that ever had it if the store can't tell."""
+    """Return the local snapshots of the dataset that has the name now.
+
+    If the store can't tell, the result has those of all datasets that ever had the name.
+    """
     try:
         found = find_dataset(store, dataset)
     except ChunkStoreError:

@@ -33,14 +33,15 @@ _LETTERS: Final = {"added": "A", "removed": "D", "changed": "M", "attributes": "
 )
 @click.argument("before", metavar="DATASET[@ID]|FILE")
 @click.argument("after", metavar="DATASET[@ID]|FILE")
-@click.option("--stat", "totals", is_flag=True, help="Only counts and bytes.")
+@click.option("--stat", "totals", is_flag=True, help="Print only counts and bytes.")
 @human_option
 def diff_command(
     context: CommandContext, before: str, after: str, totals: bool, human: bool | None
 ) -> None:
-    """Show what changed: A added, D removed, M other content, T other mode or time. Content is compared by hash and length.
+    """Show what changed from one snapshot to another.
 
-    Without ID, the newest snapshot known.
+    The letters mean: A added, D removed, M other content, T other mode or time. Content is compared
+    by hash and length. Without ID, an argument means the newest snapshot known.
     """
     from dieselfs.snapshot_diff import diff
     from metadata.snapshot import Snapshot

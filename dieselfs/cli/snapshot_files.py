@@ -1,4 +1,4 @@
-"""Which snapshot file a word of a `dlcmd snapshot` command means."""
+"""The snapshot file that an argument of a `dlcmd snapshot` command means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dieselfs.errors import LocalFileError, UsageError
 
 
 def local_file(context: CommandContext, which: str) -> Path:
-    """A file as it is named, or the local file of a snapshot (pulled if it is not here)."""
+    """Return the file that is named, or the local file of a snapshot, pulled if it is not here.
+
+    Raises `LocalFileError` for a file that does not exist.
+    """
     from dieselfs.cli.snapshot_choice import find_snapshot, newest_known
 
     path = Path(which)
@@ -25,7 +28,7 @@ def local_file(context: CommandContext, which: str) -> Path:
 
 
 def without_path(which: str) -> DatasetAddress:
-    """The address, which may not name a path."""
+    """Return the address; raise `UsageError` if it names a path."""
     address = parse_address(which)
     if address.path:
         raise UsageError(f"{which}: snapshots are of whole datasets", f"write {address.dataset}")
@@ -33,7 +36,7 @@ def without_path(which: str) -> DatasetAddress:
 
 
 def named(which: str) -> tuple[str, str]:
-    """Dataset and snapshot of an address that must name both."""
+    """Return the dataset and the snapshot of an address; raise `UsageError` if one is missing."""
     address = without_path(which)
     if not address.snapshot:
         raise UsageError(f"{which} names no snapshot", f"write {address.dataset}@ID")

@@ -1,4 +1,4 @@
-"""`dlcmd snapshot rm` and `prune`: snapshots are given up, here and in the store."""
+"""`dlcmd snapshot rm` and `prune`: delete snapshots on this machine and in the store."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     examples=["dlcmd snapshot rm imagenet@12", "dlcmd snapshot rm imagenet@12-8d3f01 --yes"],
 )
 @click.argument("which", metavar="DATASET@ID")
-@click.option("--force", is_flag=True, help="Even if a running mount serves it.")
+@click.option("--force", is_flag=True, help="Delete it even if a running mount serves it.")
 @yes_option
 def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> None:
-    """Delete a snapshot, on this machine and in the store. Refused while it is tagged, or served by a running mount.
+    """Delete a snapshot, on this machine and in the store.
 
-    Its chunks go later, with `dlcmd purge` or `dlcmd gc`, if nothing else needs them.
+    A snapshot that is tagged, or that a running mount serves, is refused. Its chunks are deleted
+    later, by `dlcmd purge` or `dlcmd gc`, if nothing else needs them.
     """
     from dieselfs.snapshot_pruning import check_free, give_up
     from dieselfs.snapshots import is_called
@@ -70,7 +71,7 @@ def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> N
     "--keep-within",
     type=Duration(),
     metavar="TIME",
-    help="Keep those of states younger than this: 30d.",
+    help="Keep snapshots that are younger than this, such as 30d.",
 )
 @dry_run_option
 @yes_option
@@ -84,8 +85,10 @@ def prune_command(
     yes: bool,
     human: bool | None,
 ) -> None:
-    """Delete the snapshots that no rule keeps, on this machine and in the store. The newest, what is tagged, and what a running mount
-    serves always stay. A snapshot is as old as the last commit before it.
+    """Delete the snapshots that no rule keeps, here and in the store.
+
+    The newest snapshot, tagged ones and those that a running mount serves always stay. A snapshot
+    is as old as the last commit before it.
     """
     from dieselfs.snapshot_pruning import give_up, prunable
 

@@ -17,9 +17,10 @@ from dieselfs.cli.verb import command
 @click.argument("which", metavar="DATASET[@ID]")
 @click.argument("tag")
 def tag_command(context: CommandContext, which: str, tag: str) -> None:
-    """Give a snapshot a name, which may be used wherever an ID may; without ID the newest, which must be as new as the dataset.
+    """Give a snapshot a name, which can be used wherever an ID can.
 
-    A tag that exists is moved. What is tagged is neither pruned nor removed, and its chunks stay.
+    Without ID, the command tags the newest snapshot, which must be as new as the dataset. An
+    existing tag is moved. A tagged snapshot is neither pruned nor removed, and its chunks stay.
     """
     from dieselfs.tagging import tag_snapshot
 
@@ -38,7 +39,10 @@ def tag_command(context: CommandContext, which: str, tag: str) -> None:
 @click.argument("dataset")
 @click.argument("tag")
 def untag_command(context: CommandContext, dataset: str, tag: str) -> None:
-    """Remove a tag, also one that can't be read. The snapshot stays until it is pruned."""
+    """Remove a tag, even one that can't be read.
+
+    The snapshot stays until it is pruned.
+    """
     from dieselfs.tagging import untag_snapshot
 
     name = parse_dataset(dataset)

@@ -1,4 +1,4 @@
-"""`--ssd` and `--ssd-size` of the verbs that need an SSD tier."""
+"""The options `--ssd` and `--ssd-size` of the commands that need an SSD tier."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ if TYPE_CHECKING:
 
 
 def ssd_flags(function: Decorated) -> Decorated:
-    """The verb gets `ssd: str | None` and `ssd_size: int | None`."""
+    """Add `--ssd` and `--ssd-size`.
+
+    The command gets `ssd: str | None` and `ssd_size: int | None`.
+    """
     function = click.option(
         "--ssd-size",
         type=Size(),
         metavar="SIZE",
-        help="What it may take of the SSD from now on (default: as configured, or as before).",
+        help="Budget of the SSD tier from now on (default: as configured, or as before).",
     )(function)
     return click.option(
-        "--ssd", metavar="FOLDER", help="The tier's folder (default: as configured)."
+        "--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured)."
     )(function)
 
 
 def chosen_ssd(
     context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
 ) -> SsdSettings:
-    """`UsageError` if there is none, `ConfigError` if it can't be one. Who only `looks` leaves the tier the size that it has."""
+    """Return the settings of the SSD tier.
+
+    A command that only `looks` leaves the tier its size. Raises `UsageError` if no tier is named,
+    and `ConfigError` for a folder that can't be one.
+    """
     settings = configured_ssd(context, folder, size, looks=looks)
     if settings is None:
         raise UsageError(
@@ -45,7 +52,7 @@ def chosen_ssd(
 def configured_ssd(
     context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
 ) -> SsdSettings | None:
-    """The same, for who does without: None."""
+    """Return the same settings, or None for a command that can do without a tier."""
     from dieselfs.ssd_tier import configured, ssd_settings
 
     options = SsdOptions(typed_folder(folder), size).otherwise(configured(context.config))

@@ -1,4 +1,4 @@
-"""`dlcmd stat`: all that is known of a file or directory."""
+"""`dlcmd stat`: show the metadata of files and directories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("addresses", nargs=-1, required=True)
 @human_option
 def stat(context: CommandContext, addresses: tuple[str, ...], human: bool | None) -> int:
-    """Show all that is known of files or directories: size, times, and where the bytes lie."""
+    """Show the metadata of files or directories: size, times, and where the bytes are."""
 
     def show(text: str) -> None:
         address = parse_address(text)

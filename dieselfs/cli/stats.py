@@ -1,6 +1,6 @@
-"""`dlcmd stats`: what a mount does, live.
+"""`dlcmd stats`: the statistics of a mount, live.
 
-Files per second are not to be had: what the kernel answers itself, nobody counts.
+There are no files per second, since nobody counts what the kernel answers itself.
 """
 
 from __future__ import annotations
@@ -62,26 +62,31 @@ _RATED: Final = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`stats.json` at one moment. A mount may be older than this program, or anybody's: what is missing counts as 0."""
+    """`stats.json` at one moment.
+
+    A mount may be older than this program, or another user's: a value that is missing counts as 0.
+    """
 
     document: Mapping[str, Any] = field(default_factory=dict)
 
     def number(self, *path: str) -> float:
+        """Return the number at `path` in the document, or 0."""
         found: Any = self.document
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
         return found if isinstance(found, int | float) else 0
 
     def kinds(self) -> list[str]:
+        """Return the kinds of requests that the mount counts."""
         requests = self.document.get("requests")
         return list(requests) if isinstance(requests, Mapping) else []
 
     def seconds_since(self, earlier: Look) -> float:
-        """By the mount's own clock."""
+        """Return the seconds since `earlier`, by the mount's own clock."""
         return max(self.number("uptime_s") - earlier.number("uptime_s"), 1e-3)
 
     def rate(self, earlier: Look, *path: str) -> float:
-        """Per second since `earlier`; `Look()` is the beginning of the mount."""
+        """Return the rate per second since `earlier`; `Look()` is the beginning of the mount."""
         change = self.number(*path) - earlier.number(*path)
         return max(change, 0) / self.seconds_since(earlier)
 
@@ -98,13 +103,15 @@ class Look:
     "--interval",
     type=click.FloatRange(min=0.1),
     metavar="S",
-    help="Seconds between looks (default 1).",
+    help="Seconds between updates (default: 1).",
 )
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Print once, and end.")
 def stats(context: CommandContext, mountpoint: str, interval: float | None, once: bool) -> None:
-    """Show what a mount does: requests, hits by tier, what is stored ahead in the page cache.
+    """Show the statistics of a mount: requests, hits by tier, and the page-cache prefill.
 
-    On a terminal it goes on until Ctrl-C, with rates since the last look; else it looks once, with rates since the mount began.
+    On a terminal they are updated until Ctrl-C, with rates since the last update. Otherwise they
+    are printed once, with rates since the mount began. With --json they are printed once unless
+    --interval is given.
     """
     output = context.output
     again = not once and (interval is not None if output.json else output.terminal)
@@ -134,7 +141,10 @@ def _follow(output: Output, mountpoint: str, looks: Iterator[tuple[Look, Look]])
 
 
 def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Look, Look]]:
-    """Each look and the one before it, for ever or once. `MountError` once the mount does not answer."""
+    """Yield each look and the one before it, for ever or once.
+
+    Raises `MountError` once the mount does not answer.
+    """
     from dieselfs.fuse.control_names import STATISTICS_NAME
     from dieselfs.fuse.mount_table import MountState, ask, entry_at, read_document
     from dieselfs.fuse.mountpoint import resolve
@@ -150,14 +160,14 @@ def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Lo
         if now is None or not now.is_dieselfs:
             raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists what is left")
         if document is None:
-            # Asked again, since one server may follow another just now.
+            # Ask again, since a new server may be taking over just now.
             [info] = ask([now], _TIMEOUT_S)
             if info.state is not MountState.SERVING or state is MountState.HUNG:
                 raise _silence(path, info.state, MountState)
             mount = now
             continue
         if now != mount:
-            mount, earlier = now, Look()  # it was refreshed: another server counts
+            mount, earlier = now, Look()  # after a refresh, another server counts
         look = Look(document)
         yield look, earlier
         if not again:
@@ -202,7 +212,7 @@ def _rounded(look: Look, earlier: Look, *path: str) -> float:
 
 
 def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]]:
-    """What is shown to people: what, in all, per second."""
+    """Return the rows for people: name, total, and rate per second."""
 
     def counter(name: str, *path: str) -> tuple[str, str, str]:
         return name, f"{look.number(*path):,.0f}", f"{look.rate(earlier, *path):,.1f}"
@@ -268,7 +278,7 @@ def _ssd(look: Look) -> str:
 
 
 def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
-    """Nothing where it was not asked for."""
+    """Return the row of the SSD warm-up, or no row if none was asked for."""
     ssd = look.document.get("ssd")
     known = ssd.get("warmup") if isinstance(ssd, Mapping) else None
     if not isinstance(known, Mapping):
@@ -280,7 +290,10 @@ def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, s
 def _cache_cluster(look: Look) -> str:
     if not isinstance(look.document.get("cache_cluster"), Mapping):
         return "none"
-    return f"{look.number('cache_cluster', 'nodes_up'):.0f} of {look.number('cache_cluster', 'nodes'):.0f} up"
+    return (
+        f"{look.number('cache_cluster', 'nodes_up'):.0f} of "
+        f"{look.number('cache_cluster', 'nodes'):.0f} up"
+    )
 
 
 def _front(look: Look) -> str:

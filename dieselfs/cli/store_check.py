@@ -1,4 +1,4 @@
-"""Whether the store of a mount is the right one, and answers, before anything is mounted."""
+"""The check, before a mount, that its store is the right one and answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def check_store(
     ssd: SsdSettings | None,
     patient: ObjectStore | None = None,
 ) -> str:
-    """What is to be said of a store that does not answer, where the SSD has some of the dataset: that is read without it. Empty if it answers.
+    """Check the store, and return a warning if it does not answer; the result is empty if it does.
 
-    `patient`: asked where the other one gives up. Raises `MountError` for the wrong store, and `Unavailable`.
+    A store that does not answer is accepted if the SSD has some of the dataset, which can be read
+    without it. Otherwise the check asks `patient`, a store with more patience. Raises `MountError`
+    for the wrong store, and `Unavailable`.
     """
     from chunkstore.errors import Unavailable
 
@@ -35,7 +37,10 @@ def check_store(
     except Unavailable:
         cached = None if ssd is None else _cached(ssd, snapshot)
         if cached:
-            return f"the store does not answer: until it does, only what the SSD has can be read, {cached}"
+            return (
+                "the store does not answer: until it does, only what the SSD has can be read, "
+                f"{cached}"
+            )
         if patient is None:
             raise
         _check_chunks(patient, snapshot, where)
@@ -43,7 +48,7 @@ def check_store(
 
 
 def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
-    """How much of the dataset the SSD has; empty if nothing."""
+    """Return how much of the dataset is on the SSD, as text; empty if nothing is."""
     from dieselfs.ssd_warmup import open_tier, wanted_chunks, warmth
 
     try:
@@ -58,7 +63,11 @@ def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
 
 
 def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:
-    """A wrong --store would otherwise show only when the first file is read. Some chunks that are lost are no reason not to mount."""
+    """Raise `MountError` if the store has none of the chunks that are looked for.
+
+    A wrong --store would otherwise show only at the first read. A mount is possible although some
+    chunks are lost.
+    """
     from chunkstore.errors import NotFound
     from chunkstore.object_keys import chunk_key
 

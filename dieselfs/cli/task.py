@@ -27,23 +27,32 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 2.0
 _HEADINGS: Final = ("TASK", "DATASET", "LEADER", "PROCESSES", "MEMORY", "PEERS", "ONESHOT")
 _DEFAULT_TASK: Final = re.compile(r"(.+)-[0-9a-f]{16}")
-"""`dieselfs.node_memory.task_folder.default_task`."""
+"""The names that `dieselfs.node_memory.task_folder.default_task` makes."""
 Shown: TypeAlias = tuple[list[dict[str, Any]], list[str]]
 """The records of --json, and the lines for people."""
 _refresh_option = click.option(
-    "--refresh", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Look again, until Ctrl-C."
+    "--refresh",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Repeat until Ctrl-C, with this time between.",
 )
 
 
 @click.group(cls=SuggestingGroup)
 def task() -> None:
-    """Tasks: who shares a node's memory, and the nodes that put theirs together (docs/peers.md)."""
+    """Show tasks and their peer caches, and make secrets (docs/peers.md).
+
+    A task shares a node's memory; as peers, its nodes share theirs.
+    """
 
 
 @command(name="ls", examples=["dlcmd task ls", "dlcmd task ls --json | jq -r .task"])
 @_refresh_option
 def ls(context: CommandContext, refresh: float | None) -> None:
-    """List your tasks on this node: leader, processes, memory held, peers that answer, and how far oneshot is."""
+    """List your tasks on this node: processes, memory and peers.
+
+    The peers are those that answer. The last column is the progress of oneshot.
+    """
     from dieselfs.node_memory.running_tasks import running_tasks
 
     output = context.output
@@ -67,7 +76,10 @@ def ls(context: CommandContext, refresh: float | None) -> None:
 @click.argument("name")
 @_refresh_option
 def show(context: CommandContext, name: str, refresh: float | None) -> None:
-    """Show a task's peer cache: its members and their shares, where reads came from, what left the store."""
+    """Show a task's peer cache: its members and their shares.
+
+    The command also shows where reads came from, and how many bytes left the store.
+    """
     from dieselfs.node_memory.running_tasks import ask
     from dieselfs.node_memory.task_folder import memory_root
 
@@ -93,7 +105,10 @@ def show(context: CommandContext, name: str, refresh: float | None) -> None:
 @command(name="secret", examples=["dlcmd task secret run1.secret"])
 @click.argument("file")
 def secret(context: CommandContext, file: str) -> None:
-    """Make a secret for a task's nodes: 256 random bits in a new file that is yours alone."""
+    """Make a secret for a task's nodes, in a new file.
+
+    The file holds 256 random bits, and only you can read it.
+    """
     from dieselfs.peercache.secret import FILE_VARIABLE, make_secret_file
 
     path = Path(file).absolute()
@@ -102,7 +117,8 @@ def secret(context: CommandContext, file: str) -> None:
         context.output.record({"file": os.fspath(path)})
         return
     context.output.note(
-        f"made {path}: copy it to all nodes of the task (mode 0600), and give each --secret-file {path}, or {FILE_VARIABLE}={path}"
+        f"made {path}: copy it to all nodes of the task (mode 0600), and give each "
+        f"--secret-file {path}, or {FILE_VARIABLE}={path}"
     )
 
 
@@ -170,7 +186,7 @@ def _record(task: RunningTask, dataset: str | None) -> dict[str, Any]:
 
 
 def _mounts_by_folder() -> dict[str, list[MountInfo]]:
-    """This machine's mounts by the folder of their task, as they say it."""
+    """Return this machine's mounts by the folder of their task, as they report it."""
     from dieselfs.fuse.mount_table import mounts
 
     found: dict[str, list[MountInfo]] = {}
@@ -181,7 +197,7 @@ def _mounts_by_folder() -> dict[str, list[MountInfo]]:
 
 
 def _dataset_of(task: RunningTask, mounts: Sequence[MountInfo]) -> str | None:
-    """As its mounts say it, or as its name does; None if neither."""
+    """Return the dataset that a task's mounts report, or its name implies; None if neither does."""
     for info in mounts:
         if info.dataset is not None:
             return info.dataset
@@ -190,7 +206,10 @@ def _dataset_of(task: RunningTask, mounts: Sequence[MountInfo]) -> str | None:
 
 
 def _memory_hits(mounts: Sequence[MountInfo]) -> int:
-    """Reads that these mounts have answered from the node's memory. What the kernel answers from its page cache, nobody counts."""
+    """Return how many reads these mounts have answered from node memory.
+
+    Reads that the kernel answers from its page cache are not counted.
+    """
     from dieselfs.cli.stats import Look
     from dieselfs.fuse.control_names import STATISTICS_NAME
     from dieselfs.fuse.mount_table import read_document

@@ -1,4 +1,4 @@
-"""How `dlcmd task` shows a task to people."""
+"""The text of `dlcmd task` for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEMBERS: Final = (
 
 
 def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str]) -> list[str]:
-    """Of `dlcmd task ls`."""
+    """Return a row of `dlcmd task ls`."""
     from dieselfs.peercache.task_figures import task_totals
 
     memory = task.memory
@@ -38,15 +38,24 @@ def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str])
 def task_lines(
     task: RunningTask, dataset: str | None, memory_hits: int, output: Output
 ) -> list[str]:
-    """Of `dlcmd task show`. `memory_hits`: reads that mounts have answered from this node's memory."""
+    """Return the lines of `dlcmd task show`.
+
+    `memory_hits` is the number of reads that mounts have answered from this node's memory.
+    """
     from dieselfs.peercache.task_figures import task_totals
 
     assert task.memory is not None
     memory, size = task.memory, output.size
     lines = [
         f"task:         {task.name}" + ("" if dataset is None else f", dataset {dataset}"),
-        f"this node:    led by process {task.leader_pid}, read by {counted(task.processes, 'process')}",
-        f"memory:       {size(memory.cached_bytes)} of {size(memory.budget_bytes)}, {counted(memory.blocks, 'chunk')}",
+        (
+            f"this node:    led by process {task.leader_pid}, read by "
+            f"{counted(task.processes, 'process')}"
+        ),
+        (
+            f"memory:       {size(memory.cached_bytes)} of {size(memory.budget_bytes)}, "
+            f"{counted(memory.blocks, 'chunk')}"
+        ),
     ]
     if task.peers is None:
         return [*lines, "peers:        none: this task was begun without --peers"]
@@ -62,11 +71,26 @@ def _peer_lines(memory_hits: int, figures: TaskTotals, output: Output) -> list[s
     progress = "" if filling is None else f", {_filled(filling)} of this node's share"
     rate = "" if filling is None or filling.done else f", {size(int(filling.rate_bytes_s))}/s"
     return [
-        f"peers:        {figures.members_up} of {counted(figures.members, 'member')} up{open_}, {counted(figures.connections, 'connection')}{trouble}",
+        (
+            f"peers:        {figures.members_up} of {counted(figures.members, 'member')} "
+            f"up{open_}, {counted(figures.connections, 'connection')}{trouble}"
+        ),
         f"policy:       {figures.policy}{progress}{rate}",
-        f"task holds:   {size(figures.share_cached_bytes)} of {size(figures.share_bytes)} that are somebody's share ({_percent(figures.share_cached_bytes, figures.share_bytes)}), {size(figures.cached_bytes)} of {size(figures.budget_bytes)} in all",
-        f"found in:     own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, second's memory {sources.from_second:,}, store {sources.from_store:,}",
-        f"from store:   {size(figures.from_store_bytes)} by the task, {_ratio(figures.task_store_bytes_per_byte)} per byte served; {_ratio(figures.node_store_bytes_per_byte)} by this node",
+        (
+            f"task holds:   {size(figures.share_cached_bytes)} of {size(figures.share_bytes)} "
+            "that are somebody's share "
+            f"({_percent(figures.share_cached_bytes, figures.share_bytes)}), "
+            f"{size(figures.cached_bytes)} of {size(figures.budget_bytes)} in all"
+        ),
+        (
+            f"found in:     own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, "
+            f"second's memory {sources.from_second:,}, store {sources.from_store:,}"
+        ),
+        (
+            f"from store:   {size(figures.from_store_bytes)} by the task, "
+            f"{_ratio(figures.task_store_bytes_per_byte)} per byte served; "
+            f"{_ratio(figures.node_store_bytes_per_byte)} by this node"
+        ),
     ]
 
 
@@ -90,7 +114,10 @@ def _member_row(member: MemberStatistics, size: Callable[[int], str]) -> list[st
 
 
 def _filled(filling: FillingStatistics) -> str:
-    return f"{filling.blocks_cached:,} of {counted(filling.blocks, 'chunk')} ({_percent(filling.cached_bytes, filling.share_bytes)})"
+    return (
+        f"{filling.blocks_cached:,} of {counted(filling.blocks, 'chunk')} "
+        f"({_percent(filling.cached_bytes, filling.share_bytes)})"
+    )
 
 
 def _percent(part: float, whole: float) -> str:

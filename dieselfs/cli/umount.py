@@ -14,10 +14,14 @@ from dieselfs.cli.verb import command
 @command(examples=["dlcmd umount /mnt/imagenet", "dlcmd umount --lazy /mnt/imagenet"])
 @click.argument("mountpoints", nargs=-1, required=True)
 @click.option(
-    "-l", "-z", "--lazy", is_flag=True, help="Detach now, end when the last user has gone."
+    "-l",
+    "-z",
+    "--lazy",
+    is_flag=True,
+    help="Detach now; the mount ends when its last user has gone.",
 )
 def umount(context: CommandContext, mountpoints: tuple[str, ...], lazy: bool) -> int:
-    """Unmount; also a mount whose daemon has died."""
+    """Unmount a dataset, even if the daemon of the mount has died."""
     from dieselfs.fuse.mountpoint import unmount
 
     def end(mountpoint: str) -> None:

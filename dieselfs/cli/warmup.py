@@ -1,4 +1,4 @@
-"""`dlcmd warmup`: bring a dataset's chunks onto the SSD, say how many are there, or let them go."""
+"""`dlcmd warmup`: load a dataset's chunks onto the SSD, print how many are there, or evict them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
         "dlcmd warmup --pin-mount imagenet",
         "dlcmd warmup --pin-mount --check imagenet",
         "dlcmd warmup --unpin-mount imagenet",
-        "dlcmd warmup imagenet --ssd none --cache-cluster redis --cache-cluster-secret-file cluster.secret",
+        (
+            "dlcmd warmup imagenet --ssd none --cache-cluster redis "
+            "--cache-cluster-secret-file cluster.secret"
+        ),
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
@@ -49,21 +52,24 @@ if TYPE_CHECKING:
     "-b",
     "--background",
     is_flag=True,
-    help="Return at once; say where the log is, and how to stop it.",
+    help="Return at once; print where the log is, and how to stop it.",
 )
-@click.option("--check", is_flag=True, help="Only say how much is there.")
-@click.option("--evict", is_flag=True, help="Let go of all that is there of the dataset.")
+@click.option("--check", is_flag=True, help="Only print how much is there.")
+@click.option("--evict", is_flag=True, help="Evict all that is there of the dataset.")
 @click.option(
     "--pin-mount",
     is_flag=True,
-    help="Write all files as one local file, over which `dlcmd mount` needs no daemon; with --check: compare it, byte by byte.",
+    help=(
+        "Write all files as one local file, over which `dlcmd mount` needs no daemon; "
+        "with --check: compare that file, byte by byte."
+    ),
 )
-@click.option("--unpin-mount", is_flag=True, help="Remove that file.")
+@click.option("--unpin-mount", is_flag=True, help="Remove the file of --pin-mount.")
 @click.option(
-    "--since", metavar="SNAPSHOT", help="Only chunks that this older snapshot does not have."
+    "--since", metavar="SNAPSHOT", help="Load only chunks that this older snapshot does not have."
 )
 @click.option(
-    "--no-index", is_flag=True, help="Don't ask the index: take the newest snapshot known."
+    "--no-index", is_flag=True, help="Don't ask the index; take the newest snapshot known."
 )
 @ssd_flags
 @cache_cluster_options
@@ -84,21 +90,29 @@ def warmup(
     cache_cluster_secret_file: str | None,
     jobs: int | None,
 ) -> int:
-    """Bring the chunks of a dataset onto the SSD of this node, so that they are read from there.
+    """Load the chunks of a dataset onto the SSD of this node.
 
-    What is there already is not read again, so the same command goes on where it was stopped. Several at once share the work. Through the cache nodes of a
-    cache cluster, if one is given or configured: so several nodes read the store once. With a cache cluster and no SSD of this node's own, the cache cluster's SSDs alone are filled.
-    Exit code 0: all is there; 6: there was not room for all, or some could not be had; with --check 10: not all is there, 7: a pinned mount is damaged.
+    Chunks that are there are not read again, so the same command goes on where it was stopped, and
+    several at once share the work. With a cache cluster, given or configured, chunks come through
+    its cache nodes, so that several nodes read the store once. With a cache cluster and no SSD of
+    this node, only the SSDs of the cache cluster are filled.
 
-    --pin-mount writes the content of one snapshot, aligned to blocks, into the SSD's folder. As root, `dlcmd mount` with that SSD then mounts it without a
-    daemon and without the store. It counts against --ssd-size; a mount that uses it goes on when it is removed.
+    The exit code is 0 if all chunks are there, and 6 if there was no room for all or some could not
+    be fetched. With --check it is 10 if some are missing, and 7 if a pinned mount is damaged.
+
+    --pin-mount writes the content of one snapshot, aligned to blocks, into the SSD's folder. As
+    root, `dlcmd mount` with that SSD then mounts it without a daemon and without the store. The
+    file counts against --ssd-size. A mount that uses it goes on when it is removed.
     """
     place = parse_address(address)
     if place.path:
         raise UsageError(f"{address}: only whole datasets are warmed", f"write {place.dataset}")
     if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
         raise UsageError(
-            "--background, --check and --evict exclude each other, and --evict lets go of a whole dataset",
+            (
+                "--background, --check and --evict exclude each other, and --evict lets go of "
+                "a whole dataset"
+            ),
             "see `dlcmd warmup --help`",
         )
     if (pin_mount or unpin_mount) and (background or evict or since or (pin_mount and unpin_mount)):
@@ -147,7 +161,7 @@ def _pin(
     check: bool,
     removes: bool,
 ) -> int:
-    """What --pin-mount and --unpin-mount do."""
+    """Write, check or remove a pinned mount, as --pin-mount and --unpin-mount ask."""
     if removes and not place.snapshot:
         return warmup_pin.unpin(context, settings, place.dataset, None)
     store = context.store()
@@ -161,23 +175,29 @@ def _pin(
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What is to be filled; never nothing."""
+    """The SSD, the cache cluster, or both, that a warm-up fills."""
 
     ssd: SsdSettings | None
     cache_cluster: CacheClusterSettings | None
 
     def own_ssd(self, what: str) -> SsdSettings:
-        """`UsageError` where there is only a cache cluster."""
+        """Return this node's SSD; raise `UsageError` if there is only a cache cluster."""
         if self.ssd is not None:
             return self.ssd
         if what == "check":
             raise UsageError(
                 "the cache nodes of a cache cluster don't tell which chunks they hold",
-                "see `dlcmd cluster` for how much each holds, or name an SSD of this node: --ssd FOLDER",
+                (
+                    "see `dlcmd cluster` for how much each holds, or name an SSD of this node: "
+                    "--ssd FOLDER"
+                ),
             )
         raise UsageError(
             "each cache node of a cache cluster lets go by itself",
-            "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this node: --ssd FOLDER",
+            (
+                "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this "
+                "node: --ssd FOLDER"
+            ),
         )
 
 
@@ -196,7 +216,10 @@ def _target(
     if found is None and cache_cluster is None:
         raise UsageError(
             "no SSD tier is configured, and no cache cluster",
-            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache nodes: --cache-cluster",
+            (
+                "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache "
+                "nodes: --cache-cluster"
+            ),
         )
     return _Target(found, cache_cluster)
 
@@ -239,8 +262,10 @@ def _run(
     else:
         others = f", {report.by_others:,} by others" if report.by_others else ""
         context.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, {human_size(report.loaded_bytes)}"
-            f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
+            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, "
+            f"{human_size(report.loaded_bytes)}"
+            f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of "
+            f"{counted(found.chunks, 'chunk')}"
         )
         for line in _why_not_all(report, snapshot.dataset.name, found):
             context.output.note(line)
@@ -250,16 +275,25 @@ def _run(
 def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
     larger = {
         "quota": f"its quota is full: `dlcmd cache quota {dataset} SIZE` gives it more",
-        "size": "the SSD tier is full: give it more with --ssd-size, or see in `dlcmd cache ls` what is pinned",
+        "size": (
+            "the SSD tier is full: give it more with --ssd-size, or see in `dlcmd cache ls` "
+            "what is pinned"
+        ),
         "disk": "the disk is full: free space on it",
     }
     if report.no_room:
         yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
     if report.failed:
-        yield f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub {dataset}` says which files are lost"
+        yield (
+            f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub "
+            f"{dataset}` says which files are lost"
+        )
     elsewhere = found.chunks - found.cached_chunks - report.no_room - report.failed
     if elsewhere > 0:
-        yield f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd cache ls`"
+        yield (
+            f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd "
+            "cache ls`"
+        )
 
 
 def _run_cluster(
@@ -270,7 +304,7 @@ def _run_cluster(
     target: _Target,
     jobs: int | None,
 ) -> int:
-    """Each chunk is asked of its owner; nothing is kept here."""
+    """Ask the owner of each chunk for it; this node keeps nothing."""
     from dieselfs.ring_warmup import JOBS, CacheClusterWarmUp
 
     assert target.cache_cluster is not None
@@ -297,16 +331,21 @@ def _run_cluster(
     else:
         rate = report.from_store_bytes / max(report.seconds, 1e-9)
         context.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, {report.given:,} of {counted(report.chunks, 'chunk')}, "
-            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} from the store ({human_size(rate)}/s)"
+            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, "
+            f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
+            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
+            f"from the store ({human_size(rate)}/s)"
         )
         if left:
             context.output.note(
-                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run the same command again"
+                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run "
+                "the same command again"
             )
         if not fits:
             context.output.note(
-                f"the cache cluster's SSDs that are in service can hold {human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd cluster`"
+                "the cache cluster's SSDs that are in service can hold "
+                f"{human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd "
+                "cluster`"
             )
     return ExitCode.PARTIAL if left or not fits else ExitCode.OK
 
@@ -333,7 +372,8 @@ def _print_warmth(
     else:
         share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
         context.output.line(
-            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of {counted(found.chunks, 'chunk')}, "
+            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of "
+            f"{counted(found.chunks, 'chunk')}, "
             f"{human_size(found.cached_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
         )
     return ExitCode.OK if found.is_all else ExitCode.FOUND

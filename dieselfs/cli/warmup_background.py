@@ -1,4 +1,4 @@
-"""`dlcmd warmup --background`: the same in a process of its own, with a log."""
+"""`dlcmd warmup --background`: a warm-up in a process of its own, with a log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def start_in_background(
     jobs: int | None,
     older: Snapshot | None,
 ) -> int:
-    """It is told what was chosen. `LocalFileError` if it, or its log, can't be begun."""
+    """Start a process that warms what was chosen here, and print how to watch and stop it.
+
+    Raises `LocalFileError` if the process or its log can't be started.
+    """
     command = [*this_program(), "warmup"]
     command += ["--ssd", NONE if ssd is None else os.fspath(ssd.folder)]
     for place_ in (context.config.store, context.config.index):
@@ -66,11 +69,12 @@ def start_in_background(
     else:
         name = f"{dataset}@{snapshot.id}"
         context.output.note(
-            f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, and the same command goes on"
+            f"warming {name} in the background; log: {log_file}; `kill {process.pid}` stops it, "
+            "and the same command goes on"
         )
         if ssd is not None:
             context.output.note(f"`dlcmd warmup --check {dataset}` says how far it is")
-    process.returncode = 0  # it is not waited for
+    process.returncode = 0  # nobody waits for it
     return ExitCode.OK
 
 

@@ -1,4 +1,4 @@
-"""`dlcmd warmup --pin-mount`: a dataset's mount on the SSD of this node, written, checked or removed."""
+"""`dlcmd warmup --pin-mount`: write, check or remove a pinned mount on the SSD of this node."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pin(
 
 
 def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) -> int:
-    """Compare every byte of the blob with the snapshot's hashes, and name the files that are damaged."""
+    """Compare every byte of the blob with the snapshot's hashes, and name the damaged files."""
     from dieselfs.ssd_blob import check_blob, find_blob
 
     name = f"{snapshot.dataset.name}@{snapshot.id}"
@@ -86,7 +86,8 @@ def check(context: CommandContext, snapshot: Snapshot, settings: SsdSettings) ->
         if damaged:
             dataset = snapshot.dataset.name
             output.note(
-                f"write it again: dlcmd warmup --unpin-mount {dataset}; dlcmd warmup --pin-mount {name}"
+                f"write it again: dlcmd warmup --unpin-mount {dataset}; dlcmd warmup "
+                f"--pin-mount {name}"
             )
     if paths is None:
         return ExitCode.FOUND
@@ -108,7 +109,8 @@ def unpin(
     else:
         name = dataset if snapshot is None else f"{dataset}@{snapshot.id}"
         context.output.note(
-            f"{name}: unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, and keeps its space until it is unmounted"
+            f"{name}: unpinned, {human_size(freed)} of the SSD; what is mounted of it goes on, "
+            "and keeps its space until it is unmounted"
             if freed
             else f"{name}: no mount was pinned in {settings.folder}"
         )
