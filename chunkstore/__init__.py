@@ -1,0 +1,1 @@
+"""The chunk store: chunks, commits, tags and leases in an object store."""

@@ -1,0 +1,1 @@
+"""Object stores, and the wrappers that bound waits for them."""

@@ -10,8 +10,8 @@ from chunkstore.stores.read import ReadKind
 _KEPT: Final = 1024
 """Latencies kept for each kind.
 
-If 1% of the reads are late, about 10 of these are, far fewer than the 20 above the 98th percentile,
-so they do not move it.
+If 1% of the reads are late, about 10 of those kept are late ones, far fewer than the 20 above the
+98th percentile, so they do not move it.
 """
 _LOOKED_AT_EVERY: Final = 32
 """Reads between two evaluations: sorting 1,024 numbers takes 30 µs, so 1 µs a read."""
