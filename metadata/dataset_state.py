@@ -48,7 +48,7 @@ class IndexProgress:
     held: int | None
     """The generation at which the index is held; None if it follows the store."""
     is_rebuilding: bool
-    """A process is filling the index, or was killed while it did: the index is not complete."""
+    """True if a process is filling the index, or was killed while it did: it is incomplete."""
 
 
 def read_progress(index: KeyValueStore, dataset_id: bytes) -> IndexProgress:

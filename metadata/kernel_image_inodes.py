@@ -70,7 +70,7 @@ class Owner:
     uid: int
     gid: int
     private: bool = False
-    """Only the owner gets past the root directory."""
+    """True if only the owner gets past the root directory."""
 
 
 class InodeNumbers:

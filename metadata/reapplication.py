@@ -116,7 +116,7 @@ class _History:
     commits: list[Commit]
     last: Commit
     is_whole: bool
-    """The commits start with the first one."""
+    """True if the commits start with the first one."""
 
     @property
     def retired(self) -> dict[ChunkId, Commit]:

@@ -158,7 +158,7 @@ class ChunkRecord:
     It has (entry_count + 7) // 8 bytes.
     """
     retired: bool = False
-    """A commit has retired the chunk, and only this remains of the record.
+    """True if a commit has retired the chunk; only this remains of the record.
 
     It is part of the stamp, so that the chunk cannot come back.
     """

@@ -1,4 +1,7 @@
-"""An index made again, verified, or made for an earlier time, from the object store alone (docs/recovery.md)."""
+"""Recovery of an index from the object store alone: rebuilt, verified, or of an earlier time.
+
+See docs/recovery.md.
+"""
 
 from dieselfs.recovery.history import (
     DamagedCommit,

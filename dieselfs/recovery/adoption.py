@@ -1,4 +1,4 @@
-"""Chunks that no commit names, made part of the dataset because somebody asks for it."""
+"""Orphan recovery: whole chunks that no commit names are committed on request."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _CHUNKS_A_COMMIT: Final = 1024
 def orphans(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None = None
 ) -> list[ChunkRef]:
-    """The uncommitted chunks that are whole, every byte of their files verified, by id. Reads them all; `progress` hears the bytes.
+    """Return the uncommitted chunks that are whole, by id; every byte of their files is verified.
 
-    Not those of a purge that did not come to its commit: what they hold lies where it was, or has been deleted since."""
+    All of them are read; `progress` is called with the bytes of each. Chunks of an interrupted
+    purge are left out: their content lies where it was, or has been deleted since.
+    """
     assert history.dataset is not None
     dataset = history.dataset
     whole = [
@@ -49,9 +51,11 @@ def orphans(
 def commit_orphans(
     store: ObjectStore, dataset: DatasetRef, after: int, refs: Sequence[ChunkRef]
 ) -> int:
-    """Commit the chunks, in the order given; the last generation. Whoever repeats it after a crash commits those that are left.
+    """Commit the chunks, in the given order; return the last generation.
 
-    `after` is any generation known to exist. Nobody may be writing these chunks' commits himself: a put under way would commit them again.
+    After a crash, a repeated recovery commits those that are left. `after` is any generation known
+    to exist. No other process may be about to commit these chunks: a put under way would commit
+    them again.
     """
     log, generation = CommitLog(store, dataset), after
     for start in range(0, len(refs), _CHUNKS_A_COMMIT):

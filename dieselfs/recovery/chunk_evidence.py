@@ -1,6 +1,8 @@
-"""What a chunk's head says of generations: of its own and, by what it deletes or carries along, of others' (docs/decisions/0008).
+"""The evidence in a chunk's head about generations (docs/decisions/0008).
 
-Kept small, about 150 bytes a deletion or moved entry and 8 for each other file, so that it fits for a whole dataset.
+A head shows its own chunk's generation and, by what it deletes or carries, those of other chunks.
+The evidence is small, about 150 bytes a tombstone or moved entry and 8 for each other file, so that
+it fits in memory for a whole dataset.
 """
 
 from __future__ import annotations
@@ -19,42 +21,58 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.paths import ancestors
 
 FURTHEST: Final = 1_000_000
-"""Generations beyond the newest that anything else tells of: who speaks of more is not believed, and no store filled up to there."""
+"""The most generations that a chunk may name beyond the newest one known otherwise.
+
+A chunk that names a later one is not trusted, and the log is not filled up to there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenVersion:
-    """A version that a deletion hides or that a moved entry carries along."""
+    """A version that a tombstone hides or that a moved entry carries."""
 
     generation: int
     chunk: ChunkId
-    """Of a deletion: where the entry lay when it was seen. Of a moved file: the chunk that it was new in, whose generation this is."""
+    """The chunk in which a tombstone's writer saw the entry.
+
+    For a moved file it is the chunk in which the file was new, of the generation `generation`.
+    """
     position: int
     by_moved_file: bool
     path: int
-    """xxh3_64 of the path."""
+    """The xxh3_64 of the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkEvidence:
-    """Of one sound head."""
+    """The evidence in one sound head."""
 
     ref: ChunkRef
     dataset: DatasetRef
     file_count: int
     seen: Sequence[SeenVersion]
-    """Of every deletion and every moved entry."""
+    """The versions of every tombstone and every moved entry."""
     own_files: bytes
-    """A bit a position, least significant first: a file of the chunk's own generation. (A moved entry has the version that it carries.)"""
+    """A bit a position, least significant first: set for a file of the chunk's own generation.
+
+    A moved entry has the version that it carries.
+    """
     own_paths: npt.NDArray[np.uint64]
-    """xxh3_64 of the paths of these files."""
+    """The xxh3_64 of the paths of these files."""
     bare_directories: bytes
-    """The same of directories that are new in this chunk and have no file below them in it."""
+    """The same bits for directories that are new in this chunk.
+
+    Directories with a file below them in this chunk are left out.
+    """
     is_of_purge: bool
-    """Files or directories were moved into it. (A chunk of deletions alone may be a writer's or a purge's.)"""
+    """True if files or directories were moved into the chunk.
+
+    A chunk of tombstones alone may be a writer's or a purge's.
+    """
 
     @classmethod
     def of(cls, head: ChunkHead) -> ChunkEvidence:
+        """Return the evidence in a head."""
         entries = head.entries
         files, directories = entries.kind == KIND_FILE, entries.kind == KIND_DIRECTORY
         own_files, seen, is_of_purge = files, list[SeenVersion](), False
@@ -101,13 +119,15 @@ class ChunkEvidence:
 
     @property
     def newest_seen(self) -> int:
-        """The chunk was committed after this generation."""
+        """The newest generation that the head names; the chunk was committed after it."""
         return max((version.generation for version in self.seen), default=0)
 
     def has_own_file_at(self, position: int) -> bool:
+        """Return whether the entry at `position` is a file of the chunk's own generation."""
         return _bit(self.own_files, position)
 
     def has_bare_directory_at(self, position: int) -> bool:
+        """Return whether the entry at `position` is a directory as in `bare_directories`."""
         return _bit(self.bare_directories, position)
 
 

@@ -1,6 +1,8 @@
-"""What the store alone knows of a dataset: its commits, what is missing of them, and the chunks that no commit names.
+"""The history of a dataset as the store alone shows it.
 
-Cost: one listing of the commits, one of the chunks, a get a commit, and one ranged read for each chunk that no commit names.
+It consists of the commits, the missing and damaged ones, and the chunks that no commit names. The
+cost is one listing of the commits, one of the chunks, a get a commit, and one ranged read for each
+chunk that no commit names.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ from dieselfs.recovery.parallel_reads import read_in_parallel
 from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import MAX_HEADER_BYTES, decode_header
 
-_LOST_COMMITS_HINT: Final = "restore them from a copy of the store, or see with `dlcmd recover --without-commits -n` what the chunks alone give back"
+_LOST_COMMITS_HINT: Final = (
+    "restore them from a copy of the store, or see with `dlcmd recover --without-commits -n` "
+    "what the chunks alone give back"
+)
 _NAMED_AT_MOST: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedCommit:
-    """A commit object that can't be believed."""
+    """A commit object that cannot be trusted."""
 
     generation: int
     reason: str
@@ -46,69 +51,86 @@ class DamagedCommit:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedChunk:
-    """A chunk object that no sound commit names: waste, being written just now, or its commit is lost."""
+    """A chunk object that no sound commit names.
+
+    It is garbage, or is being written now, or its commit is lost.
+    """
 
     id: ChunkId
     object_bytes: int
     evidence: ChunkEvidence | None
-    """What its head says; None: it can't be read, and `flaw` says why."""
+    """The evidence in its head; None if the head cannot be read, and `flaw` gives the reason."""
     flaw: str = ""
-    """Why it is not whole; empty if head, dataset and length are right. Its payload has not been read."""
+    """The reason why the chunk is not whole; empty if head, dataset and length are right.
+
+    The payload has not been read.
+    """
 
     @property
     def is_whole(self) -> bool:
+        """True if head, dataset and length are right."""
         return not self.flaw
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A dataset as its objects tell it."""
+    """A dataset as its objects show it."""
 
     name: str
     dataset: DatasetRef | None
-    """By the sound commits; None if there is none, not even the birth."""
+    """The dataset of the sound commits; None if there is none, not even the birth commit."""
     commits: Sequence[Commit]
-    """The sound ones, by generation."""
+    """The sound commits, by generation."""
     missing: Sequence[int]
-    """Generations that have been, by what else is there, and whose commit object is gone."""
+    """The generations without a commit object.
+
+    Other objects show that they have existed.
+    """
     damaged: Sequence[DamagedCommit]
     stored: Mapping[ChunkId, int]
     """Every chunk object and its length in bytes."""
     uncommitted: Sequence[UncommittedChunk]
-    """By id."""
+    """The uncommitted chunks, by id."""
 
     @property
     def newest(self) -> int:
-        """The greatest generation that has been; 0: nothing is known of any."""
+        """The greatest generation that has existed; 0 if none is known."""
         last = self.commits[-1].generation if self.commits else 0
         gone = [*self.missing, *(commit.generation for commit in self.damaged)]
         return max([last, *gone])
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Generations without a sound commit."""
+        """The generations without a sound commit."""
         return tuple(sorted([*self.missing, *(commit.generation for commit in self.damaged)]))
 
     @property
     def is_removed(self) -> bool:
+        """True if the last sound commit removes the dataset."""
         return bool(self.commits) and self.commits[-1].removed
 
     def added(self) -> dict[ChunkId, int]:
-        """Chunk -> generation that added it, of all that sound commits name."""
+        """Return chunk -> generation that added it, for all chunks that sound commits add."""
         return {ref.id: commit.generation for commit in self.commits for ref in commit.added}
 
     def retired(self) -> dict[ChunkId, int]:
-        """Chunk -> generation that retired it."""
+        """Return chunk -> generation that retired it."""
         return {chunk: commit.generation for commit in self.commits for chunk in commit.retired}
 
     @property
     def earliest_generation(self) -> int:
-        """The first generation that an index can still be made for: the last at which a chunk was retired that has been deleted since."""
+        """The first generation for which an index can still be made.
+
+        It is the last one that retired a chunk which has been deleted since.
+        """
         gone = (g for chunk, g in self.retired().items() if chunk not in self.stored)
         return max(gone, default=BIRTH_GENERATION)
 
     def lost_chunks(self) -> list[ChunkRef]:
-        """Chunks that are committed, not retired, and not in the store: their files are gone."""
+        """Return the chunks that are committed, not retired, and not in the store.
+
+        Their files are lost.
+        """
         retired = self.retired()
         return [
             ref
@@ -118,7 +140,7 @@ class History:
         ]
 
     def check_exists(self) -> None:
-        """`DirectoryNotFound` if there is no such dataset, or one that has ended."""
+        """Raise `DirectoryNotFound` if there is no such dataset, or if it has been removed."""
         if self.is_removed:
             raise DirectoryNotFound(
                 f"dataset {self.name!r} is half removed",
@@ -130,20 +152,26 @@ class History:
             )
 
     def check_complete(self) -> DatasetRef:
-        """The dataset; `HistoryDamaged` if commits are lost, which says what can be done."""
+        """Return the dataset; raise `HistoryDamaged`, with advice, if commits are lost."""
         if self.lost or self.dataset is None:
             raise HistoryDamaged(_what_is_lost(self), _LOST_COMMITS_HINT)
         return self.dataset
 
     def known_to_reach(self, generation: int) -> History:
-        """With the generations up to this one counted as missing that are unknown so far, unless it can't be believed."""
+        """Return this history with the unknown generations up to `generation` counted as missing.
+
+        A generation too far beyond the newest is not trusted and changes nothing.
+        """
         if generation > self.newest + FURTHEST:
             return self
         missing = [*self.missing, *range(self.newest + 1, generation + 1)]
         return replace(self, missing=missing)
 
     def at(self, generation: int) -> Sequence[Commit]:
-        """The commits up to `generation`; `Refused` if it is not there or can't be reached any more."""
+        """Return the commits up to `generation`.
+
+        Raises `Refused` if it does not exist or is not reachable any more.
+        """
         if not BIRTH_GENERATION <= generation <= len(self.commits):
             raise Refused(
                 f"there is no generation {generation} of {self.name}",
@@ -151,7 +179,8 @@ class History:
             )
         if generation < self.earliest_generation:
             raise Refused(
-                f"generation {generation} of {self.name} can't be reached any more: chunks of it were purged and deleted",
+                f"generation {generation} of {self.name} can't be reached any more: chunks of it "
+                "were purged and deleted",
                 f"the earliest is {self.earliest_generation}",
             )
         return self.commits[:generation]
@@ -164,12 +193,16 @@ def read_history(
     *,
     dataset_id: bytes | None = None,
 ) -> History:
-    """All that the store knows of the dataset. Raises nothing for what is missing or damaged; `progress` hears of commits read.
+    """Return all that the store shows of the dataset.
 
-    `dataset_id` says of which life of the name it is to be, if not of that of the birth. Commits of other lives of the name count as damaged, but for the end of a former life, which is swept by whoever opens the dataset.
+    Missing and damaged objects raise nothing. `progress` is called with the generation of each
+    commit that is read. `dataset_id` selects one of several datasets of that name, by default that
+    of the birth commit. Commits of the others count as damaged, except the removal of an earlier
+    one, which the next process that opens the dataset cleans up.
     """
     check_dataset_name(name)
-    # In this order: a chunk's and a snapshot's commit is older than they are, so it is among those that are read after.
+    # The order matters: a chunk's or snapshot's commit is older than itself, so it is among the
+    # commits, which are read afterwards.
     stored = chunk_sizes(store, name)
     snapshots = list(store.list(snapshot_prefix(name)))
     found, damaged = _read_commits(store, name, progress)
@@ -201,7 +234,10 @@ def read_history(
 
 
 def generation_before(commits: Sequence[Commit], time_ns: int) -> int:
-    """The last generation before the first commit that is not older than `time_ns`, by the clocks of the writers; 0: there is none."""
+    """Return the last generation before the first commit that is not older than `time_ns`.
+
+    The times are by the clocks of the writers. The result is 0 if there is no such generation.
+    """
     for commit in commits:
         if commit.time_ns >= time_ns:
             return commit.generation - 1
@@ -209,7 +245,10 @@ def generation_before(commits: Sequence[Commit], time_ns: int) -> int:
 
 
 def read_chunk_head(store: ObjectStore, name: str, chunk_id: ChunkId) -> ChunkHead:
-    """A head of whatever dataset, by one ranged read, or two if it is long. `Corrupt`, `NotFound`."""
+    """Return the head of a chunk of any dataset, by one ranged read, or two if it is long.
+
+    Raises `Corrupt` and `NotFound`.
+    """
     key = chunk_key(name, chunk_id)
     data = bytes(store.get_range(key, 0, HEAD_GUESS_BYTES))
     wanted = decode_preamble(data).head_bytes
@@ -221,7 +260,7 @@ def read_chunk_head(store: ObjectStore, name: str, chunk_id: ChunkId) -> ChunkHe
 def _with_newer(
     store: ObjectStore, name: str, commits: Sequence[Commit], stored: Mapping[ChunkId, int]
 ) -> Mapping[ChunkId, int]:
-    """The listing made again if a live chunk is not in it: it may have come after."""
+    """Return the listing of chunks, listed again if it lacks a live chunk, which may be newer."""
     retired = {chunk for commit in commits for chunk in commit.retired}
     live = {ref.id for commit in commits for ref in commit.added} - retired
     return stored if live <= stored.keys() else {**stored, **chunk_sizes(store, name)}
@@ -230,7 +269,10 @@ def _with_newer(
 def _read_commits(
     store: ObjectStore, name: str, progress: Callable[[int], None] | None
 ) -> tuple[list[Commit], list[DamagedCommit]]:
-    """Commits as they are, whatever their dataset, by generation. One that a listing under way has passed over is read as well."""
+    """Return the sound and the damaged commits, of any dataset, by generation.
+
+    A commit that a concurrent listing skipped is read as well.
+    """
 
     def read(generation: int) -> Commit | DamagedCommit | None:
         try:
@@ -256,7 +298,10 @@ def _read_commits(
 def _dataset_of(
     name: str, commits: Sequence[Commit], dataset_id: bytes | None
 ) -> DatasetRef | None:
-    """The one asked for, else that of the birth; without one, the dataset that most commits are of."""
+    """Return the dataset with `dataset_id`, else that of the birth commit.
+
+    Without a birth commit it is the dataset of most commits.
+    """
     if dataset_id is not None:
         return DatasetRef(name, dataset_id)
     if not commits:
@@ -292,7 +337,7 @@ def _read_uncommitted(
 
 
 def _generations_seen(chunks: Sequence[UncommittedChunk]) -> list[int]:
-    """Generations that whole chunks say have been: those of versions that they carry or delete."""
+    """Return the newest generation that each whole chunk shows, of versions it carries or deletes."""
     return [
         chunk.evidence.newest_seen
         for chunk in chunks
@@ -303,7 +348,10 @@ def _generations_seen(chunks: Sequence[UncommittedChunk]) -> list[int]:
 def _snapshot_generations(
     store: ObjectStore, dataset: DatasetRef, listed: Sequence[ObjectInfo], newest: int
 ) -> list[int]:
-    """Generations after `newest` that published snapshots of this very dataset are of. One ranged read for each that claims it."""
+    """Return the generations after `newest` of published snapshots of this very dataset.
+
+    One ranged read for each snapshot whose name claims such a generation.
+    """
     found = []
     for info in listed:
         text = info.key.rpartition("/")[2].partition("-")[0]

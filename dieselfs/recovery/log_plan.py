@@ -1,7 +1,8 @@
-"""The commits to be made in place of lost ones, decided once and kept in the store until all of them are there.
+"""The plan of commits to create in place of lost ones, kept in the store until all of them exist.
 
-What chunks say leads to another log when some of it has been made already. So the whole plan is one object, `commits/plan`, created before
-anything is changed and deleted when all is done: whoever is killed in between, the next `recover` goes on with the same plan.
+The evidence in chunks leads to another log when some of it has been rebuilt already. So the whole
+plan is one object, `commits/plan`, created before anything is changed and deleted when all is done.
+If the process is killed in between, the next `recover` continues with the same plan.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ _CHECK_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Commits of one dataset, each in place of one that is missing or damaged, or after the last one known."""
+    """Commits of one dataset in place of missing or damaged ones, or after the last known one."""
 
     name: str
     commits: Sequence[Commit]
-    """By generation."""
+    """The commits by generation."""
 
     def encode(self) -> bytes:
+        """Return the plan as the bytes of its object."""
         parts = [_FIXED.pack(_MAGIC, _VERSION, len(self.commits))]
         for commit in self.commits:
             data = commit.encode()
@@ -45,7 +47,7 @@ class LogPlan:
 
     @classmethod
     def decode(cls, name: str, data: Buffer) -> LogPlan:
-        """Raises `Corrupt`."""
+        """Return the plan of these bytes. Raises `Corrupt`."""
         data = bytes(data)
         body, check = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
         if len(body) < _FIXED.size or xxhash.xxh3_64_digest(body) != check:
@@ -63,7 +65,10 @@ class LogPlan:
 
 
 def store_plan(store: ObjectStore, plan: LogPlan) -> None:
-    """Decide: from now on this plan will be carried out, or an equal one that is there already. `Conflict` if there is another."""
+    """Store the plan, which from now on is carried out; an equal one may be there already.
+
+    Raises `Conflict` if there is another one.
+    """
     try:
         store.create(log_plan_key(plan.name), [plan.encode()])
     except AlreadyExists:
@@ -74,7 +79,10 @@ def store_plan(store: ObjectStore, plan: LogPlan) -> None:
 
 
 def stored_plan(store: ObjectStore, name: str) -> LogPlan | None:
-    """The plan that somebody did not come to finish. One get. One that is damaged is deleted: it was never sound, or has to be made again."""
+    """Return a plan that was not finished, or None; one get.
+
+    A damaged plan is deleted: it was never sound, or has to be made again.
+    """
     try:
         return LogPlan.decode(name, store.get(log_plan_key(name)))
     except NotFound:
@@ -85,10 +93,11 @@ def stored_plan(store: ObjectStore, name: str) -> LogPlan | None:
 
 
 def carry_out(store: ObjectStore, plan: LogPlan) -> int:
-    """Make the plan's commits, in order, each after what is damaged in its place was moved aside; how many were moved.
+    """Create the plan's commits in order; return the number of objects moved aside.
 
-    May be repeated, also after a crash anywhere. `Conflict` if a writer has committed in between: then the plan is gone and has to be
-    made again.
+    A damaged object in the place of a commit is moved aside before. The call may be repeated, also
+    after a crash anywhere. Raises `Conflict` if a writer has committed in between: then the plan is
+    deleted and has to be made again.
     """
     moved = 0
     for commit in plan.commits:
@@ -100,7 +109,8 @@ def carry_out(store: ObjectStore, plan: LogPlan) -> int:
             if store.get(key) != data:
                 store.delete(log_plan_key(plan.name))
                 raise Conflict(
-                    f"a writer has committed generation {commit.generation} of {plan.name} meanwhile",
+                    f"a writer has committed generation {commit.generation} of {plan.name} "
+                    "meanwhile",
                     "stop all writers, then run the same command again",
                 ) from None
     store.delete(log_plan_key(plan.name))
@@ -108,7 +118,10 @@ def carry_out(store: ObjectStore, plan: LogPlan) -> int:
 
 
 def _move_aside(store: ObjectStore, name: str, planned: Commit, data: bytes) -> bool:
-    """Whether there was something damaged, or of another dataset, in the place of `planned`. A sound commit is left."""
+    """Move a damaged object, or one of another dataset, out of the place of `planned`.
+
+    Returns whether there was one. A sound commit stays.
+    """
     key = commit_key(name, planned.generation)
     try:
         found = store.get(key)
@@ -125,7 +138,7 @@ def _move_aside(store: ObjectStore, name: str, planned: Commit, data: bytes) -> 
 
 
 def _is_kept(store: ObjectStore, key: str, data: Buffer) -> bool:
-    """Whether `key` holds `data`, from before or from now on."""
+    """Store `data` as `key` unless it exists; return whether `key` holds `data`."""
     try:
         store.create(key, [data])
     except AlreadyExists:

@@ -1,4 +1,7 @@
-"""A log made again for a dataset whose commits are lost: planned from what is left, then carried out (`log_plan`)."""
+"""The rebuild of the log of a dataset whose commits are lost.
+
+It is planned from what is left, then carried out (`log_plan`).
+"""
 
 from __future__ import annotations
 
@@ -25,27 +28,31 @@ _NS: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class LogRebuild:
-    """What making the log again would do, or has done."""
+    """The result of rebuilding the log, or of planning it."""
 
     dataset: DatasetRef
     plan: LogPlan
     replaced: int
-    """Commits that are made in place of missing or damaged ones; the others follow the last one known."""
+    """The commits created in place of missing or damaged ones; others follow the last known one."""
     dealt: int
-    """Chunks that these commits name."""
+    """The chunks that these commits name."""
     dealt_files: int
     presumed_purged: int
-    """Chunks that are not in the store any more: these commits retire them."""
+    """The chunks that are no longer in the store; these commits retire them."""
     left: int
-    """Whole chunks of the dataset that no lost commit can have named, since none but the birth is lost."""
+    """The whole chunks of the dataset that no lost commit can have named.
+
+    There are some if only the birth commit is lost.
+    """
     foreign: int
-    """Chunks of other datasets of that name, left alone."""
+    """The chunks of other datasets of that name, which stay untouched."""
 
     @property
     def unknowable(self) -> list[str]:
-        """What is not known any more, in sentences."""
+        """Sentences that describe what cannot be known any more."""
         absent = [
-            f"whether {self.presumed_purged:,} chunks that are not in the store were purged, which is presumed, or are lost"
+            f"whether {self.presumed_purged:,} chunks that are not in the store were purged, "
+            "which is presumed, or are lost"
         ]
         if not self.dealt:
             return [
@@ -53,11 +60,14 @@ class LogRebuild:
                 f"the times of {self.replaced:,} commits, which had no chunks that are still there",
             ]
         return [
-            f"which of {self.dealt:,} chunks were never acknowledged: all their files are there now",
-            "which of two versions of a file is the newer, where two writers put it whose clocks differed and nobody deleted either",
+            f"which of {self.dealt:,} chunks were never acknowledged: all their files are there "
+            "now",
+            "which of two versions of a file is the newer, where two writers put it whose clocks "
+            "differed and nobody deleted either",
             "times of commits: those of the chunks stand for them",
             "modes and times of directories that no entry describes",
-            "which chunks a purge had retired: those still in the store are there again, full of holes",
+            "which chunks a purge had retired: those still in the store are there again, full of "
+            "holes",
             *absent[: self.presumed_purged],
         ]
 
@@ -65,8 +75,9 @@ class LogRebuild:
 def plan_log(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None = None
 ) -> LogRebuild:
-    """Decide what the lost commits were. Changes nothing. Reads the heads of all chunks; `progress` hears how many.
+    """Decide what the lost commits were. Changes nothing.
 
+    It reads the heads of all chunks; `progress` is called with their number so far. Raises
     `DirectoryNotFound` if nothing of the dataset is left.
     """
     dataset = history.dataset or _dataset_of_chunks(history)
@@ -94,7 +105,7 @@ def plan_log(
             named_by[dealt[evidence.ref.id]].append(evidence.ref)
     refs = {evidence.ref.id: evidence.ref for evidence in retired}
     for chunk, generation in _added_once(once, dealt, lost):
-        # What is gone has no lengths any more, and nobody reads it.
+        # A chunk that is gone has no known lengths, and no process reads it.
         named_by[generation].append(refs.get(chunk, ChunkRef(chunk, 0, 0)))
     purged = _presumed_purged(history, lost)
     return LogRebuild(
@@ -113,7 +124,7 @@ def plan_log(
 
 
 def _dataset_of_chunks(history: History) -> DatasetRef:
-    """The dataset that most chunks are of."""
+    """Return the dataset of most chunks."""
     counts = Counter(
         chunk.evidence.dataset.id
         for chunk in history.uncommitted
@@ -130,7 +141,7 @@ def _dataset_of_chunks(history: History) -> DatasetRef:
 def _said_by_named(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None
 ) -> Iterator[ChunkEvidence]:
-    """What the heads of committed chunks say that are there and sound."""
+    """Yield the evidence of the committed chunks that are in the store and sound."""
 
     def read(chunk_id: ChunkId) -> ChunkEvidence | None:
         try:
@@ -149,7 +160,10 @@ def _said_by_named(
 def _added_once(
     once: Mapping[ChunkId, int], dealt: Mapping[ChunkId, int], lost: Sequence[int]
 ) -> Iterator[tuple[ChunkId, int]]:
-    """For the chunks that sound commits retire and none adds, a lost generation before that: the one found for them, or the last."""
+    """Yield a lost generation for each chunk that sound commits retire and none adds.
+
+    It is before the retirement: the one found for the chunk, or the last one.
+    """
     for chunk, retired_at in once.items():
         if dealt.get(chunk, retired_at) < retired_at:
             yield chunk, dealt[chunk]
@@ -158,7 +172,10 @@ def _added_once(
 
 
 def _presumed_purged(history: History, lost: Sequence[int]) -> dict[int, list[ChunkId]]:
-    """By generation, the committed chunks that are not there and that a lost commit may have retired: the last of those after their own."""
+    """Return the committed chunks that are missing and that a lost commit may have retired.
+
+    They are listed under the last lost generation, if it is after their own.
+    """
     found: defaultdict[int, list[ChunkId]] = defaultdict(list)
     added = history.added()
     for ref in history.lost_chunks():
@@ -174,7 +191,10 @@ def _commits(
     added: Mapping[int, Sequence[ChunkRef]],
     retired: Mapping[int, Sequence[ChunkId]],
 ) -> Iterator[Commit]:
-    """The commits of the generations `wanted`. Their times are those of their chunks, or of the commit before."""
+    """Yield the commits of the generations `wanted`.
+
+    Their times are those of their chunks, or of the commit before.
+    """
     sound = {commit.generation: commit.time_ns for commit in history.commits}
     seconds = [chunk.seconds for chunk in history.stored]
     time_ns = min([*sound.values(), *(at * _NS for at in seconds)], default=0)

@@ -1,10 +1,14 @@
-"""Which generation lost commits gave each chunk, from what chunks say of each other: pure (docs/decisions/0008, "Commits lost").
+"""The generations that lost commits gave to chunks, from the evidence in chunks about each other.
 
-Certain: a chunk with a deletion, or a moved entry, of generation s is later than s; a chunk whose own file was seen with
-generation s is of generation s; one whose directory was seen with s is of s or before (a directory's version follows what is put below it; one with
-files below it in the same chunk is left out of this, since it may have been seen while its commit was being applied).
-Then, as long as that is not contradicted: the chunks of one process follow each other as their ids do, and last the
-ids of all processes, which are times by clocks that may differ. Within a generation the greater id wins, as in any commit.
+The computation is pure (docs/decisions/0008, "Commits lost"). These facts are certain: a chunk with
+a tombstone, or a moved entry, of generation s is later than s. A chunk whose own file was seen with
+generation s is of generation s. A chunk whose directory was seen with s is of s or before, since a
+directory's version follows what is put below it; a directory with files below it in the same chunk
+does not count, since it may have been seen while its commit was being applied.
+
+These rules apply as long as nothing contradicts them: the chunks of one process follow each other
+as their ids do; last come the ids of all processes, which are times by clocks that may differ.
+Within a generation the greater id wins, as in any commit.
 """
 
 from __future__ import annotations
@@ -23,18 +27,18 @@ from chunkstore.commit_log import BIRTH_GENERATION
 from dieselfs.recovery.chunk_evidence import FURTHEST, ChunkEvidence
 
 _FIRST: Final = BIRTH_GENERATION + 1
-"""The birth adds nothing."""
+"""The first generation that can add chunks: the birth commit adds nothing."""
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """Generations that a chunk may be of, both included."""
+    """The first and last generation that a chunk may be of, both included."""
 
     low: int = _FIRST
     high: int | None = None
 
     def follow(self, low: int | None, high: int | None) -> None:
-        """Narrow them, unless that leaves nothing."""
+        """Narrow the bounds, unless that leaves nothing."""
         low = max(self.low, low or _FIRST)
         highs = [bound for bound in (self.high, high) if bound is not None]
         if not highs or low <= min(highs):
@@ -48,10 +52,14 @@ def deal(
     missing: Collection[int],
     before: Mapping[ChunkId, int],
 ) -> dict[ChunkId, int]:
-    """Chunk -> generation, for all of `unnamed`; none if no commit that can have named any is lost.
+    """Return chunk -> generation for all of `unnamed`.
 
-    `before`: generations that some of them are older than, whose sound commits retire them. `named`: the generations of the chunks that sound commits name, and `said_by_named` what the heads of these chunks say. `missing`: the
-    generations without a sound commit. Any number of them may follow all that are known: whoever lost some may have lost the last.
+    The result is empty if no lost commit can have named any of them. `named` holds the generations
+    of the chunks that sound commits name, and `said_by_named` the evidence in the heads of these
+    chunks. `missing` holds the generations without a sound commit. `before` holds generations that
+    some chunks are older than, because sound commits of those generations retire them. Any number
+    of lost generations may follow all that are known: if some commits were lost, the last ones may
+    be lost too.
     """
     by_id = {evidence.ref.id: evidence for evidence in unnamed}
     after = max([BIRTH_GENERATION, *missing, *named.values()]) + 1
@@ -67,7 +75,7 @@ def deal(
         if chunk in by_id
         and (generation in open_generations or after <= generation < after + FURTHEST)
     }
-    # Chunks that have been purged since still tell where the ids of others belong.
+    # Chunks that have been purged since still show where the ids of others belong.
     gone = {chunk: generation for chunk, generation in seen.items() if chunk not in by_id}
     latest = max([after, *dealt.values(), *(limits.low for limits in bounds.values())])
     open_generations.update(range(after, latest + len(by_id) + 1))
@@ -94,8 +102,11 @@ def deal(
 def _certain(
     by_id: Mapping[ChunkId, ChunkEvidence], said_by_named: Iterable[ChunkEvidence]
 ) -> tuple[dict[ChunkId, _Bounds], dict[ChunkId, int]]:
-    """What chunks say of themselves and of each other: bounds of all, and the generations of those of which a file was seen, also if they are
-    not there any more."""
+    """Return the bounds of all chunks, and the generations of the chunks of which a file was seen.
+
+    Both follow from the evidence of chunks about themselves and each other. The second result
+    includes chunks that no longer exist.
+    """
     bounds = {chunk: _Bounds(evidence.newest_seen + 1) for chunk, evidence in by_id.items()}
     seen: dict[ChunkId, int] = {}
     highs: dict[ChunkId, int] = {}
@@ -114,7 +125,7 @@ def _certain(
 
 
 def _follow_processes(bounds: Mapping[ChunkId, _Bounds], anchors: Mapping[ChunkId, int]) -> None:
-    """A chunk lies between the chunks of its process before and after it whose generations are known."""
+    """Bound each chunk by the nearest chunks of its process whose generations are known."""
     chains: defaultdict[bytes, list[ChunkId]] = defaultdict(list)
     for chunk in sorted({*bounds, *anchors}):
         chains[_process(chunk)].append(chunk)
@@ -131,7 +142,11 @@ def _follow_paths(
     bounds: Mapping[ChunkId, _Bounds],
     said_by_named: Iterable[ChunkEvidence],
 ) -> None:
-    """A file that was seen in a chunk was not in a later one of that process and of that generation, or it would have been seen there."""
+    """Bound chunks from below by the files seen in earlier chunks of their process.
+
+    A file that was seen in a chunk was not in a later chunk of that process and generation.
+    Otherwise it would have been seen in the later one.
+    """
     seen: defaultdict[tuple[bytes, int], list[tuple[ChunkId, int]]] = defaultdict(list)
     for evidence in itertools.chain(by_id.values(), said_by_named):
         for version in evidence.seen:
@@ -145,7 +160,7 @@ def _follow_paths(
 
 
 def _last_known(chain: Sequence[ChunkId], anchors: Mapping[ChunkId, int]) -> list[int | None]:
-    """For each chunk the generation of the nearest one up to it of which it is known."""
+    """Return for each chunk the known generation of the nearest chunk up to it."""
     found: list[int | None] = []
     last: int | None = None
     for chunk in chain:
@@ -155,8 +170,10 @@ def _last_known(chain: Sequence[ChunkId], anchors: Mapping[ChunkId, int]) -> lis
 
 
 class _Ids:
-    """The chunks whose generations are known, in the order of ids: as many of them as agree on that order. The others were made by a clock
-    that went wrong."""
+    """The chunks whose generations are known, in the order of ids.
+
+    It holds as many of them as agree on that order. The others were made by a wrong clock.
+    """
 
     def __init__(self, anchors: Mapping[ChunkId, int]) -> None:
         ids = sorted(anchors)
@@ -165,18 +182,20 @@ class _Ids:
         self._generations = [anchors[chunk] for chunk in self._ids]
 
     def newest_before(self, chunk: ChunkId) -> int:
+        """Return the generation of the last known chunk before this id."""
         at = bisect_left(self._ids, chunk)
         return self._generations[at - 1] if at else BIRTH_GENERATION
 
     def oldest_after(self, chunk: ChunkId) -> int | None:
+        """Return the generation of the first known chunk after this id, None if there is none."""
         at = bisect_left(self._ids, chunk)
         return self._generations[at] if at < len(self._ids) else None
 
 
 def _longest_ascending(values: Sequence[int]) -> list[int]:
-    """Positions of a longest subsequence that never descends. Patience sorting: n log n."""
-    ends: list[int] = []  # the least value that a subsequence of this length can end with …
-    last: list[int] = []  # … and where it is
+    """Return positions of a longest subsequence that never descends. Patience sorting: n log n."""
+    ends: list[int] = []  # the least last value of a subsequence of each length
+    last: list[int] = []  # the positions of those values
     before: list[int] = []
     for at, value in enumerate(values):
         length = bisect_right(ends, value)
@@ -192,8 +211,11 @@ def _longest_ascending(values: Sequence[int]) -> list[int]:
 
 
 def _choose(choices: Sequence[int], limits: _Bounds, wanted: int, at_most: int | None) -> int:
-    """The first of the ascending `choices` from `wanted` on, if that is within the limits and not beyond `at_most`; else the nearest to
-    `at_most` within the limits, or the first that is not below them."""
+    """Return the first of the ascending `choices` from `wanted` on, if the limits allow it.
+
+    It must be within `limits` and not beyond `at_most`. Otherwise the result is the choice within
+    the limits that is nearest to `at_most`, or the first one that is not below the limits.
+    """
     start = bisect_left(choices, limits.low)
     end = len(choices) if limits.high is None else bisect_right(choices, limits.high)
     if start >= end:
@@ -206,5 +228,8 @@ def _choose(choices: Sequence[int], limits: _Bounds, wanted: int, at_most: int |
 
 
 def _process(chunk: ChunkId) -> bytes:
-    """Machine and process: its ids grow in the order in which it made its chunks, whatever its clock does."""
+    """Return the machine and process in a chunk's id.
+
+    The ids of a process grow in the order in which it made its chunks, whatever its clock does.
+    """
     return chunk.value[4:13]

@@ -1,4 +1,4 @@
-"""Many small reads of a store at a time, answered in order, with a bounded number under way."""
+"""Parallel small reads of a store, answered in order, with a bounded number under way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 READS_AT_ONCE: Final = 16
 _AHEAD: Final = 4 * READS_AT_ONCE
-"""Answers that wait for the caller: heads of 100 KiB make 6 MiB."""
+"""The answers that may wait for the caller: heads of 100 KiB make 6 MiB."""
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -18,7 +18,10 @@ Answer = TypeVar("Answer")
 def read_in_parallel(
     read: Callable[[Item], Answer], items: Iterable[Item]
 ) -> Iterator[tuple[Item, Answer]]:
-    """(item, `read(item)`) in the order of `items`. The first error is raised in its turn; what is under way is finished first."""
+    """Yield (item, `read(item)`) in the order of `items`.
+
+    The first error is raised in its turn, after the reads under way have finished.
+    """
     with ThreadPoolExecutor(READS_AT_ONCE, "recovery") as pool:
         waiting: deque[tuple[Item, Future[Answer]]] = deque()
         try:

@@ -1,4 +1,7 @@
-"""A moment of a dataset's life, as a user names it: a generation, or a time by the clocks of those who committed."""
+"""Points in a dataset's history as a user names them: a generation, or a time.
+
+Times are by the clocks of the committing machines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """What had been committed before this time."""
+    """The point just before a time: the state that had been committed earlier."""
 
     time_ns: int
 
@@ -28,7 +31,11 @@ PointInTime: TypeAlias = int | AtTime
 
 
 def parse_point(text: str, now_ns: int) -> PointInTime:
-    """`12` (a generation), `2h` or `2h ago`, or an ISO date or time, of the local time zone if it names none. `UsageError`."""
+    """Return the point that a user's text names.
+
+    The forms are `12` (a generation), `2h` or `2h ago`, and an ISO date or time, in the local time
+    zone if it names none. Raises `UsageError`.
+    """
     text = text.strip()
     if text.isdecimal():
         return int(text)
@@ -45,5 +52,5 @@ def parse_point(text: str, now_ns: int) -> PointInTime:
 
 
 def generation_at(commits: Sequence[Commit], point: PointInTime) -> int:
-    """The generation that is meant; 0 for a time before the first commit."""
+    """Return the generation of a point; 0 for a time before the first commit."""
     return generation_before(commits, point.time_ns) if isinstance(point, AtTime) else point

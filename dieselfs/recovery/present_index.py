@@ -1,4 +1,7 @@
-"""An index as recovery finds it: empty, half filled, damaged or of another dataset, and nothing of it is believed that is not sound."""
+"""Access to an index in any state: empty, half filled, damaged or of another dataset.
+
+Only sound records are trusted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from metadata.kv.key_value_store import STAMP_BYTES, KeyValueStore, MapFields, M
 
 
 def applied_generation(index: KeyValueStore, dataset: DatasetRef) -> int:
-    """How far the index says that it is; 0 if it does not say, or not soundly."""
+    """Return the generation that the index has applied; 0 if its record is missing or not sound."""
     try:
         return read_state(index, dataset.id, keys.APPLIED).generation
     except (RecordCorrupt, struct.error):
@@ -21,7 +24,7 @@ def applied_generation(index: KeyValueStore, dataset: DatasetRef) -> int:
 
 
 def known_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
-    """The dataset of that name as the index knows it, None also if its record is damaged."""
+    """Return the dataset of that name as the index knows it, None also if its record is damaged."""
     try:
         return indexed_dataset(index, name)
     except RecordCorrupt:
@@ -29,7 +32,7 @@ def known_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 
 
 def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
-    """Whether the index holds nothing of the dataset, as far as three scans that end at once can tell."""
+    """Return whether the index has nothing of the dataset, as far as four short scans show."""
     maps = (
         keys.state_of(dataset.id),
         keys.chunks_of(dataset.id),
@@ -42,7 +45,7 @@ def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
 
 
 def let_go(index: KeyValueStore, dataset: DatasetRef) -> bool:
-    """Let an index follow the store that was held at a generation; whether it was."""
+    """Let a held index follow the store again; return whether it was held."""
     key = keys.state_of(dataset.id)
     if index.get_many([MapFields(key, [keys.HELD])])[0][0] is None:
         return False
@@ -51,7 +54,10 @@ def let_go(index: KeyValueStore, dataset: DatasetRef) -> bool:
 
 
 def claim_name(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> bool:
-    """Let the dataset's name mean this dataset, whatever the index says of it; whether it said something else, or nothing."""
+    """Let the dataset's name mean this dataset.
+
+    Returns whether the index had something else under the name, or nothing.
+    """
     if known_dataset(index, dataset.name) == dataset:
         return False
     index.remove([MapFields(keys.DATASETS, [dataset.name.encode()])])
@@ -60,8 +66,10 @@ def claim_name(index: KeyValueStore, dataset: DatasetRef, born_ns: int) -> bool:
 
 
 class CountedChanges:
-    """Implements `KeyValueStore`: passes all on to another and counts the records that puts and removals change there. A put costs a read
-    of the same fields more."""
+    """A `KeyValueStore` that counts the records that puts and removals change in another store.
+
+    It passes all calls on. A put costs one more read of the same fields.
+    """
 
     def __init__(self, index: KeyValueStore) -> None:
         self.changed = 0

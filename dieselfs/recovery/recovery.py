@@ -1,4 +1,7 @@
-"""Recovery as one call: the index made again from the store alone, verified, or made for an earlier time (docs/recovery.md)."""
+"""Recovery as one call: the index rebuilt, verified, or made for an earlier time.
+
+It uses the store alone (docs/recovery.md).
+"""
 
 from __future__ import annotations
 
@@ -58,13 +61,15 @@ def recover(
     options: RecoveryOptions | None = None,
     progress: RecoveryProgress | None = None,
 ) -> RecoveryReport:
-    """Make the index what the store says, in the way that `options` asks for, and tell what was done.
+    """Make the index match the store, in the way that `options` asks for; return what was done.
 
-    Readers of snapshots do not notice. What writers commit meanwhile is looked at again in the end; for `without_commits` and `commit_orphans` all
-    writers must have stopped. Whoever was killed repeats it.
+    Readers of snapshots do not notice. Commits of writers meanwhile are read again at the end; for
+    `without_commits` and `adopt` all writers must have stopped. After an interruption the call can
+    be repeated.
 
-    Raises `HistoryDamaged` for lost commits or chunks without the option to go on, `DirectoryNotFound`, `Refused` for a point in time
-    that can't be reached any more, `Conflict` if a writer came in between, and what store and index raise.
+    Raises `HistoryDamaged` for lost commits or chunks without the option to continue,
+    `DirectoryNotFound`, `Refused` for a point in time that is not reachable any more, `Conflict` if
+    a writer came in between, and the errors of store and index.
     """
     options, progress = options or RecoveryOptions(), progress or NoRecoveryProgress()
     _check(options, index)
@@ -85,7 +90,7 @@ def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
 
 
 class _Recovery:
-    """One run."""
+    """One run of a recovery."""
 
     def __init__(
         self,
@@ -116,8 +121,10 @@ class _Recovery:
         lost = history.lost_chunks()
         if lost and not self._options.without_chunks:
             raise HistoryDamaged(
-                f"chunks of {self._name} are not in the store: {len(lost):,}, the first is {lost[0].id}",
-                "restore them from a copy of the store, or go on without their files with --without-chunks",
+                f"chunks of {self._name} are not in the store: {len(lost):,}, the first is "
+                f"{lost[0].id}",
+                "restore them from a copy of the store, or go on without their files with "
+                "--without-chunks",
             )
         if self._options.adopt:
             history = self._with_adopted(history)
@@ -133,14 +140,18 @@ class _Recovery:
             report = self._whole(history, dataset)
         return replace(report, lost_chunks=lost)
 
-    # -- the history ------------------------------------------------------------------------------------------------------
+    # -- the history -------------------------------------------------------------------------------
 
     def _read(self) -> History:
-        """With what the index knows of generations that the store has lost, and an interrupted plan carried out first."""
+        """Return the history, after an interrupted plan has been carried out.
+
+        It includes the generations that the index knows and the store has lost.
+        """
         plan = stored_plan(self._store, self._name)
         if plan is not None and self._looks:
             raise Conflict(
-                f"lost commits of {self._name} are being made again, and whoever did it was interrupted",
+                f"lost commits of {self._name} are being made again, and whoever did it was "
+                "interrupted",
                 f"`dlcmd recover {self._name}` finishes it",
             )
         if plan is not None:
@@ -157,7 +168,7 @@ class _Recovery:
         return history
 
     def _with_log(self, history: History) -> History:
-        """With lost commits made again, if that is wanted and needed."""
+        """Return the history with lost commits rebuilt, if that is wanted and needed."""
         if not (self._options.without_commits and history.lost):
             return history
         self._log = plan_log(self._store, history)
@@ -175,7 +186,7 @@ class _Recovery:
         commit_orphans(self._store, history.dataset, history.newest, self._adopted)
         return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
 
-    # -- the index --------------------------------------------------------------------------------------------------------
+    # -- the index ---------------------------------------------------------------------------------
 
     def _whole(self, history: History, dataset: DatasetRef) -> RecoveryReport:
         assert self._index is not None
@@ -227,7 +238,7 @@ class _Recovery:
             return self._snapshot(history, dataset, commits)
         was_empty = is_empty(self._index, dataset)
         let_go(self._index, dataset)
-        # First: nobody who opens it meanwhile brings it further.
+        # This comes first, so that no process that opens the index meanwhile applies more commits.
         Namespace(self._index, dataset).hold(generation)
         sink = EmptyIndex(self._index) if was_empty else RepairedIndex(self._index)
         state = self._rebuild(history, dataset, commits, sink)
@@ -237,7 +248,10 @@ class _Recovery:
     def _snapshot(
         self, history: History, dataset: DatasetRef, commits: Sequence[Commit]
     ) -> RecoveryReport:
-        """Through a temporary index beside the snapshots, which may be as large as theirs together."""
+        """Publish a snapshot built through a temporary index.
+
+        The index lies beside the snapshots and may be as large as all of them together.
+        """
         folder = self._options.snapshot_folder
         assert folder is not None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -252,17 +266,21 @@ class _Recovery:
             finally:
                 index.close()
         snapshot_id = publish_snapshot(self._store, path)
-        if not self._is_stored(history, commits):  # from now on what is there stays
+        if not self._is_stored(history, commits):  # the snapshot protects what still exists
             self._store.delete(snapshot_key(self._name, snapshot_id))
             path.unlink()
             raise Refused(
-                f"chunks of generation {commits[-1].generation} of {self._name} were deleted meanwhile, by a purge or gc",
+                f"chunks of generation {commits[-1].generation} of {self._name} were deleted "
+                "meanwhile, by a purge or gc",
                 "run the same command again: it says which generation is the earliest",
             )
         return self._report(history, state, snapshot_id=snapshot_id, snapshot=path)
 
     def _is_stored(self, history: History, commits: Sequence[Commit]) -> bool:
-        """Whether the store still holds the chunks that the last of `commits` has, but for those known to be lost."""
+        """Return whether the store still has the chunks of the last of `commits`.
+
+        Chunks known to be lost do not count.
+        """
         wanted = {chunk.ref for chunk in chunks_to_read(commits)}.difference(history.lost_chunks())
         return {ref.id for ref in wanted} <= chunk_sizes(self._store, self._name).keys()
 
@@ -311,7 +329,7 @@ class _Recovery:
 
 
 def _without_entries(ref: ChunkRef, dataset: DatasetRef) -> ChunkHead:
-    """The head of a chunk that is lost, as if nothing had been in it."""
+    """Return the head of a lost chunk, as if nothing had been in it."""
     none = np.zeros(0, np.uint64)
     entries = Entries(
         [],

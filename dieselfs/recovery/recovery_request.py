@@ -1,4 +1,4 @@
-"""What is asked of a recovery, and what it tells."""
+"""The options, the progress and the report of a recovery."""
 
 from __future__ import annotations
 
@@ -17,32 +17,38 @@ from metadata.records import DatasetState
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What is wanted. As it is: the whole index, made equal to what the store says."""
+    """The options of a recovery; by default the whole index is made equal to the store."""
 
     since: PointInTime | None = None
-    """The index is known to be complete up to here: put the commits after it again, and read nothing before."""
+    """The point up to which the index is known to be complete.
+
+    The commits after it are put again, and nothing before it is read.
+    """
     until: PointInTime | None = None
-    """The dataset as it was then: an index held there, or, without an index, a snapshot published in the store."""
+    """The point at which the dataset is wanted.
+
+    The result is an index held there or, without an index, a snapshot published in the store.
+    """
     check: bool = False
-    """Compare, and change nothing."""
+    """True to compare, and change nothing."""
     dry_run: bool = False
-    """Say what would be done, and change nothing."""
+    """True to report what would be done, and change nothing."""
     adopt: bool = False
-    """Commit the uncommitted chunks that are whole."""
+    """True to commit the uncommitted chunks that are whole."""
     without_commits: bool = False
-    """If commits are lost, make the log again from what chunks say."""
+    """True to rebuild the log from the evidence in chunks if commits are lost."""
     without_chunks: bool = False
-    """If chunks are lost, go on without the files in them."""
+    """True to continue without the files of lost chunks."""
     dataset_id: bytes | None = None
-    """Of which life of the name, if not of that of the birth."""
+    """The id of one of several datasets of that name, by default that of the birth commit."""
     snapshot_folder: Path | None = None
-    """For `until` without an index."""
+    """The folder of the snapshot, for `until` without an index."""
     spill_folder: Path | None = None
-    """For temporary files, if not among those of the system."""
+    """The folder for temporary files, by default that of the system."""
 
 
 class RecoveryProgress(Protocol):
-    """As the command line's progress. Any thread."""
+    """A receiver of progress, like the command line's. Any thread may call it."""
 
     def advance(self, files: int, size_bytes: int) -> None: ...
 
@@ -50,7 +56,7 @@ class RecoveryProgress(Protocol):
 
 
 class NoRecoveryProgress:
-    """Progress that nobody looks at."""
+    """A receiver of progress that ignores it."""
 
     def advance(self, files: int, size_bytes: int) -> None:
         pass
@@ -61,35 +67,41 @@ class NoRecoveryProgress:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What was read, found and done."""
+    """The facts that were read and found, and the actions that were taken."""
 
     history: History
-    """As it is at the end."""
+    """The history at the end."""
     state: DatasetState | None = None
-    """Of the index or snapshot that was made or compared with; None if nothing came to that."""
+    """The state of the index or snapshot that was made or compared with.
+
+    It is None if none was made or compared.
+    """
     was_empty: bool = False
-    """The index held nothing of the dataset."""
+    """True if the index had nothing of the dataset."""
     changed: int = 0
-    """Records put, because they were missing, different or damaged; of an index that was empty, all that describe files and directories."""
+    """The records put because they were missing, different or damaged.
+
+    For an index that was empty they are all records of files and directories.
+    """
     removed: int = 0
-    """Records of which the store says nothing."""
+    """The records removed because nothing in the store calls for them."""
     differences: Sequence[IndexDifference] = ()
-    """Without changes: how the index differs, the first 10,000."""
+    """The first 10,000 differences of the index, when nothing is changed."""
     difference_count: int = 0
     log: LogRebuild | None = None
-    """How lost commits were made again, or would be."""
+    """The rebuild of lost commits, done or planned."""
     moved_aside: int = 0
-    """Damaged commits that now lie at `commits/<generation>.damaged`."""
+    """The damaged commits that now lie at `commits/<generation>.damaged`."""
     adopted: Sequence[ChunkRef] = ()
-    """Committed now, or would be."""
+    """The chunks that are committed now, or would be."""
     lost_chunks: Sequence[ChunkRef] = ()
-    """Gone on without."""
+    """The lost chunks that the recovery continued without."""
     snapshot_id: str | None = None
-    """Published in the store."""
+    """The id of the snapshot published in the store."""
     snapshot: Path | None = None
-    """Its local file."""
+    """The snapshot's local file."""
 
     @property
     def repaired(self) -> bool:
-        """Something was wrong and has been put right."""
+        """True if something was wrong and has been repaired."""
         return bool(self.changed or self.removed or self.moved_aside or self.log or self.adopted)

@@ -17,7 +17,7 @@ class Memory:
     losses_without_end: int
     """The losses of unknown extent among them: perhaps everything was lost."""
     is_confirmed: bool
-    """Everything acknowledged survives the next fail-over too, as far as the servers report."""
+    """True if all that was acknowledged survives the next fail-over too, as the servers report."""
 
 
 NOTHING_FORGOTTEN: Final = Memory(0, 0, True)

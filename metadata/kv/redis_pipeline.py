@@ -61,9 +61,9 @@ class RedisCommand:
     """The words of the command, its name first; for a script, the arguments after the key."""
     script: Script | None = None
     by_text: bool = False
-    """The server does not know the script yet."""
+    """True if the server does not know the script yet."""
     writes: bool = False
-    """A replica should have the write before anything that depends on it is put."""
+    """True if a replica should have the write before anything that depends on it is put."""
     asking: RedisAddress | None = field(default=None)
     """The server that the key is moving to: it is asked this once."""
 
@@ -218,7 +218,7 @@ class RedisUrl:
     def __init__(self, url: str, shown: str | None = None, timeout_s: float | None = None) -> None:
         self._shown = shown or without_secrets(url)
         try:
-            parse: Any = parse_url  # `parse_url` has no annotations
+            parse: Any = parse_url  # it has no annotations
             self._options: dict[str, Any] = parse(url)
         except ValueError:
             raise IndexUnavailable(

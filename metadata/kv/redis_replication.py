@@ -132,7 +132,7 @@ class Envelope:
 
     @property
     def writes(self) -> bool:
-        """At least one of the commands writes."""
+        """True if at least one of the commands writes."""
         return any(command.writes for command in self.commands)
 
     @property
@@ -188,7 +188,7 @@ class Replication:
 
     @property
     def is_confirmed(self) -> bool:
-        """Every acknowledged write is on a replica too, if there was one."""
+        """True if every acknowledged write is on a replica too, where there was one."""
         return not self._late
 
     def envelope(self, place: Place, commands: Sequence[RedisCommand]) -> Envelope:

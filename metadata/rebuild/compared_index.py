@@ -40,7 +40,7 @@ class ComparedIndex:
 
     @property
     def is_equal(self) -> bool:
-        """No difference was found."""
+        """True if no difference was found."""
         return not self.counts
 
     def begin(self, dataset_id: bytes, generation: int) -> None:

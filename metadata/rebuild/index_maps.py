@@ -52,7 +52,7 @@ class IndexMaps:
         limits: MemoryLimits,
     ) -> None:
         self.files = self.bytes = 0
-        """The live files so far; `bytes` is their sum."""
+        """The live files so far; `bytes` is the sum of their lengths."""
         self.entries = 0
         """The records of files so far."""
         live = directories.known & ~is_tombstone(directories.rows)

@@ -29,7 +29,7 @@ class GroupedFields:
     """The entry that each field is."""
 
     def extents(self, count: int) -> list[int]:
-        """Return where the fields of the maps 0 … `count` - 1 begin, and where the last ones end."""
+        """Return where the fields of each of the first `count` maps begin and the last ones end."""
         found: list[int] = np.searchsorted(self.maps, np.arange(count + 1)).tolist()
         return found
 
