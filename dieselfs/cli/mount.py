@@ -200,8 +200,8 @@ def mount(
     """Mount a dataset as a read-only file system.
 
     The command takes the newest snapshot on this machine or in the store, or makes the first one.
-    If the newest is older than the dataset, the command fails, unless --refresh makes a new one. It
-    returns when the mount answers.
+    If the newest is older than the dataset, the command fails, unless --refresh makes a new one.
+    The command returns when the mount answers.
 
     With --refresh, a running mount of the dataset changes to the newest snapshot: paths lead to it,
     and open files stay as they were.

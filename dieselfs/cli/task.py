@@ -34,7 +34,7 @@ _refresh_option = click.option(
     "--refresh",
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="Repeat until Ctrl-C, with this time between.",
+    help="Repeat every SECONDS, until Ctrl-C.",
 )
 
 
@@ -42,7 +42,7 @@ _refresh_option = click.option(
 def task() -> None:
     """Show tasks and their peer caches, and make secrets (docs/peers.md).
 
-    A task shares a node's memory; as peers, its nodes share theirs.
+    The processes of a task share a node's memory. As peers, the nodes of a task share theirs.
     """
 
 
