@@ -140,6 +140,7 @@ class Failure:
         return f"{self.what}: {self.hint}" if self.hint else self.what
 
     def as_record(self) -> dict[str, object]:
+        """Return the JSON record of the failure."""
         return {
             "error": self.kind,
             "message": self.what,

@@ -121,9 +121,11 @@ class _Run:
 
     @property
     def waste(self) -> list[GarbageItem]:
+        """The garbage that may be deleted now."""
         return [waste for found in self._garbage for waste in found.waste] + self._outside
 
     def look_through(self, name: str) -> None:
+        """Find the garbage of one dataset."""
         from dieselfs.garbage import find_garbage
         from dieselfs.local_waste import former_snapshots
 
@@ -150,6 +152,7 @@ class _Run:
             self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
 
     def look_outside(self) -> None:
+        """Find the garbage that belongs to no dataset."""
         from dieselfs.local_waste import incomplete_snapshots, temporary_files
 
         self._take(temporary_files(self._store, self._grace_s))
@@ -162,6 +165,7 @@ class _Run:
             (self._waiting if waste.kept else self._outside).append(waste)
 
     def print_found(self, *, complete: bool) -> None:
+        """Print the garbage and what waits. `complete` is False if some dataset failed."""
         output = self._context.output
         if output.json:
             for waste in self.waste + self._waiting:
@@ -180,6 +184,7 @@ class _Run:
             output.note("nothing found")
 
     def delete(self) -> None:
+        """Delete the garbage, and print how much that was."""
         from dieselfs.garbage_removal import delete_garbage
         from dieselfs.local_waste import delete_outside
 

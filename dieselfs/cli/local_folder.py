@@ -38,6 +38,7 @@ class LocalFolder:
             self._fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
+        """Close the descriptor of the root."""
         os.close(self._fd)
 
     def make_directory(self, path: str) -> None:

@@ -126,6 +126,7 @@ class _Cached:
     in_memory: Container[bytes]
 
     def record(self, entry: FileStat) -> dict[str, Any]:
+        """Return the fields of --cached for a file; none for a directory."""
         from dieselfs.ssd_usage import share_of
 
         if entry.kind != "file" or not entry.chunk:
@@ -134,6 +135,7 @@ class _Cached:
         return {"ssd": share_of(chunk, self.on_ssd), "memory": chunk in self.in_memory}
 
     def columns(self, entry: FileStat) -> str:
+        """Return the columns of --cached for a file or directory."""
         found = self.record(entry)
         memory = "memory" if found.get("memory") else "-"
         return f"{found.get('ssd', '-'):<4}  {memory:<6}  "
@@ -181,6 +183,7 @@ class _Counts:
     in_memory: int = 0
 
     def add(self, entry: FileStat, cached: _Cached | None) -> None:
+        """Count one entry."""
         if entry.kind == "directory":
             self.directories += 1
         else:

@@ -27,6 +27,7 @@ class ProgressDisplay(Protocol):
     It is thread-safe, and cheap enough to be called for every file.
     """
 
+                                                            """Count further files and bytes."""
     def advance(self, files: int, size_bytes: int) -> None: ...
 
     def expect(self, files: int, size_bytes: int) -> None:

@@ -70,6 +70,7 @@ class _Increments:
         self._reached = 0
 
     def reached(self, files: int) -> None:
+        """Advance to `files` files in all."""
         self._progress.advance(files - self._reached, 0)
         self._reached = files
 
