@@ -1,4 +1,7 @@
-"""Whether a dataset is what it says it is: `fsck` compares store, index and snapshots, `scrub` reads every byte."""
+"""The checks of a dataset.
+
+`fsck` compares store, index and snapshots; `scrub` reads every byte.
+"""
 
 from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit, Verdict
 from dieselfs.checking.fsck import FsckReport, fsck

@@ -1,7 +1,9 @@
-"""Is one chunk object what its commit says? By its head alone (`check_head`), or with every byte that an entry names (`check_whole`).
+"""The check of one chunk object against its commit.
 
-A chunk is damaged as a whole when its head is, or is another chunk's. Otherwise only those of its files are that do not have their
-checksums, or that lie beyond the end of the object. Bytes of the payload that no entry names mean nothing, and are not looked at.
+`check_head` reads the head alone, `check_whole` every byte that an entry names. A chunk is damaged
+as a whole if its head is damaged, or is another chunk's. Otherwise only those files are damaged
+that do not have their checksums, or that lie beyond the end of the object. Bytes of the payload
+that no entry names have no meaning and are not checked.
 """
 
 from __future__ import annotations
@@ -33,37 +35,49 @@ from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.checking.findings import Kind
 
 CACHE_BLOCK_BYTES: Final = 8 << 20
-"""What is held at a time of a chunk above 16 MiB. A multiple of the blocks that carry checksums."""
+"""The bytes in memory at a time of a chunk above 16 MiB.
+
+It is a multiple of the hash blocks.
+"""
 assert CACHE_BLOCK_BYTES % BLOCK_BYTES == 0
 _UNCACHED_BYTES: Final = 1 << 20
-"""A read of at least so much leaves nothing in a local store's page cache (`chunkstore/stores/local_directory.py`)."""
+"""The least size of a read that leaves nothing in a local store's page cache.
+
+See `chunkstore/stores/local_directory.py`.
+"""
 
 Content: TypeAlias = tuple[int, int, int]
-"""Offset in the payload, length and checksum of one file: what an entry, the index and a snapshot all say of it."""
+"""The offset in the payload, length and checksum of one file.
+
+An entry, the index and a snapshot all hold these three.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDamage:
-    """What is wrong with one chunk."""
+    """The damage of one chunk."""
 
     chunk: ChunkRef
     kind: Kind
     what: str
     contents: frozenset[Content] | None = None
-    """The files that are hit; None: every file that lies in the chunk."""
+    """The files that are hit; None means every file that lies in the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeCheck:
-    """What reading one chunk came to."""
+    """The result of reading one chunk."""
 
     damage: ChunkDamage | None
     files: int = 0
-    """Verified."""
+    """The verified files."""
     size_bytes: int = 0
-    """Read, without what was read again."""
+    """The bytes read, each counted once."""
     read_again: bool = False
-    """It was damaged when it was read first, and is sound now: not the store, but what lies between."""
+    """True if the chunk was damaged at the first reading and is sound now.
+
+    Then the damage is not in the store, but on the way from it.
+    """
 
 
 class _Unsound(Exception):
@@ -75,7 +89,10 @@ class _Unsound(Exception):
 
 
 def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
-    """What a listing says: None for `size_bytes` is that it does not have the object. Which files a wrong length hits, the head says."""
+    """Return the damage that a listing shows; `size_bytes` is None if it lacks the object.
+
+    The head shows which files a wrong length hits.
+    """
     if size_bytes is None:
         return ChunkDamage(chunk, Kind.CHUNK_MISSING, "the object is not in the store")
     wanted = _total(chunk)
@@ -89,7 +106,10 @@ def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
 def check_head(
     store: ObjectStore, dataset: DatasetRef, chunk: ChunkRef, size_bytes: int | None
 ) -> tuple[ChunkHead | None, ChunkDamage | None]:
-    """The chunk's head if it is sound, and what is wrong with the chunk as far as listing (`size_bytes`) and head tell. One ranged read."""
+    """Return the chunk's head if it is sound, and the damage of the chunk.
+
+    The damage is what listing (`size_bytes`) and head show. One ranged read.
+    """
     damage = check_length(chunk, size_bytes)
     if size_bytes is None:
         return None, damage
@@ -114,11 +134,14 @@ def check_whole(
     size_bytes: int | None,
     pay: Callable[[int], None],
 ) -> WholeCheck:
-    """Read the whole chunk and verify every file and block in it. `size_bytes` is what a listing says of the object, None: it is not there.
-    `pay` is told the bytes of each read before it is made.
+    """Read the whole chunk and verify every file and hash block in it.
 
-    Memory: the chunk, or 8 MiB of one above 16 MiB. What fails is read again twice: the first time makes a local store drop what it
-    had cached, the second counts. Raises `Unavailable` or `Denied`, which say nothing of the chunk.
+    `size_bytes` is the object's size in a listing, None if it is missing. `pay` is called with the
+    bytes of each read before it is made.
+
+    Memory: the chunk, or 8 MiB of one above 16 MiB. A chunk that fails is read twice more: the
+    first reading makes a local store drop what it had cached, the second one counts. Raises
+    `Unavailable` or `Denied`, which do not mean that the chunk is damaged.
     """
     if size_bytes is None:
         return WholeCheck(check_length(chunk, None))
@@ -158,14 +181,17 @@ def _check_once(
 def _check_in_memory(
     dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
 ) -> tuple[Entries, set[int]]:
-    """The entries, and which of the files (by number among them) are not what their checksums say."""
+    """Return the entries, and the numbers of the files that do not have their checksums."""
     data = read(0, _total(chunk))
     entries = _sound_head(data, dataset, chunk).entries
     return entries, _bad_files(data[chunk.head_bytes :], entries)
 
 
 def _bad_files(payload: memoryview, entries: Entries) -> set[int]:
-    """About 0.7 µs a file of 4 KiB, of which hashing is the half."""
+    """Return the numbers of the files that do not have their checksums.
+
+    The cost is about 0.7 µs a file of 4 KiB; half of it is hashing.
+    """
     files = entries.kind == KIND_FILE
     offset, length = entries.offset[files], entries.length[files]
     digest, ends = xxhash.xxh3_64_intdigest, (offset + length).tolist()
@@ -180,7 +206,10 @@ def _is_sound(data: memoryview, content: Content) -> bool:
 
 
 def _bad_blocks(payload: memoryview, entries: Entries) -> set[int]:
-    """The files of which a block is not what its checksum says: in a head that was written wrong the file's own may be right all the same."""
+    """Return the files that have a hash block with a wrong checksum.
+
+    In a head that was written wrong, the checksum of the file itself may still be right.
+    """
     if not len(entries.block_hash):
         return set()
     hashes = iter(entries.block_hash.tolist())
@@ -193,7 +222,10 @@ def _bad_blocks(payload: memoryview, entries: Entries) -> set[int]:
 
 
 def _blocks_sound(data: memoryview, length: int, hashes: Iterator[int]) -> bool:
-    """Whether each block of `data`, which should have `length` bytes, has the next of `hashes`. Takes as many of those as it has blocks."""
+    """Return whether each block of `data` has the next one of `hashes`.
+
+    `data` should have `length` bytes. It takes as many of the hashes as `data` should have blocks.
+    """
     sound = True
     for at in range(0, length, BLOCK_BYTES):
         sound &= xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES]) == next(hashes)
@@ -203,7 +235,7 @@ def _blocks_sound(data: memoryview, length: int, hashes: Iterator[int]) -> bool:
 def _check_by_pieces(
     dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
 ) -> tuple[Entries, set[int]]:
-    """The same of a chunk that is not held as a whole."""
+    """Return the same as `_check_in_memory`, for a chunk that is never in memory as a whole."""
     entries = _sound_head(read(0, chunk.head_bytes), dataset, chunk).entries
     contents = list(_contents(entries))
     small = [number for number, content in enumerate(contents) if content[1] <= BLOCK_BYTES]
@@ -232,14 +264,18 @@ def _check_by_pieces(
 def _judged(
     chunk: ChunkRef, entries: Entries, bad: set[int], length: ChunkDamage | None
 ) -> ChunkDamage | None:
-    """`bad` are numbers among the files; `length` is what is wrong with the object's."""
+    """Return the damage of the chunk.
+
+    `bad` are numbers among the files; `length` is the damage of the object's length.
+    """
     if not bad:
         return None if length is None else replace(length, contents=frozenset())
     contents = list(_contents(entries))
     files = np.flatnonzero(entries.kind == KIND_FILE)
     first = entries.paths[int(files[min(bad)])].decode(errors="backslashreplace")
     what = (
-        f"the content of {len(bad):,} of its {len(files):,} files (deleted ones too) does not have its checksum, "
+        f"the content of {len(bad):,} of its {len(files):,} files (deleted ones too) does not "
+        "have its checksum, "
         f"the first is {first!r}"
     )
     found = frozenset(contents[number] for number in bad)
@@ -259,14 +295,17 @@ def _total(chunk: ChunkRef) -> int:
 
 
 def _check_bounds(chunk: ChunkRef) -> None:
-    """Before anything is read: a commit that somebody made up may name any length."""
+    """Raise if the head is longer than any head, before anything is read.
+
+    A forged commit may name any length.
+    """
     if chunk.head_bytes > PREAMBLE_BYTES + MAX_HEADER_BYTES:
         what = f"the commit names a head of {chunk.head_bytes:,} bytes, more than any chunk has"
         raise _Unsound(Kind.CHUNK_HEAD, what)
 
 
 def _sound_head(data: Buffer, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead:
-    """Raises `_Unsound` unless `data` starts with the head of this very chunk."""
+    """Return the head in `data`; raise `_Unsound` unless it is the head of this very chunk."""
     try:
         found = decode_preamble(data)
         if found.chunk_id != chunk.id:
@@ -287,14 +326,14 @@ def _sound_head(data: Buffer, dataset: DatasetRef, chunk: ChunkRef) -> ChunkHead
 
 
 def _contents(entries: Entries) -> Iterator[Content]:
-    """Of the files, in the order of entries."""
+    """Return the contents of the files, in the order of entries."""
     files = entries.kind == KIND_FILE
     columns = (entries.offset[files], entries.length[files], entries.hash[files])
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _files_beyond(entries: Entries, payload_bytes: int) -> frozenset[Content]:
-    """The files that do not lie wholly in the first `payload_bytes` of the payload."""
+    """Return the files that do not lie wholly in the first `payload_bytes` of the payload."""
     return frozenset(
         content for content in _contents(entries) if content[0] + content[1] > payload_bytes
     )
@@ -303,7 +342,7 @@ def _files_beyond(entries: Entries, payload_bytes: int) -> frozenset[Content]:
 def _read_past_cache(
     store: ObjectStore, key: str, chunk: ChunkRef, pay: Callable[[int], None]
 ) -> None:
-    """Let the store drop what it has cached of the object."""
+    """Make the store drop what it has cached of the object."""
     total = _total(chunk)
     for at in range(0, total, CACHE_BLOCK_BYTES):
         length = min(CACHE_BLOCK_BYTES, total - at)

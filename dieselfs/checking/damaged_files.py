@@ -1,7 +1,8 @@
-"""The files of the present state that damaged chunks hit, from whatever still knows them, and the findings that say so.
+"""The files of the present state that damaged chunks hit, and the findings about them.
 
-An index that has come as far as the store knows them all. Otherwise the heads do, for chunks that have a sound one; what lay in the others
-is known to the readable rest of the index and to snapshots, newest first, unless a later commit says that the path is another's or gone.
+An index that is up to date knows all these files. Otherwise the heads do, for chunks with a sound
+one. The content of other chunks is known to the readable rest of the index and to snapshots, newest
+first, unless a later commit shows that the path was replaced or deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from metadata.records import decode_entries
 from metadata.snapshot import Snapshot
 
 _ADVICE: Final = (
-    "restore this object from a copy of the store; without one, delete these files with `dlcmd rm`, put them again, "
+    "restore this object from a copy of the store; without one, delete these files with `dlcmd "
+    "rm`, put them again, "
     "and let `dlcmd purge` give the chunk up"
 )
 _NO_FILES_ADVICE: Final = (
@@ -50,9 +52,10 @@ def files_by_heads(
     headless: set[ChunkId],
     local_folder: Path | None,
 ) -> dict[ChunkId, list[bytes]]:
-    """What `indexed_files(…).by_chunk` would be, had the index come so far: one rebuild into memory (some 300 bytes a file).
+    """Return `indexed_files(…).by_chunk` as an up-to-date index would give it.
 
-    `headless`: the damaged chunks without a sound head, for which `read_head` gives an empty one.
+    The cost is one rebuild into memory (some 300 bytes a file). `headless` are the damaged chunks
+    without a sound head, for which `read_head` returns an empty one.
     """
     replayed = MemoryStore()
     rebuild(stored.dataset, stored.history(stored.newest), read_head, EmptyIndex(replayed))
@@ -93,7 +96,10 @@ def _remembered(
 def _of_snapshot(
     path: Path, stored: StoredDataset, silent: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
-    """What a snapshot says of the chunks that are `left`; takes those away of which it says something."""
+    """Yield a snapshot's files in the chunks of `left`; remove those chunks from `left`.
+
+    Chunks without files in the snapshot stay in `left`.
+    """
     try:
         Snapshot.verify(path)
         with Snapshot.open(path) as snapshot:
@@ -108,7 +114,10 @@ def _of_snapshot(
 
 
 def _is_later(replayed: KeyValueStore, stored: StoredDataset, path: bytes, generation: int) -> bool:
-    """Whether a sound chunk says something of the path that came after `generation`: another version, or that it is deleted."""
+    """Return whether a sound chunk has something newer than `generation` about the path.
+
+    It is another version, or a tombstone.
+    """
     directory, name = split(path)
     key = keys.files_of(stored.dataset.id, directory)
     value = replayed.get_many([MapFields(key, [name])])[0][0]
@@ -124,7 +133,7 @@ def chunk_findings(
     files: Mapping[ChunkId, list[bytes]],
     snapshots: Mapping[ChunkId, tuple[SnapshotHit, ...]],
 ) -> list[Finding]:
-    """A finding for each damaged chunk, in the order of ids."""
+    """Return a finding for each damaged chunk, in the order of ids."""
     found = []
     for chunk_id in sorted(damages):
         damage = damages[chunk_id]

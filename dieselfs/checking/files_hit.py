@@ -1,4 +1,4 @@
-"""Which files damaged chunks hit: those of the present state by the index or, where that is no help, by heads and snapshots; and how many of a snapshot."""
+"""The files that damaged chunks hit, in the index and in snapshots."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ Damages: TypeAlias = Mapping[ChunkId, ChunkDamage]
 
 @dataclass(slots=True)
 class IndexedFiles:
-    """What the index says of the files that damage hits, and which of its records are damaged themselves."""
+    """The files in the index that damage hits, and its own damaged records."""
 
     by_chunk: defaultdict[ChunkId, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     by_generation: defaultdict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
-    """The commit that put a file where it lies -> the paths."""
+    """The generation of the commit that placed a file -> the paths."""
     damaged_records: list[bytes] = field(default_factory=list)
-    """The paths that have one."""
+    """The paths whose record is damaged."""
 
 
 def indexed_files(
     index: KeyValueStore, dataset: DatasetRef, damages: Damages, generations: Collection[int] = ()
 ) -> IndexedFiles:
-    """One scan of every directory. A damaged record hides no other: what can be read is.
+    """Return the files that damage hits; one scan of every directory.
 
-    `generations`: commits whose files are asked for as well. A directory hides a file of its name, as in every listing.
+    A damaged record hides no other: every readable record is read. `generations` are commits whose
+    files are wanted as well. A directory hides a file of its name, as in every listing.
     """
     found = IndexedFiles()
     wanted = frozenset(generations)
@@ -53,7 +54,7 @@ def indexed_files(
         hidden = {
             name for name, gone in zip(live, is_tombstone(rows).tolist(), strict=True) if not gone
         }
-        # What a damaged record is of is likely there: its children are looked at.
+        # The directory of a damaged record probably exists: its children are scanned.
         below = hidden | (names.keys() - set(live))
         pending.extend(prefix + name for name in sorted(below, reverse=True))
         key = keys.files_of(dataset.id, directory)
@@ -74,11 +75,15 @@ def indexed_files(
 
 
 def is_hit(damage: ChunkDamage, content: Content) -> bool:
+    """Return whether the damage hits a file with this content."""
     return damage.contents is None or content in damage.contents
 
 
 def snapshot_hits(snapshot: Snapshot, damages: Damages) -> dict[ChunkId, int]:
-    """How many of the snapshot's files each damaged chunk hits; without those that hit none."""
+    """Return how many of the snapshot's files each damaged chunk hits.
+
+    Chunks that hit none are left out.
+    """
     counts = {
         chunk_id: int(np.count_nonzero(hit))
         for chunk_id, _, hit in _hit_in_snapshot(snapshot, damages)
@@ -87,7 +92,7 @@ def snapshot_hits(snapshot: Snapshot, damages: Damages) -> dict[ChunkId, int]:
 
 
 def snapshot_files(snapshot: Snapshot, damages: Damages) -> dict[ChunkId, list[bytes]]:
-    """The paths of the same files."""
+    """Return the paths of the files that `snapshot_hits` counts."""
     return {
         chunk_id: [snapshot.path_of(inode) for inode in np.asarray(inodes)[hit].tolist()]
         for chunk_id, inodes, hit in _hit_in_snapshot(snapshot, damages)
@@ -98,7 +103,7 @@ def snapshot_files(snapshot: Snapshot, damages: Damages) -> dict[ChunkId, list[b
 def _hit_in_snapshot(
     snapshot: Snapshot, damages: Damages
 ) -> Iterator[tuple[ChunkId, range, npt.NDArray[np.bool_]]]:
-    """Damaged chunks that the snapshot names, their inodes in it, and which of those are hit."""
+    """Yield the damaged chunks that the snapshot names, their inodes, and a mask of hit inodes."""
     columns = snapshot.columns
     for number, value in enumerate(columns.chunk_id.tolist()):
         damage = damages.get(ChunkId(value))
@@ -123,7 +128,10 @@ def _scan(index: KeyValueStore, key: bytes) -> dict[bytes, bytes]:
 def _sound(
     key: bytes, values: Mapping[bytes, bytes], prefix: bytes, found: IndexedFiles
 ) -> tuple[list[bytes], npt.NDArray[np.void]]:
-    """The names in order whose records are sound, and those; the others' paths go to `found`."""
+    """Return the sorted names whose records are sound, and the records.
+
+    The paths of the other records go to `found`.
+    """
     names = sorted(values)
     try:
         return names, decode_entries(key, names, [values[name] for name in names])

@@ -1,4 +1,7 @@
-"""What a check found wrong: one value for each thing, with what it means, what to do about it, and exactly the files that it hits."""
+"""The findings of a check: one value for each fault.
+
+A finding holds the meaning of the fault, the advice, and exactly the files that it hits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What is wrong. The values are what scripts see."""
+    """The kind of a fault. Scripts see the values."""
 
     COMMIT_MISSING = "commit-missing"
     COMMIT_DAMAGED = "commit-damaged"
@@ -16,9 +19,9 @@ class Kind(Enum):
     CHUNK_LENGTH = "chunk-length"
     """The object is longer or shorter than its commit says."""
     CHUNK_HEAD = "chunk-head"
-    """Preamble or header is damaged."""
+    """The preamble or the header is damaged."""
     CHUNK_FOREIGN = "chunk-foreign"
-    """A sound chunk, but another one, or one of another dataset."""
+    """The object is a sound chunk, but another one, or one of another dataset."""
     CHUNK_PAYLOAD = "chunk-payload"
     """The content of files does not have their checksums."""
     INDEX_BEHIND = "index-behind"
@@ -28,14 +31,14 @@ class Kind(Enum):
     """Records are damaged, missing, wrong, or should not be there."""
     SNAPSHOT_DAMAGED = "snapshot-damaged"
     SNAPSHOT_FOREIGN = "snapshot-foreign"
-    """Of another dataset, or of a former life of the name."""
+    """The snapshot is of another dataset, or of a removed one of the same name."""
     SNAPSHOT_DANGLING = "snapshot-dangling"
-    """It names chunks that are gone, and that no commit promises any more."""
+    """The snapshot names missing chunks, which no commit requires any more."""
     TAG_DANGLING = "tag-dangling"
 
 
 class Repair(Enum):
-    """What `repair` does about a finding, without loss of anything that is not lost already."""
+    """The action of `repair` for a finding; it loses nothing that is not lost already."""
 
     REPAIR_INDEX = "mend the index from the store"
     REPLACE_SNAPSHOT = "replace it by a fresh one"
@@ -45,7 +48,7 @@ class Repair(Enum):
 
     @property
     def loses(self) -> bool:
-        """What the repair deletes has no equal that takes its place."""
+        """True if the repair deletes something that nothing equal replaces."""
         return self is Repair.DELETE_SNAPSHOT
 
 
@@ -55,41 +58,44 @@ class SnapshotHit:
 
     snapshot_id: str
     files: int
-    """Of its files, how many are hit."""
+    """The number of its files that are hit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """One fault."""
 
     kind: Kind
     object: str
-    """The object's key, a local file's path, or what the record of the index is of."""
+    """The object's key, a local file's path, or the name of what the index record describes."""
     what: str
-    """What is wrong, and what that means."""
+    """The fault and its meaning."""
     advice: str
-    """What to do."""
+    """The action to take."""
     damaged: bool
-    """Something is lost, or would be if nothing is done; else the repair puts it right without loss."""
+    """True if something is lost, or would be without an action.
+
+    Otherwise the repair removes the fault without loss.
+    """
     repair: Repair | None = None
     files: tuple[bytes, ...] = ()
     """The files of the present state that are hit, in order."""
     snapshots: tuple[SnapshotHit, ...] = ()
-    """Kept snapshots that are hit."""
+    """The kept snapshots that are hit."""
 
 
 class Verdict(Enum):
-    """What a check comes to."""
+    """The result of a check."""
 
     CLEAN = "clean"
     REPAIRABLE = "repairable"
-    """Only differences that the repair puts right without loss."""
+    """There are only differences that the repair removes without loss."""
     REPAIRED = "repaired"
     DAMAGED = "damaged"
 
 
 def verdict_of(findings: Iterable[Finding]) -> Verdict:
-    """What these findings come to, before any repair."""
+    """Return the result for these findings, before any repair."""
     damaged = [finding.damaged for finding in findings]
     if any(damaged):
         return Verdict.DAMAGED

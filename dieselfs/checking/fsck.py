@@ -1,7 +1,8 @@
-"""`fsck`: store, index and snapshots of a dataset compared, payloads unread. Changes nothing.
+"""`fsck`: the comparison of a dataset's store, index and snapshots, without payloads.
 
-In this order, each part once: the commits; the heads of all committed chunks, which at the same time say what the index should be; the
-index; the snapshots and tags. For what is lost, the index is walked once more to name the files.
+It changes nothing. Each part is read once, in this order: the commits; the heads of all committed
+chunks, which also determine what the index should be; the index; the snapshots and tags. If
+something is lost, the index is scanned once more to name the files.
 """
 
 from __future__ import annotations
@@ -27,26 +28,31 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What `fsck` looked at and found."""
+    """The extent and the findings of a check by `fsck`."""
 
     dataset: DatasetRef
     generation: int
-    """Of the newest commit."""
+    """The generation of the newest commit."""
     chunks: int
-    """Committed and not retired."""
+    """The chunks that are committed and not retired."""
     uncommitted_chunks: int
-    """Objects that no commit names: being written, or waste for `dlcmd gc`. No fault."""
+    """The objects that no commit names; they are no fault.
+
+    They are being written, or are garbage for `dlcmd gc`.
+    """
     snapshots: int
-    """Published."""
+    """The published snapshots."""
     local_snapshots: int
     findings: tuple[Finding, ...]
 
     @property
     def verdict(self) -> Verdict:
+        """The result of the check."""
         return verdict_of(self.findings)
 
     @property
     def commits_lost(self) -> bool:
+        """True if a finding shows that commits are lost."""
         lost = (Kind.COMMIT_MISSING, Kind.COMMIT_DAMAGED, Kind.INDEX_AHEAD)
         return any(finding.kind in lost for finding in self.findings)
 
@@ -59,10 +65,12 @@ def fsck(
     snapshot_folder: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> FsckReport:
-    """Check the dataset `name`, and the snapshot files of it in `snapshot_folder`. `progress` is told the entries and bytes of each head.
+    """Check the dataset `name`, and its snapshot files in `snapshot_folder`.
 
-    Raises `DatasetNotFound`, and `Unavailable`, `Denied` or `IndexUnavailable`, which say nothing of the dataset. Memory: the heads of
-    the largest commit or the index's largest directory; with lost chunks and a damaged index besides, an index in memory.
+    `progress` is called with the entries and bytes of each head. Raises `DatasetNotFound`, and
+    `Unavailable`, `Denied` or `IndexUnavailable`, which do not mean that the dataset is damaged.
+    Memory: the heads of the largest commit or the index's largest directory; if there are both lost
+    chunks and a damaged index, also an index in memory.
     """
     stored, heads, indexed = _checked(store, index, name, progress or _silent)
     damages = {
@@ -103,7 +111,10 @@ def fsck(
 def _checked(
     store: ObjectStore, index: KeyValueStore, name: str, progress: Callable[[int, int], None]
 ) -> tuple[StoredDataset, HeadChecks, IndexCheck]:
-    """Commits, heads and index; once more where the index is ahead only because a writer came between."""
+    """Return commits, heads and the check of the index.
+
+    They are read again if the index is ahead only because a writer committed in between.
+    """
     newest = -1
     for _ in range(_TRIES):
         stored = read_stored(store, name)
@@ -118,7 +129,7 @@ def _checked(
 
 
 def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
-    """The broken commits, with the files that they put where they lie."""
+    """Return the broken commits, with the files that they placed."""
     return [
         replace(finding, files=tuple(sorted(known.by_generation.get(generation, ()))))
         for generation, finding in stored.broken.items()
@@ -126,7 +137,7 @@ def _with_files(stored: StoredDataset, known: IndexedFiles) -> list[Finding]:
 
 
 def _with_lost_files(finding: Finding, stored: StoredDataset, known: IndexedFiles) -> Finding:
-    """An index that is ahead, with the files of the commits that it alone knows."""
+    """Add to an index that is ahead the files of the commits that only it knows."""
     if finding.kind is not Kind.INDEX_AHEAD:
         return finding
     files = [p for g, paths in known.by_generation.items() if g > stored.newest for p in paths]

@@ -1,4 +1,4 @@
-"""The heads of all chunks, each read once and checked, and handed on to whoever rebuilds the index from them."""
+"""The check of the heads of all chunks, each read once and passed on to a rebuild of the index."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ _NOTHING: Final = np.zeros(0, np.uint64)
 
 @dataclass(slots=True)
 class HeadChecks:
-    """Thread-safe. A chunk without a sound head counts as one without entries."""
+    """A reader of heads that checks them. Thread-safe.
+
+    A chunk without a sound head counts as one without entries.
+    """
 
     store: ObjectStore
     dataset: DatasetRef
     sizes: Mapping[ChunkId, int]
-    """By the listing."""
+    """The sizes of objects in the listing."""
     progress: Callable[[int, int], None]
-    """Told the entries and bytes of each head."""
+    """A function that is called with the entries and bytes of each head."""
     damages: dict[ChunkId, ChunkDamage] = field(default_factory=dict)
     headless: set[ChunkId] = field(default_factory=set)
-    """Chunks without a sound head: what they hold they do not say any more."""
+    """The chunks without a sound head, whose content is therefore unknown."""
     _checked: set[ChunkId] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, chunk: ChunkRef) -> ChunkHead:
-        """The chunk's head. One ranged read."""
+        """Return the chunk's head; one ranged read."""
         head, damage = check_head(self.store, self.dataset, chunk, self.sizes.get(chunk.id))
         with self._lock:
             fresh = chunk.id not in self._checked
@@ -50,7 +53,7 @@ class HeadChecks:
         return head or _empty_head(self.dataset, chunk)
 
     def read_rest(self, chunks: Iterable[ChunkRef]) -> None:
-        """Check those of `chunks` that nobody has read."""
+        """Check those of `chunks` that have not been read."""
         rest = [chunk for chunk in chunks if chunk.id not in self._checked]
         for _ in read_in_parallel(self.read, rest):
             pass

@@ -1,7 +1,9 @@
-"""The index held against what commits and heads say it should be (`metadata.rebuild`), as far as it has come.
+"""The comparison of the index with what commits and heads require (`metadata.rebuild`).
 
-Writers may be at work: what differs while the index moves on is compared again. Where heads or commits are lost, a difference proves
-nothing; then only damaged records count, and nothing is mended, since the index may be the last that knows what was there.
+It goes as far as the index has come. Writers may be at work: differences found while the index
+moves on are compared again. If heads or commits are lost, a difference proves nothing. Then only
+damaged records count and nothing is repaired, since the index may be the last one that knows the
+lost content.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from metadata.rebuild.map_sink import MapKind
 
 _TRIES: Final = 3
 _LISTED: Final = 1_000_000
-"""Differences that are listed by path; all are counted."""
+"""The most differences that are listed by path; all are counted."""
 _NAMED: Final = 3
 _PLURALS: Final = {
     MapKind.FILES: "files",
@@ -43,25 +45,35 @@ _MEANINGS: Final = {
 }
 _REPAIR: Final = "`dlcmd fsck --repair` mends the index from the store"
 _HELD: Final = "this index is of one point in time: make it again with `dlcmd recover --until`"
-_NEW: Final = "whether this index is of one point in time is not known any more: name a new, empty one with --index"
+_NEW: Final = (
+    "whether this index is of one point in time is not known any more: name a new, empty one "
+    "with --index"
+)
 _FIRST: Final = "put the store right first: the index can't be rebuilt from it as it is"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCheck:
-    """What the comparison came to."""
+    """The result of the comparison."""
 
     findings: tuple[Finding, ...]
     generation: int
-    """How far the index is; 0: it does not know the dataset, or not how far."""
+    """The generation of the index; 0 if it does not know the dataset, or its own generation."""
 
     def shows(self, newest: int) -> bool:
-        """Whether the index can be asked for the present state: it has come so far, and every record can be read."""
+        """Return whether the index can be trusted for the present state.
+
+        It can if it is up to date and every record is readable.
+        """
         return self.generation == newest and not self.findings
 
 
 def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) -> IndexCheck:
-    """One rebuild from heads, read through `heads`, and one scan of every map; both again if writers came between."""
+    """Compare the index with a rebuild from heads, which are read through `heads`.
+
+    The cost is the rebuild and one scan of every map; both are repeated if writers committed in
+    between.
+    """
     try:
         known = indexed_dataset(index, stored.dataset.name)
     except RecordCorrupt as error:
@@ -98,7 +110,7 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
 
 
 def _progress(index: KeyValueStore, dataset: DatasetRef) -> tuple[int | None, int | None]:
-    """The generations of `applied` and `totals`; None: the record is damaged."""
+    """Return the generations of `applied` and `totals`, None for a damaged record."""
 
     def generation(field: bytes) -> int | None:
         try:
@@ -112,7 +124,7 @@ def _progress(index: KeyValueStore, dataset: DatasetRef) -> tuple[int | None, in
 def _extent_findings(
     applied: int | None, totals: int | None, stored: StoredDataset
 ) -> list[Finding]:
-    if applied is None or totals is None:  # has been found damaged
+    if applied is None or totals is None:  # a finding reports it as damaged
         return []
     if applied > stored.newest:
         what = (
@@ -136,7 +148,7 @@ def _behind(what: str) -> Finding:
 
 
 def _grouped(differences: Sequence[IndexDifference], advice: str, *, mend: bool) -> list[Finding]:
-    """A finding for each kind of fault in each kind of record."""
+    """Return a finding for each kind of fault in each kind of record."""
     groups: defaultdict[tuple[MapKind, Fault], list[bytes]] = defaultdict(list)
     for difference in differences:
         groups[difference.kind, difference.fault].append(difference.path)

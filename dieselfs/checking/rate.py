@@ -8,15 +8,18 @@ from collections.abc import Callable
 from typing import Final
 
 _BURST_S: Final = 0.25
-"""What was not used of the last quarter of a second may be used at once; longer pauses save nothing up."""
+"""The time whose unused bytes may be used at once; longer pauses save no more."""
 
 
 class Stopped(Exception):
-    """The wait was called off."""
+    """The wait was cancelled."""
 
 
 class ByteRate:
-    """At most `bytes_per_s` over any time longer than a moment; None: no limit. Thread-safe."""
+    """A limit of `bytes_per_s` over any time longer than a moment; None means no limit.
+
+    Thread-safe.
+    """
 
     def __init__(
         self,
@@ -24,7 +27,10 @@ class ByteRate:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        """`wait` sleeps for so many seconds and tells whether it was called off, in place of `stop`'s own way."""
+        """`wait` sleeps for that many seconds and returns whether it was cancelled.
+
+        It replaces the wait that `stop` cancels.
+        """
         if bytes_per_s is not None and bytes_per_s <= 0:
             raise ValueError(f"a rate is more than 0 bytes a second, not {bytes_per_s}")
         self._bytes_per_s = bytes_per_s
@@ -33,10 +39,13 @@ class ByteRate:
         self._wait = wait or self._stopped.wait
         self._lock = threading.Lock()
         self._paid_until = clock()
-        """When all that was let through so far will be paid for."""
+        """The time when all bytes let through so far will be paid for."""
 
     def take(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` more may be read; raises `Stopped` after `stop`. In the order of the callers."""
+        """Wait until `size_bytes` more may be read, in the order of the callers.
+
+        Raises `Stopped` after `stop`.
+        """
         if self._stopped.is_set():
             raise Stopped
         if self._bytes_per_s is None:
@@ -49,5 +58,5 @@ class ByteRate:
             raise Stopped
 
     def stop(self) -> None:
-        """Let nothing through any more, and wake who waits."""
+        """Let nothing more through, and wake the waiting threads."""
         self._stopped.set()

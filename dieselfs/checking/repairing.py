@@ -1,4 +1,7 @@
-"""Putting right what `fsck` found, where nothing is lost by it: the index, snapshots, files on this machine. Never a chunk or a commit."""
+"""The repair of what `fsck` found, where it loses nothing: index, snapshots, local files.
+
+It never changes a chunk or a commit.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ from metadata.snapshot_folder import file_name
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What `repair` did."""
+    """The findings that `repair` handled, and the others."""
 
     repaired: tuple[Finding, ...]
     left: tuple[Finding, ...]
-    """What it can do nothing about."""
+    """The findings that it cannot repair."""
 
 
 def repair(
@@ -42,15 +45,18 @@ def repair(
     snapshot_folder: Path,
     progress: Callable[[int, int], None] | None = None,
 ) -> RepairReport:
-    """Put right what can be of the findings of `report`; may be repeated. `progress` is told the entries and bytes of each head.
+    """Repair those findings of `report` that can be repaired; the call may be repeated.
 
-    The index is mended first: a fresh snapshot is made from it. Nobody else should write to the dataset meanwhile: what another
-    applies while the index is mended may be applied again. Raises what opening a dataset raises.
+    `progress` is called with the entries and bytes of each head. The index is repaired first, since
+    a fresh snapshot is made from it. No other process should write to the dataset meanwhile:
+    commits that it applies during the repair may be applied again. Raises what opening a dataset
+    raises.
     """
     todo = [finding for finding in report.findings if finding.repair is not None]
     if any(finding.repair is Repair.REPAIR_INDEX for finding in todo):
         _repair_index(store, index, report, progress)
-    # Files here before objects there: what is made anew for the store may have the name of a file that was damaged.
+    # Local files come before objects: a fresh snapshot for the store may have the name of a damaged
+    # file.
     for finding in sorted(todo, key=lambda finding: finding.repair is not Repair.DELETE_LOCAL):
         _repair_snapshot(store, index, report, finding, snapshot_folder)
     return RepairReport(
@@ -82,7 +88,7 @@ def _repair_index(
     settle = partial(reapply_later, index, dataset, log, reader)
     rebuild(dataset, commits, read_head, RepairedIndex(index, settle))
     drop_name(index, dataset)
-    open_dataset(store, index, dataset.name)  # puts the name, and what was committed meanwhile
+    open_dataset(store, index, dataset.name)  # puts the name and applies later commits
 
 
 def _repair_snapshot(
@@ -103,7 +109,8 @@ def _repair_snapshot(
             store.delete(finding.object)
             snapshots.publish_snapshot(store, folder / file_name(report.dataset.name, snapshot_id))
         case Repair.REPLACE_SNAPSHOT:
-            # Made before the other is deleted, and stored after: it may well have the same id.
+            # The new snapshot is built before the other is deleted, and stored after: it may have
+            # the same id.
             path = snapshots.build(open_dataset(store, index, report.dataset.name), folder)
             store.delete(finding.object)
             snapshots.publish_snapshot(store, path)

@@ -1,9 +1,12 @@
-"""`scrub`: every committed chunk read whole and verified, header, files and blocks; in the order of ids, several at a time. Retired chunks
-that are still there are read too: what a snapshot needs of them must be sound.
+"""`scrub`: the verification of every committed chunk as a whole, header, files and hash blocks.
 
-Threads do it: reading and hashing of anything large let go of the GIL, and what is left of Python's own work, about 1 µs a file and 1 ms a
-chunk of 4 MiB, is less than a disk takes to deliver it. Where the scrub is lies in a file (`scrub_progress`), and a later run goes on
-there; what was committed after it began is for the next one.
+Chunks are read in the order of ids, several at a time. Retired chunks that still exist are read
+too: what a snapshot needs of them must be sound.
+
+Threads do the work: reading and hashing of large data release the GIL. The rest, Python's own work
+of about 1 µs a file and 1 ms a chunk of 4 MiB, is less than the time that a disk takes to deliver
+it. The position of the scrub is kept in a file (`scrub_progress`), and a later run continues there;
+what was committed after the scrub began is left to the next scrub.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from metadata.kv.key_value_store import KeyValueStore
 
 JOBS: Final = 4
 _AHEAD: Final = 2
-"""Chunks under way or waiting for their turn, for each job."""
+"""The chunks under way or waiting for their turn, for each job."""
 _SAVED_EVERY_S: Final = 1.0
 
 
@@ -49,34 +52,45 @@ class Sample:
     """A choice of chunks: those that a seeded hash of their ids puts first."""
 
     share: float
-    """Above 0, at most 1."""
+    """The share of chunks, above 0 and at most 1."""
     seed: int | None = None
-    """None: of a scrub that is resumed, its own; else a new one, so that run after run other chunks are read."""
+    """The seed of the hash.
+
+    None means the seed of the resumed scrub, or else a new one, so that each run reads other
+    chunks.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """What was read and found, by this run and those that it resumes."""
+    """The extent and the findings of a scrub, including the runs that it resumes."""
 
     dataset: DatasetRef
     generation: int
-    """What was committed later has not been looked at."""
+    """The generation at the start; later commits have not been checked."""
     chunks: int
-    """Read and verified, or found damaged."""
+    """The chunks verified or found damaged."""
     chunks_there: int
-    """Committed, and not retired or still there; more than `chunks` with a sample."""
+    """The chunks committed and either not retired or still in the store.
+
+    With a sample they are more than `chunks`.
+    """
     files: int
-    """Verified, deleted ones that still lie in chunks too."""
+    """The verified files, including deleted ones that still lie in chunks."""
     size_bytes: int
     seed: int | None
-    """Of the sample."""
+    """The seed of the sample."""
     resumed: bool
     read_again: int
-    """Chunks that were damaged at the first reading and sound at the next: look at memory, cables and network."""
+    """The chunks that were damaged at the first reading and sound at the next.
+
+    Memory, cables or network may be the cause.
+    """
     findings: tuple[Finding, ...]
 
     @property
     def verdict(self) -> Verdict:
+        """The result of the scrub."""
         return verdict_of(self.findings)
 
 
@@ -97,12 +111,15 @@ def scrub(
 ) -> ScrubReport:
     """Read and verify the chunks of dataset `name`; changes nothing.
 
-    `progress_folder` is where it is kept how far the scrub is, for this dataset in this `place` (the store's URL); None: nowhere.
-    `restart`: from the beginning, whatever is kept. `index` and `snapshot_folder` name the files that damage hits.
-    `expect` is told (0, bytes to read in all) once, `advance` (files, bytes) of each chunk; at first of all that an earlier run has read.
+    `progress_folder` keeps the position of the scrub, for this dataset in this `place` (the store's
+    URL); with None it is not kept. `restart` begins from the start, whatever is kept. `index` and
+    `snapshot_folder` serve to name the files that damage hits. `expect` is called once with (0,
+    bytes to read in all), `advance` with (files, bytes) of each chunk, and first with all that an
+    earlier run has read.
 
-    Memory: 2 · `jobs` results, `jobs` chunks. Raises `DatasetNotFound`; `Conflict` if another scrub of the dataset runs; `Unavailable`
-    or `Denied`, after which, as after Ctrl-C, a later run goes on where this one stopped.
+    Memory: 2 · `jobs` results, `jobs` chunks. Raises `DatasetNotFound`; `Conflict` if another scrub
+    of the dataset runs; `Unavailable` or `Denied`, after which, as after Ctrl-C, a later run
+    continues where this one stopped.
     """
     stored = read_stored(store, name)
     with ExitStack() as scope:
@@ -142,7 +159,7 @@ def scrub(
 def _resumed(
     kept: ScrubProgress | None, sample: Sample | None, stored: StoredDataset
 ) -> ScrubProgress | None:
-    """What is kept, if it is the scrub that is asked for."""
+    """Return the kept progress if it belongs to the requested scrub, else None."""
     if kept is None or kept.generation > stored.newest:
         return None
     if kept.sample != (None if sample is None else sample.share):
@@ -160,13 +177,19 @@ def _anew(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
 
 
 def _there(stored: StoredDataset, generation: int) -> list[ChunkRef]:
-    """The chunks that must be there, and retired ones that still are: snapshots may need them."""
+    """Return the chunks that must exist, and the retired ones that still do.
+
+    Snapshots may need the retired ones.
+    """
     promised, added = stored.promised(), stored.added(generation)
     return [added[i] for i in sorted(added) if i in promised or i in stored.sizes]
 
 
 def _chosen(chunks: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
-    """The chunks to read, in the order of ids. Of a sample: ceil(share · n), those with the smallest xxh3_64(id, seed)."""
+    """Return the chunks to read, in the order of ids.
+
+    For a sample they are the ceil(share · n) chunks with the smallest xxh3_64(id, seed).
+    """
     if scrub.sample is None:
         return list(chunks)
     count = math.ceil(round(len(chunks) * scrub.sample, 6))
@@ -194,7 +217,7 @@ def _read_all(
     file: ScrubFile | None,
     advance: Callable[[int, int], None],
 ) -> ScrubProgress:
-    """Read `chunks`, saving now and then how far it is, and when it is stopped."""
+    """Read `chunks`; save the position from time to time, and when it is stopped."""
     state = begin
 
     def check(chunk: ChunkRef) -> WholeCheck:
@@ -219,7 +242,10 @@ def _read_all(
 def _in_turn(
     check: Callable[[ChunkRef], WholeCheck], chunks: Sequence[ChunkRef], jobs: int, rate: ByteRate
 ) -> Generator[tuple[ChunkRef, WholeCheck], None, None]:
-    """Each chunk with its result, in order, `jobs` at a time. When the caller stops, nothing more is begun."""
+    """Yield each chunk with its result, in order; `jobs` chunks are read at a time.
+
+    When the caller stops, no further chunk is begun.
+    """
     under_way: deque[tuple[ChunkRef, Future[WholeCheck]]] = deque()
     pool = ThreadPoolExecutor(jobs, "scrub")
     try:
@@ -264,7 +290,7 @@ def _findings(
         for chunk_id in retired_after(store, stored.dataset, stored.newest):
             promised.pop(chunk_id, None)
     for chunk_id in damages.keys() - promised.keys():
-        if damages[chunk_id].kind is Kind.CHUNK_MISSING:  # deleted meanwhile, as it may be
+        if damages[chunk_id].kind is Kind.CHUNK_MISSING:  # deleted meanwhile, which is allowed
             del damages[chunk_id]
     if not damages:
         return []
@@ -286,7 +312,7 @@ def _findings(
 
 
 def _is_current(index: KeyValueStore, stored: StoredDataset) -> bool:
-    """Whether the index has applied what the store holds, and nobody is in the middle of more."""
+    """Return whether the index has applied all that the store holds and is not applying more."""
     try:
         states = [
             read_state(index, stored.dataset.id, field) for field in (keys.APPLIED, keys.TOTALS)

@@ -1,6 +1,7 @@
-"""How far a scrub has come, in a small file of the user's, so that Ctrl-C or SIGKILL costs no more than the last seconds.
+"""The position of a scrub in a small file of the user's.
 
-One JSON object, put in place by rename. A file that can't be read, or is of another scrub, is no reason to stop: the scrub begins anew.
+So Ctrl-C or SIGKILL costs no more than the last seconds. The file is one JSON object, put in place
+by rename. If the file cannot be read, or is of another scrub, the scrub starts from the beginning.
 """
 
 from __future__ import annotations
@@ -33,32 +34,32 @@ class ScrubProgress:
     """A scrub that is under way."""
 
     generation: int
-    """Chunks committed up to here are its work, whatever comes meanwhile."""
+    """The last generation whose chunks the scrub reads, whatever is committed meanwhile."""
     sample: float | None
-    """The share of chunks that it reads; None: all."""
+    """The share of chunks that it reads; None means all."""
     seed: int
-    """Which ones."""
+    """The seed that selects them."""
     done: ChunkId | None = None
-    """All chosen chunks up to this id have been read."""
+    """The last id up to which all chosen chunks have been read."""
     chunks: int = 0
     files: int = 0
     size_bytes: int = 0
     read_again: int = 0
-    """Chunks that were damaged at the first reading and sound at the next."""
+    """The chunks that were damaged at the first reading and sound at the next."""
     damages: tuple[ChunkDamage, ...] = ()
 
 
 class ScrubFile:
-    """The file of one dataset in one store, below a folder that is made 0700."""
+    """The file of one dataset in one store, below a folder that is created with mode 0700."""
 
     def __init__(self, folder: Path, dataset_id: bytes, place: str) -> None:
-        """`place`: the store's URL, or whatever tells it from others."""
+        """`place`: the store's URL, or any other text that distinguishes it from other stores."""
         where = xxhash.xxh3_64_hexdigest(place.encode())
         self.path = folder / f"{print_id(dataset_id)}-{where}.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One scrub at a time; `Conflict`."""
+        """Allow one scrub at a time. Raises `Conflict` if another one runs."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -73,7 +74,7 @@ class ScrubFile:
             os.close(lock)
 
     def read(self) -> ScrubProgress | None:
-        """What was saved last; None if there is nothing that can be read."""
+        """Return the progress saved last; None if there is none that can be read."""
         try:
             return _decode(json.loads(self.path.read_bytes()))
         except FileNotFoundError:
@@ -83,10 +84,10 @@ class ScrubFile:
             return None
 
     def write(self, progress: ScrubProgress) -> None:
-        """Replace what was saved. Durable when it returns."""
+        """Replace what was saved. It is durable on return."""
         descriptor, temporary = tempfile.mkstemp(prefix=".incomplete-", dir=self.path.parent)
         try:
-            with open(descriptor, "w", encoding="ascii") as file:  # 0600, as mkstemp makes it
+            with open(descriptor, "w", encoding="ascii") as file:  # mode 0600, from mkstemp
                 json.dump(_encode(progress), file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -96,6 +97,7 @@ class ScrubFile:
             raise
 
     def remove(self) -> None:
+        """Delete the file if it exists."""
         self.path.unlink(missing_ok=True)
 
 
@@ -125,7 +127,10 @@ def _encode(progress: ScrubProgress) -> dict[str, Any]:
 
 
 def _decode(record: dict[str, Any]) -> ScrubProgress:
-    """Raises `ValueError`, `KeyError` or `TypeError` for anything that `_encode` would not have made."""
+    """Return the progress in a JSON object.
+
+    Raises `ValueError`, `KeyError` or `TypeError` for anything that `_encode` does not produce.
+    """
     if record["version"] != _VERSION:
         raise ValueError(f"version {record['version']}")
     sample = record["sample"]

@@ -1,4 +1,7 @@
-"""Snapshots, published and on this machine, and tags: sound, of this dataset, and every chunk that they name there."""
+"""The check of snapshots, published and on this machine, and of tags.
+
+A snapshot must be sound and of this dataset, and every chunk that it names must be in the store.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ _TAG_ADVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCheck:
-    """What was found of all snapshots and tags."""
+    """The findings about all snapshots and tags."""
 
     findings: tuple[Finding, ...]
     published: int
     local: int
     hits: Mapping[ChunkId, tuple[SnapshotHit, ...]]
-    """What the damaged chunks hit of the published ones, oldest first."""
+    """The published snapshots that each damaged chunk hits, oldest first."""
 
 
 def check_snapshots(
@@ -45,7 +48,11 @@ def check_snapshots(
     damages: Mapping[ChunkId, ChunkDamage],
     local_folder: Path | None,
 ) -> SnapshotCheck:
-    """Every published snapshot is read once, to a temporary file; those in `local_folder` where they are. 1 µs a file besides."""
+    """Check all snapshots and tags.
+
+    Every published snapshot is read once, to a temporary file; those in `local_folder` are read in
+    place. The check costs 1 µs a file besides.
+    """
     name = stored.dataset.name
     published = list_published(store, name)
     files = list_local(local_folder, name) if local_folder is not None else []
@@ -80,7 +87,7 @@ def check_snapshots(
 
 @contextmanager
 def downloaded(store: ObjectStore, name: str, listed: PublishedSnapshot) -> Iterator[Path]:
-    """A published snapshot as a temporary file, not verified. `NotFound`."""
+    """Yield a published snapshot as a temporary file, not verified. Raises `NotFound`."""
     with tempfile.NamedTemporaryFile(prefix="dieselfs-check-", suffix=".snapshot") as file:
         for at in range(0, listed.size_bytes, _COPY_BYTES):
             file.write(store.get_range(snapshot_key(name, listed.snapshot_id), at, _COPY_BYTES))
@@ -94,24 +101,34 @@ def _check_published(
     stored: StoredDataset,
     damages: Mapping[ChunkId, ChunkDamage],
 ) -> tuple[Finding | None, dict[ChunkId, int]]:
-    """What is wrong with it, and how many of its files damaged chunks hit. `SnapshotRefused` if it can't be believed."""
+    """Return what is wrong with a snapshot, and how many of its files each damaged chunk hits.
+
+    Raises `SnapshotRefused` if the snapshot cannot be trusted.
+    """
     Snapshot.verify(path)
     key = snapshot_key(stored.dataset.name, listed.snapshot_id)
     with Snapshot.open(path) as snapshot:
         if snapshot.dataset != stored.dataset:
-            what = f"it is of another dataset, or of a former life of the name ({snapshot.dataset.name}@{snapshot.id})"
+            what = (
+                "it is of another dataset, or of a former life of the name "
+                f"({snapshot.dataset.name}@{snapshot.id})"
+            )
             return _finding(Kind.SNAPSHOT_FOREIGN, key, what, Repair.DELETE_SNAPSHOT, False), {}
         if snapshot.id != listed.snapshot_id:
             raise SnapshotRefused(f"the object holds snapshot {snapshot.id}")
         gone, files = _gone(snapshot, stored)
         finding = None
         if gone:
-            what = f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its {snapshot.file_count:,} files can't be read"
+            what = (
+                f"{gone:,} of the chunks that it names were retired and are gone: {files:,} "
+                f"of its {snapshot.file_count:,} files can't be read"
+            )
             finding = Finding(
                 Kind.SNAPSHOT_DANGLING,
                 key,
                 what,
-                "restore the chunks from a copy of the store, or `dlcmd fsck --repair` deletes the snapshot",
+                "restore the chunks from a copy of the store, or `dlcmd fsck --repair` deletes "
+                "the snapshot",
                 damaged=True,
                 repair=Repair.DELETE_SNAPSHOT,
                 snapshots=(SnapshotHit(snapshot.id, files),),
@@ -142,7 +159,7 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
             if snapshot.dataset.name != stored.dataset.name:
                 raise SnapshotRefused(f"it is of dataset {snapshot.dataset.name}")
             if snapshot.dataset != stored.dataset:
-                return None  # of a former life of the name: nobody takes it for this one
+                return None  # of a removed dataset of that name, never used for this one
             if path.stem != f"{stored.dataset.name}-{snapshot.id}":
                 raise SnapshotRefused(f"the file holds snapshot {snapshot.id}")
             gone, files = _gone(snapshot, stored)
@@ -152,12 +169,18 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
         )
     if not gone:
         return None
-    what = f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its files can't be read"
+    what = (
+        f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its "
+        "files can't be read"
+    )
     return _finding(Kind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False)
 
 
 def _gone(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
-    """Chunks that no commit promises any more and that are not there as the snapshot names them; and the files in those."""
+    """Return the number of lost chunks of a snapshot, and the number of files in them.
+
+    A lost chunk is not in the store as the snapshot names it, and no commit requires it any more.
+    """
     promised = stored.promised()
     chunks = files = 0
     for number in range(snapshot.chunk_count):

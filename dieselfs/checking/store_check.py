@@ -1,4 +1,7 @@
-"""What the store promises: its commits, each sound and without a gap, and with them the chunks that must be there."""
+"""The content that the store must have by its commits, and the faults in the commits.
+
+Commits must be sound and without a gap; they name the chunks that must exist.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,21 @@ class StoredDataset:
 
     dataset: DatasetRef
     commits: tuple[Commit, ...]
-    """The sound ones, in order."""
+    """The sound commits, in order."""
     broken: Mapping[int, Finding]
-    """Generations up to the newest whose commit is missing or damaged."""
+    """The generations up to the newest whose commit is missing or damaged."""
     newest: int
-    """The greatest generation that has been."""
+    """The greatest generation that has existed."""
     sizes: Mapping[ChunkId, int]
-    """Every chunk object there is: its bytes."""
+    """The bytes of every chunk object in the store."""
     uncommitted: int
-    """Chunk objects that no commit names: being written just now, or waste."""
+    """The chunk objects that no commit names: being written now, or garbage."""
 
     def added(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
-        """The chunks committed up to `generation` (None: the newest), retired ones too."""
+        """Return the chunks committed up to `generation`, including retired ones.
+
+        None means the newest generation.
+        """
         return {
             ref.id: ref
             for commit in self.commits
@@ -48,13 +54,16 @@ class StoredDataset:
         }
 
     def promised(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
-        """Of those the ones that no commit up to the newest retires, in the order of their ids."""
+        """Return those chunks of `added` that no commit retires, in the order of their ids."""
         retired = {chunk_id for commit in self.commits for chunk_id in commit.retired}
         found = self.added(generation)
         return {chunk_id: found[chunk_id] for chunk_id in sorted(found.keys() - retired)}
 
     def history(self, generation: int) -> list[Commit]:
-        """The commits up to `generation` without gaps: an empty one stands for each that is broken."""
+        """Return the commits up to `generation` without gaps.
+
+        An empty commit replaces each broken one.
+        """
         known = {commit.generation: commit for commit in self.commits}
         return [
             known.get(number) or Commit(number, self.dataset.id, 0)
@@ -63,9 +72,11 @@ class StoredDataset:
 
 
 def read_stored(store: ObjectStore, name: str) -> StoredDataset:
-    """One listing of the commits and a get of each, one listing of the chunks, one ranged read for each chunk without a commit.
+    """Return the dataset as the store shows it.
 
-    Raises `DatasetNotFound` if there is nothing of that name or it has been removed, `Corrupt` if not one commit is sound.
+    The cost is one listing of the commits and a get of each, one listing of the chunks, and one
+    ranged read for each chunk without a commit. Raises `DatasetNotFound` if there is nothing of
+    that name or it has been removed, `Corrupt` if not one commit is sound.
     """
     history = read_history(store, name)
     if not history.newest:
@@ -78,7 +89,8 @@ def read_stored(store: ObjectStore, name: str) -> StoredDataset:
         )
     if history.dataset is None:
         raise Corrupt(
-            f"no commit of dataset {name} is sound: run `dlcmd recover {name}`, which reads the chunks themselves"
+            f"no commit of dataset {name} is sound: run `dlcmd recover {name}`, which reads the "
+            "chunks themselves"
         )
     return StoredDataset(
         history.dataset,
@@ -91,7 +103,10 @@ def read_stored(store: ObjectStore, name: str) -> StoredDataset:
 
 
 def retired_after(store: ObjectStore, dataset: DatasetRef, generation: int) -> set[ChunkId]:
-    """What commits later than `generation` have retired: it may have been deleted while it was looked at. A get for each commit."""
+    """Return the chunks that commits later than `generation` have retired; a get for each commit.
+
+    Such a chunk may have been deleted while it was checked.
+    """
     return {
         chunk_id
         for commit in CommitLog(store, dataset).since(generation)

@@ -337,7 +337,7 @@ def _read_uncommitted(
 
 
 def _generations_seen(chunks: Sequence[UncommittedChunk]) -> list[int]:
-    """Return the newest generation that each whole chunk shows, of versions it carries or deletes."""
+    """Return the newest generation of the versions that each whole chunk carries or deletes."""
     return [
         chunk.evidence.newest_seen
         for chunk in chunks
