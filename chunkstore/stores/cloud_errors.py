@@ -75,7 +75,7 @@ _CREDENTIALS: Final[Mapping[str, str]] = {
     "?anonymous=true for a public bucket",
     "gs": "they are the file that GOOGLE_APPLICATION_CREDENTIALS names; "
     "?anonymous=true for a public bucket",
-    "az": "they are AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN; "
+    "az": "they are AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; "
     "?anonymous=true for a public container",
 }
 
@@ -123,7 +123,7 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
     if _FOREIGN in text:
         return Denied(
             "below the address of the store is an object with a name that can't be listed "
-            "({brief(text)}); move it away, or give the store a prefix of its own"
+            f"({brief(text)}); move it away, or give the store a prefix of its own"
         )
     if status in (405, 501):
         return Denied(
