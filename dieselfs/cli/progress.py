@@ -27,8 +27,9 @@ class ProgressDisplay(Protocol):
     It is thread-safe, and cheap enough to be called for every file.
     """
 
-                                                            """Count further files and bytes."""
-    def advance(self, files: int, size_bytes: int) -> None: ...
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Count further files and bytes."""
+        ...
 
     def expect(self, files: int, size_bytes: int) -> None:
         """Set the totals, once they are known or when they have grown."""
