@@ -51,6 +51,7 @@ class PathEntry:
 
     @property
     def is_directory(self) -> bool:
+        """True if the entry is a directory."""
         return stat.S_ISDIR(int(self.row["mode"]))
 
     @property

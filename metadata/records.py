@@ -164,6 +164,7 @@ class ChunkRecord:
     """
 
     def encode(self, key: bytes, chunk_id: ChunkId) -> bytes:
+        """Return the record as a value of the index."""
         body = _CHUNK.pack(
             self.retired,
             self.deleted_count,
@@ -180,6 +181,7 @@ class ChunkRecord:
 
     @classmethod
     def decode(cls, key: bytes, chunk_id: bytes, value: bytes) -> ChunkRecord:
+        """Return the record in a value of the index. Raises `RecordCorrupt`."""
         body = _unseal(key, chunk_id, value)
         if len(body) < _CHUNK.size:
             raise RecordCorrupt(f"index record of {chunk_id!r} is damaged")
@@ -221,6 +223,7 @@ class DatasetState:
     chunks: int
 
     def encode(self, key: builtins.bytes, field: builtins.bytes) -> builtins.bytes:
+        """Return the state as a value of the index."""
         body = _STATE.pack(
             self.generation,
             0,
@@ -237,6 +240,7 @@ class DatasetState:
     def decode(
         cls, key: builtins.bytes, field: builtins.bytes, value: builtins.bytes
     ) -> DatasetState:
+        """Return the state in a value of the index. Raises `RecordCorrupt`."""
         body = _unseal(key, field, value)
         if len(body) != _STATE.size:
             raise RecordCorrupt(f"index record of {field!r} is damaged")

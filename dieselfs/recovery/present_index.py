@@ -82,6 +82,7 @@ class CountedChanges:
         return self._index.scan(key)
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        """Put the updates and count those that are newer than the present values."""
         updates = [update for phase in phases for update in phase]
         present = self._index.get_many([MapFields(key, fields) for key, fields, _ in updates])
         changed = {
@@ -94,11 +95,13 @@ class CountedChanges:
         self.changed += len(changed)
 
     def remove(self, removals: Sequence[MapFields]) -> None:
+        """Remove the fields and count those that were present."""
         present = self._index.get_many(removals)
         self._index.remove(removals)
         self.changed += sum(value is not None for values in present for value in values)
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        """Remove the fields with these values and count them."""
         present = self._index.get_many([MapFields(key, fields) for key, fields, _ in removals])
         self._index.remove_exactly(removals)
         self.changed += sum(
@@ -108,6 +111,7 @@ class CountedChanges:
         )
 
     def drop(self, keys: Sequence[bytes]) -> None:
+        """Drop the maps, without counting their records."""
         self._index.drop(keys)
 
     def close(self) -> None:

@@ -50,9 +50,13 @@ class RecoveryOptions:
 class RecoveryProgress(Protocol):
     """A receiver of progress, like the command line's. Any thread may call it."""
 
-    def advance(self, files: int, size_bytes: int) -> None: ...
+    def advance(self, files: int, size_bytes: int) -> None:
+        """Note that so many more files and bytes are done."""
+        ...
 
-    def expect(self, files: int, size_bytes: int) -> None: ...
+    def expect(self, files: int, size_bytes: int) -> None:
+        """Note how many files and bytes there are in all."""
+        ...
 
 
 class NoRecoveryProgress:

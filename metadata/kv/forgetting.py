@@ -30,7 +30,9 @@ class MayLoseWrites(Protocol):
     A put raises it before the phases that follow.
     """
 
-    def memory(self) -> Memory: ...
+    def memory(self) -> Memory:
+        """Return the losses seen so far."""
+        ...
 
 
 def memory_of(index: KeyValueStore) -> Memory:

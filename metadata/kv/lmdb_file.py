@@ -53,12 +53,14 @@ class LmdbFileStore:
             raise
 
     def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        """Return the values from one transaction, so of one point in time."""
         asked = [[key + field for field in fields] for key, fields in lookups]
         keys = [key for keys in asked for key in keys]
         found = self._run(lambda transaction: _present(transaction, keys), write=False)
         return [[found.get(key) for key in keys] for keys in asked]
 
     def scan(self, key: bytes) -> Iterator[list[Pair]]:
+        """Yield the pairs of a map in the order of fields, one transaction a batch."""
         # Each batch has its own transaction: none stays open (and keeps old pages alive) while the
         # caller works or has forgotten the iterator.
         start, size = key, _FIRST_BATCH
@@ -72,6 +74,8 @@ class LmdbFileStore:
             start, size = pairs[-1][0] + b"\0", _SCAN_BATCH
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        """Put all phases in one transaction."""
+
         def put(transaction: lmdb.Transaction) -> None:
             for updates in phases:
                 _put(transaction, updates)
@@ -80,6 +84,7 @@ class LmdbFileStore:
             self._run(put, write=True)
 
     def remove(self, removals: Sequence[MapFields]) -> None:
+        """Remove all fields in one transaction."""
         keys = sorted(key + field for key, fields in removals for field in fields)
 
         def delete(transaction: lmdb.Transaction) -> None:
@@ -90,6 +95,7 @@ class LmdbFileStore:
             self._run(delete, write=True)
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        """Remove the fields with these values in one transaction."""
         pairs = sorted(
             (key + field, value)
             for key, fields, values in removals
@@ -105,6 +111,8 @@ class LmdbFileStore:
             self._run(delete, write=True)
 
     def drop(self, keys: Sequence[bytes]) -> None:
+        """Remove all the maps in one transaction."""
+
         def delete(transaction: lmdb.Transaction) -> None:
             cursor = transaction.cursor()
             for key in keys:
@@ -116,6 +124,7 @@ class LmdbFileStore:
             self._run(delete, write=True)
 
     def close(self) -> None:
+        """Give the environment back; the last store of the folder closes it."""
         try:
             # one thread gets it, without a lock that a fork could copy
             release_environment(self._held.pop())

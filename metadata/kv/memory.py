@@ -27,6 +27,7 @@ class MemoryStore:
             ]
 
     def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the pairs that the map has at the start, in batches."""
         with self._lock:
             pairs = list(self._maps.get(key, {}).items())
         for at in range(0, len(pairs), SCAN_BATCH):

@@ -76,6 +76,7 @@ class RedisClusterStore(RedisMaps):
             raise self._unavailable(error)
 
     def close(self) -> None:
+        """Close the connections to all nodes."""
         super().close()
         self._pools.close()
 

@@ -80,6 +80,7 @@ class RedisMaps(ABC):
         """Find out where servers are now."""
 
     def get_many(self, lookups: Sequence[MapFields]) -> list[list[bytes | None]]:
+        """Return the values; a second round reads the buckets of split maps."""
         found: list[list[bytes | None]] = [[None] * len(fields) for _, fields in lookups]
         slices = [
             (at, start, key, fields[start : start + _SLICE_FIELDS])
@@ -109,6 +110,10 @@ class RedisMaps(ABC):
         return found
 
     def scan(self, key: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the pairs of the base, then those of the buckets if the map is split.
+
+        If the server changes, the scan of a hash restarts, up to 10 times.
+        """
         for batch in self._scan_hash(key):
             if real := [pair for pair in batch if pair[0] != MARKER]:
                 yield real
@@ -118,6 +123,10 @@ class RedisMaps(ABC):
                 yield from self._scan_hash(bucket)
 
     def put(self, phases: Sequence[Sequence[MapUpdate]]) -> None:
+        """Put the phases one after the other; a second round puts what belongs into buckets.
+
+        Raises `IndexForgot` if a loss was seen, before the phases that follow.
+        """
         losses = self._replication.losses
         for updates in phases:
             elsewhere = self._put(updates, self._split_above)
@@ -125,6 +134,7 @@ class RedisMaps(ABC):
             self._replication.check(losses)
 
     def remove(self, removals: Sequence[MapFields]) -> None:
+        """Remove fields from the bases, then from the buckets of split maps."""
         slices = [
             MapFields(key, fields[start : start + _SLICE_FIELDS])
             for key, fields in removals
@@ -145,6 +155,7 @@ class RedisMaps(ABC):
         )
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
+        """Remove the fields with these values from the bases, then from the buckets of split maps."""
         slices = _sliced(removals)
         self._remove_equal(slices)
         split = self._split_among([key for key, _, _ in slices])
@@ -158,6 +169,7 @@ class RedisMaps(ABC):
         self._remove_equal([MapUpdate(key, *content) for key, content in buckets.items()])
 
     def drop(self, keys: Sequence[bytes]) -> None:
+        """Remove whole maps, the buckets of split ones first."""
         # The base with its marker goes last: after a crash in the middle, the rest is still found.
         for key in self._split_among(keys):
             self._execute(
@@ -166,6 +178,7 @@ class RedisMaps(ABC):
         self._execute(RedisCommand(key, ("UNLINK", key), writes=True) for key in keys)
 
     def close(self) -> None:
+        """Refuse further commands."""
         self._is_open = False
 
     def _put(self, updates: Sequence[MapUpdate], split_above: int) -> list[MapUpdate]:

@@ -49,6 +49,7 @@ class RedisServerStore(RedisMaps):
             raise IndexUnavailable(f"index {where}: {advice(reply)}") from reply
 
     def close(self) -> None:
+        """Close the connections."""
         super().close()
         self._pools.close()
 

@@ -47,6 +47,7 @@ class ComparedIndex:
         self._dataset_id = dataset_id
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
+        """Compare these maps with the index."""
         for part in parts:
             mismatches = compare_map(self._index, part)
             self._note(mismatches)
@@ -55,6 +56,10 @@ class ComparedIndex:
                 self._strange += [m.path for m in mismatches if m.expected is None and m.field]
 
     def finish(self, state: IndexMapPart) -> None:
+        """Compare the state, and the maps below directories that should not exist.
+
+        A mark of a rebuild counts as a difference.
+        """
         for directory in self._strange:
             for part in maps_below(self._index, self._dataset_id, directory, self._known):
                 self._note(compare_map(self._index, part))

@@ -21,14 +21,17 @@ class EmptyIndex:
         self._dataset_id = b""
 
     def begin(self, dataset_id: bytes, generation: int) -> None:
+        """Mark the index as being rebuilt."""
         self._dataset_id = dataset_id
         mark(self._index, dataset_id, generation)
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
+        """Put these maps without reading the index."""
         self._index.put(
             [[MapUpdate(part.key, part.fields, part.values) for part in parts if part.fields]]
         )
 
     def finish(self, state: IndexMapPart) -> None:
+        """Put the state and remove the mark."""
         self.put([state])
         unmark(self._index, self._dataset_id)

@@ -50,6 +50,7 @@ class RepairedIndex:
         self._marked = is_marked(self._index, dataset_id)
 
     def put(self, parts: Sequence[IndexMapPart]) -> None:
+        """Repair these maps; directories that should not exist stay until `finish`."""
         mismatches: list[Mismatch] = []
         for part in parts:
             found = compare_map(self._index, part)
@@ -62,6 +63,7 @@ class RepairedIndex:
         self._repair(mismatches)
 
     def finish(self, state: IndexMapPart) -> None:
+        """Remove the directories that should not exist, repair the state, then settle and unmark."""
         for strange in self._strange:
             if strange.field:
                 self._drop_below(strange.path)
