@@ -58,7 +58,7 @@ def apply_commit(
     # The totals are read last: while they are older, the index held no entry of this commit that
     # could be mistaken for an older one.
     before = read_totals(index, dataset_id)
-    if before.generation > commit.generation:  # another process has applied it
+    if before.generation > commit.generation:  # another process is beyond this commit
         applied = read_state(index, dataset_id, keys.APPLIED)
         if applied.generation < before.generation - 1:
             raise RecordsLost(

@@ -155,7 +155,7 @@ class RedisMaps(ABC):
         )
 
     def remove_exactly(self, removals: Sequence[MapUpdate]) -> None:
-        """Remove the fields with these values from the bases, then from the buckets of split maps."""
+        """Remove the fields with these values from the bases and the buckets of split maps."""
         slices = _sliced(removals)
         self._remove_equal(slices)
         split = self._split_among([key for key, _, _ in slices])

@@ -63,7 +63,10 @@ class RepairedIndex:
         self._repair(mismatches)
 
     def finish(self, state: IndexMapPart) -> None:
-        """Remove the directories that should not exist, repair the state, then settle and unmark."""
+        """Remove the directories that should not exist and repair the state.
+
+        If anything was changed, `settle` is called and the mark is removed.
+        """
         for strange in self._strange:
             if strange.field:
                 self._drop_below(strange.path)
