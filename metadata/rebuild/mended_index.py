@@ -25,9 +25,10 @@ class RepairedIndex:
     know (found through the directories that name them). It puts the mark, so that no other process
     applies commits while it changes anything.
 
-    If anything was changed, `settle(generation)` is called at the end, before the mark is removed.
-    Records that other processes had applied of later commits may have been taken for wrong, in
-    part: they have to be put again as if they were lost (`metadata.reapplication.reapply_later`).
+    If anything was changed, or the index was marked before, `settle(generation)` is called at the
+    end, before the mark is removed. Records that other processes had applied of later commits may
+    have been taken for wrong, in part: they have to be put again as if they were lost
+    (`metadata.reapplication.reapply_later`).
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class RepairedIndex:
     def finish(self, state: IndexMapPart) -> None:
         """Remove the directories that should not exist and repair the state.
 
-        If anything was changed, `settle` is called and the mark is removed.
+        If the index is marked, `settle` is called and the mark is removed.
         """
         for strange in self._strange:
             if strange.field:
