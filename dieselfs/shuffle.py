@@ -165,8 +165,8 @@ def shuffle_order(
     - "pad": every file occurs; a rank that is one short repeats the first file of its last group,
       whose chunk is cached. With fewer files than ranks, a rank without one reads the file at its
       place in the sequence.
-    - "drop": no file occurs twice; a rank that has one too many leaves out the last file of its part
-      of the sequence.
+    - "drop": no file occurs twice; a rank that has one too many leaves out the last file of its
+      part of the sequence.
     """
     ShuffleParameters(seed, epoch, group_size, rank, world_size)  # checks them
     if padding not in ("pad", "drop"):

@@ -1,4 +1,4 @@
-"""What `stat` shows of a file: its attributes, and how they are told to the kernel."""
+"""The attributes of a file as `stat` shows them, and their encoding for the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK_BYTES: Final = 4096
 DIRECTORY_BYTES: Final = 4096
 MAX_NAME_BYTES: Final = 255
 UNSUPPORTED_NAMESPACES: Final = (b"system.", b"security.")
-"""Of extended attributes.
+"""Namespaces of extended attributes that get ENOTSUP.
 
 After ENOTSUP `ls -l` asks no more; ENODATA made it ask for each of 64,000 files.
 """
@@ -32,23 +32,23 @@ class NodeAttributes(NamedTuple):
 
     node: int
     mode: int
-    """With its type bits."""
+    """The mode with its type bits."""
     size: int
     mtime_ns: int
     links: int = 1
     valid_s: int = FOREVER_S
-    """The kernel asks again after so long."""
+    """The time for which the kernel may keep the attributes."""
 
     def encoded(self, owner: Owner) -> bytes:
-        """`struct fuse_attr`."""
+        """Return the attributes as `struct fuse_attr`."""
         return kernel_protocol.attributes(
             *(self.node, self.mode, self.size, self.mtime_ns, owner.uid, owner.gid, self.links)
         )
 
     def entry(self, owner: Owner) -> bytes:
-        """The answer to LOOKUP."""
+        """Return the answer to LOOKUP."""
         return kernel_protocol.entry(self.node, self.encoded(owner), self.valid_s)
 
     def reply(self, owner: Owner) -> bytes:
-        """The answer to GETATTR."""
+        """Return the answer to GETATTR."""
         return kernel_protocol.attributes_reply(self.encoded(owner), self.valid_s)

@@ -27,7 +27,10 @@ _LARGE_LOG_BYTES: Final = 16 << 20
 
 
 def default_log_file(mountpoint: Path) -> Path:
-    """Where the daemon of `mountpoint` logs: /var/log/dieselfs, or the user's state folder."""
+    """Return the log file of the daemon of `mountpoint`.
+
+    It is in /var/log/dieselfs, or in the user's state folder.
+    """
     if os.geteuid() == 0:
         folder = Path("/var/log/dieselfs")
     else:
@@ -39,11 +42,13 @@ def default_log_file(mountpoint: Path) -> Path:
 def start_in_background(
     command: Sequence[str], mountpoint: Path, *, log_file: Path, timeout_s: float = 60.0
 ) -> int:
-    """Run `command`, which mounts at `mountpoint` in the foreground; the daemon's process id.
+    """Run `command`, which mounts at `mountpoint` in the foreground.
 
-    It gets a session of its own and writes to `log_file`. Raises `MountError` with what the daemon
-    said last if it ends, or with a time-out if it does not answer within `timeout_s`; then it is
-    ended.
+    Returns the daemon's process id.
+
+    The daemon gets a session of its own and writes to `log_file`. Raises `MountError` with the last
+    words of the daemon if it ends, or with a time-out if it does not answer within `timeout_s`;
+    then it is terminated.
     """
     with _listening() as (receiver, address), _opened_log(log_file) as log_output:
         said_before = log_output.tell()
@@ -56,7 +61,7 @@ def start_in_background(
         except BaseException:
             _end(daemon)
             raise
-    # Someone must wait for it, lest it stay as a zombie of a caller that lives on.
+    # A thread must wait for the daemon, or it stays as a zombie while the caller lives.
     threading.Thread(target=daemon.wait, daemon=True, name=f"reap mount {daemon.pid}").start()
     return daemon.pid
 
@@ -79,7 +84,7 @@ def _started(
 
 @contextmanager
 def _listening() -> Iterator[tuple[socket.socket, str]]:
-    """A socket for the daemon's READY=1, and its address."""
+    """Yield a socket for the daemon's READY=1, and its address."""
     with tempfile.TemporaryDirectory(prefix="dieselfs-") as folder:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
             address = os.path.join(folder, "ready")
@@ -130,7 +135,7 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(log_file: Path, start: int, timeout_s: float, *, ended: bool) -> str:
-    """What the daemon wrote last since `start`, without the program's name, is the reason."""
+    """Return the reason: the daemon's last words since `start`, without the program's name."""
     with log_file.open("rb") as reading:
         reading.seek(start)
         lines = reading.read().decode(errors="replace").strip().splitlines()

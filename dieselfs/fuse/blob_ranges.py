@@ -1,9 +1,9 @@
-"""The bytes of the blob in terms of the dataset's files: pure arithmetic on a snapshot's columns
-and the blob's layout.
+"""The bytes of the blob in terms of the dataset's files.
 
-A *run* is a stretch of the blob that is one stretch of a chunk's payload too: files that fill their
-blocks and follow each other in the chunk, or a single file. Cached chunks are answered run by run:
-for files of whole blocks a READ of 1 MiB is one slice.
+It is pure arithmetic on a snapshot's columns and the blob's layout. A *run* is a stretch of the
+blob that is one stretch of a chunk's payload too: files that fill their blocks and follow each
+other in the chunk, or a single file. Cached chunks are answered run by run: for files of whole
+blocks a READ of 1 MiB is one slice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MAX_PADDING = bytes(1 << 20)
 
 
 class BlobRanges:
-    """Which bytes lie where in the blob of one snapshot.
+    """The places of files in the blob of one snapshot.
 
-    Immutable: any thread may use it. 20 ns a file to build.
+    Immutable: any thread may use it. It takes 20 ns a file to build.
     """
 
     def __init__(self, snapshot: Snapshot, layout: BlobLayout) -> None:
@@ -43,7 +43,7 @@ class BlobRanges:
         self._length = snapshot.numbers("length")
 
     def runs(self, device: int, start: int, end: int) -> list[Wanted]:
-        """Bytes [start, end) of a device's blob, run by run, with the zeros between them.
+        """Return bytes [start, end) of a device's blob, run by run, with the zeros between them.
 
         The hash of a run's extent covers its first file only: good for bytes that node memory has
         verified.
@@ -51,11 +51,11 @@ class BlobRanges:
         return self._wanted(self._run_block, self._run, device, start, end)
 
     def files(self, device: int, start: int, end: int) -> list[Wanted]:
-        """The same, file by file: good for every tier."""
+        """Return the same ranges, file by file: good for every tier."""
         return self._wanted(self._file_block, self._one_file, device, start, end)
 
     def first_file(self, device: int, start: int) -> int:
-        """The inode of the file whose blocks hold this byte."""
+        """Return the inode of the file whose blocks hold this byte."""
         return self.layout.file_at(device, start)
 
     def _run(self, number: int) -> FileExtent:
@@ -97,7 +97,9 @@ class BlobRanges:
 def _begins_run(
     snapshot: Snapshot, layout: BlobLayout, filled: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Only files that end with their block can have a neighbour in their run: the others cost
+    """Return a mask of the files that begin a run.
+
+    Only files that end with their block can have a neighbour in their run, so the others cost
     nothing.
     """
     columns = snapshot.columns

@@ -1,8 +1,8 @@
-"""The FUSE side of a mount with EROFS in front: a directory with one sparse file a device, the
-*blob*, whose READs are the mount's misses.
+"""The FUSE side of a mount with EROFS in front: the server of the *blob*.
 
-Names, attributes and cached pages never come here. EROFS fills a short answer with zeros, so an
-answer has all the bytes that were asked for, or is an error.
+The blob is a directory with one sparse file a device, whose READs are the mount's misses. Names,
+attributes and cached pages never come here. EROFS fills a short answer with zeros, so an answer has
+all requested bytes, or is an error.
 
 The kernel opens each blob once, when EROFS is mounted (`front` handles); the end of that handle is
 the end of the mount. This process opens a blob to have it read ahead; such handles mean nothing,
@@ -40,12 +40,12 @@ _ROOT = NodeAttributes(ROOT_NODE, stat.S_IFDIR | 0o500, 4096, 0, links=2)
 
 
 def blob_name(device: int) -> str:
-    """The name of a device's file: `blob`, `blob1`, …"""
+    """Return the name of a device's file: `blob`, `blob1`, …"""
     return f"blob{device or ''}"
 
 
 class BlobServer:
-    """Answers the requests of one blob mount; a `Handler`."""
+    """The server of one blob mount; a `Handler`."""
 
     def __init__(
         self,
@@ -57,14 +57,15 @@ class BlobServer:
         on_end: Callable[[], None] = lambda: None,
         is_resumed: bool = False,
     ) -> None:
-        """`note_read` is told of each READ that was answered: its first file and the thread that
-        made it; `on_end`, once, that EROFS is gone.
+        """Create a server.
 
-        `is_resumed`: another process has served this connection before, and EROFS is mounted.
+        `note_read` is called for each answered READ with its first file and its thread. `on_end` is
+        called once, when EROFS is gone. With `is_resumed`, another process has served this
+        connection before, and EROFS is mounted.
         """
         self._connection, self._ranges, self._reader = connection, ranges, reader
         self._note_read, self._on_end = note_read, on_end
-        self._owner = Owner(os.getuid(), os.getgid())  # who opens a blob to have it read ahead
+        self._owner = Owner(os.getuid(), os.getgid())  # a blob is opened to be read ahead
         self._layout = ranges.layout
         self._nodes = {
             blob_name(device).encode(): NodeAttributes(
@@ -80,7 +81,10 @@ class BlobServer:
 
     @contextmanager
     def opening_front(self) -> Iterator[None]:
-        """What opens a blob meanwhile is EROFS, which is mounted if this ends without an exception."""
+        """Treat the processes that open a blob meanwhile as EROFS.
+
+        EROFS is mounted if the context exits without an exception.
+        """
         self._is_opening_front = True
         try:
             yield
@@ -130,8 +134,9 @@ class BlobServer:
         return self._reader.answer(wanted, reply, f"blob{device}@{start}")
 
     def note_end(self) -> None:
-        """EROFS is gone; a RELEASE says so, which another server of this connection may have
-        received.
+        """Note that EROFS is gone.
+
+        A RELEASE says so, which another server of this connection may have received.
         """
         with self._end_lock:
             ends, self._is_mounted = self._is_mounted, False

@@ -1,8 +1,7 @@
-"""Events for chosen files that readers close (inotify). Files in the page cache, which make no
-request, cause them too.
+"""Events for chosen files that readers close (inotify).
 
-A watch costs 3 µs, its event nothing that a reader notices. It holds neither the mount nor the
-file: unmounting ends it.
+Files in the page cache, which make no request, cause them too. A watch costs 3 µs, and its event
+nothing that a reader notices. It holds neither the mount nor the file: unmounting ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _IN_CLOSE_NOWRITE: Final = 0x10
 _IN_ONESHOT: Final = 0x80000000
 _IN_Q_OVERFLOW: Final = 0x4000
 _EVENT: Final = struct.Struct("=iIII")
-"""Watch, what happened, cookie, length of a name that follows."""
+"""Watch, event, cookie, and the length of a name that follows."""
 _READ_BYTES: Final = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -32,7 +31,10 @@ class CloseEvents:
     """Files under one folder that are watched until they are next closed. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `OSError` if there are too many such objects: `fs.inotify.max_user_instances`."""
+        """Watch a folder.
+
+        Raises `OSError` if there are too many such objects: `fs.inotify.max_user_instances`.
+        """
         self._folder = os.fsencode(folder) + b"/"
         self._lock = threading.Lock()
         self._positions: dict[int, int] = {}
@@ -41,21 +43,20 @@ class CloseEvents:
         """Watches by position."""
         self._is_open = True
         self.is_full = False
-        """Whether the last watch failed since there are as many as are allowed:
-        `fs.inotify.max_user_watches`.
-        """
+        """True if the last watch failed at the limit, `fs.inotify.max_user_watches`."""
         self.fd = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        """Readable when a file was closed; `take` reads it empty."""
+        """A descriptor that is readable when a file was closed; `take` empties it."""
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "inotify")
 
     def __len__(self) -> int:
-        """Files that are watched now."""
+        """Return the number of files that are watched now."""
         return len(self._watches)
 
     def watch(self, position: int, path: bytes) -> bool:
-        """Tell `position` when the file, a path in the folder, is next closed. False: it is not
-        watched, or has another position.
+        """Report `position` when the file, a path in the folder, is next closed.
+
+        False if it cannot be watched, or is watched with another position.
         """
         mask = _IN_CLOSE_NOWRITE | _IN_ONESHOT
         with self._lock:
@@ -70,7 +71,7 @@ class CloseEvents:
             return True
 
     def unwatch(self, position: int) -> None:
-        """Forget it; a close that was not taken yet is not told any more."""
+        """End a watch; a close that was not taken yet is not reported any more."""
         with self._lock:
             watch = self._watches.pop(position, None)
             if watch is not None:
@@ -90,20 +91,20 @@ class CloseEvents:
                     position = self._positions.pop(watch, None)
                     if what & _IN_Q_OVERFLOW:
                         log.warning("events were lost: fs.inotify.max_queued_events is low")
-                    if position is not None:  # else it was unwatched
+                    if position is not None:  # otherwise it was unwatched
                         del self._watches[position]
                         if what & _IN_CLOSE_NOWRITE:
                             closed.append(position)
         return closed
 
     def clear(self) -> None:
-        """Unwatch all."""
+        """End all watches."""
         for position in list(self._watches):
             self.unwatch(position)
         self.take()
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the descriptor. May be called again."""
         with self._lock:
             if self._is_open:
                 self._is_open = False

@@ -1,4 +1,4 @@
-"""The texts of the control directory's small files: what is mounted, and how it fares."""
+"""The texts of the control directory's small files: what is mounted, and its counters."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ Open a file here whose name says which order you want, for instance
     seed=1,epoch=0,group=100,rank=0,world=1
 
 and read the paths of that rank's files in chunk-wise shuffled order, one a line, relative to the
-mountpoint. What is left out has its default. A name that is no set of parameters is an error (EINVAL).
+mountpoint. What is left out has its default. A name that is no set of parameters is an \
+error (EINVAL).
 """
 
 PLAN_README: Final = b"""\
 A program that knows its reading order writes it as a plan into the folder that dataset.json calls
-node_memory, and looks up the plan's id here. What it reads says whether the mount fetches ahead of it.
+node_memory, and looks up the plan's id here. What it reads says whether the mount \
+fetches ahead of it.
 dieselfs.plan.announcement does both.
 """
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """A document as the control directory has it."""
+    """Return a document as the bytes of a control file."""
     return json.dumps(with_former_keys(document), indent=2).encode() + b"\n"
 
 
 def snapshot_facts(snapshot: Snapshot) -> dict[str, object]:
-    """What the `dataset.json` of any mount says of the snapshot that it shows."""
+    """Return the part of `dataset.json` that describes the snapshot of any mount."""
     return {
         "dataset": snapshot.dataset.name,
         "dataset_id": snapshot.dataset.id.hex(),
@@ -66,10 +68,10 @@ def dataset_document(
     *,
     pid: int,
 ) -> bytes:
-    """`dataset.json`: which dataset and snapshot this mount shows, from where, by whom, since when.
+    """Return `dataset.json`: the dataset and snapshot of this mount, its source and its server.
 
     `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is
-    that of the process that serves now.
+    that of the process that serves now. The document also has the time of the mount.
     """
     return encoded(
         {
@@ -101,11 +103,11 @@ def statistics_document(
     ssd: Any,
     cache_cluster: Any,
 ) -> bytes:
-    """`stats.json`: counters since this server of the mount began.
+    """Return `stats.json`: counters since this server of the mount began.
 
-    `cache`, `store`, `peers`, `ssd` and `cache cluster` are the statistics dataclasses of node memory, of
-    the store behind it, of the task's peer cache, of the SSD tier and of the cache nodes, if there
-    are these.
+    `cache`, `store`, `peers`, `ssd` and `cache_cluster` are the statistics dataclasses of node
+    memory, of the store behind it, of the task's peer cache, of the SSD tier and of the cache
+    nodes, where these exist.
     """
     return encoded(
         {
@@ -151,5 +153,5 @@ def _shown(statistics: Any) -> dict[str, Any] | None:
 
 
 def timestamp(time_ns: int) -> str:
-    """Seconds since the epoch as ISO 8601 in UTC."""
+    """Return a time in ns since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).isoformat()

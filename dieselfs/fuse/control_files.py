@@ -5,7 +5,7 @@
     .dieselfs/refresh.json       how often a newer snapshot was asked for, and the outcome
     .dieselfs/shuffle/README     how to name a list
     .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
-    .dieselfs/plan/<id>          whether a plan is followed, from its first look-up on
+    .dieselfs/plan/<id>          whether a plan is prefetched, from its first look-up on
 
 A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
 reads as empty), and a document gets a fresh node then, so that the kernel never shows one content
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 _FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_NODE, PLAN_NAME: PLAN_NODE}
 MAX_FILES: Final = 10_000
-"""The kernel forgets what nobody uses; if it does not, the oldest are dropped and become stale."""
+"""The kernel forgets unused nodes; if it does not, the oldest are dropped and become stale."""
 
 
 @dataclass(slots=True)
@@ -48,20 +48,23 @@ class _ControlFile:
     size: int
     mtime_ns: int
     content: bytes | ListedOrder
-    """A document's bytes, or what a dropped list is built from again."""
+    """The bytes of a document, or the order that rebuilds a dropped list."""
     lookups: int = 0
-    """How often the kernel was told of it and has not said yet that it forgot."""
+    """How often the kernel received this node and has not yet reported to forget it."""
 
 
 class Plans(Protocol):
-    """The owner of the plans that a mount follows."""
+    """The owner of the plans that a mount prefetches."""
 
     def take(self, name: bytes) -> bytes:
-        """A reader has named its plan: return the document that answers it. May block."""
+        """Take the plan that a reader has named, and return the document that answers it.
+
+        May block.
+        """
         ...
 
     def note_list(self, order: ListedOrder) -> None:
-        """A reader begins to read this list. Returns at once."""
+        """Note that a reader begins to read this list. Returns at once."""
         ...
 
 
@@ -79,9 +82,10 @@ class ControlDirectory:
         snapshot: Snapshot,
         plans: Plans | None = None,
     ) -> None:
-        """`documents` gives the content of each file of `.dieselfs/` at the time of the call.
+        """Create the directory.
 
-        Shuffled orders are those of `snapshot`.
+        `documents` gives the content of each file of `.dieselfs/` at the time of the call. Shuffled
+        orders are those of `snapshot`.
         """
         self._lists = lists
         self._plans = plans
@@ -100,7 +104,7 @@ class ControlDirectory:
         """READs of control files since the mount began."""
 
     def lookup(self, parent: int, name: bytes) -> NodeAttributes:
-        """Counts as one look-up of the node that it returns."""
+        """Return the node of a name; this counts as one look-up of the node."""
         if parent == CONTROL_NODE and name in _FOLDERS:
             return self.attributes(_FOLDERS[name])
         write = self._documents.get(parent, {}).get(name)
@@ -142,7 +146,7 @@ class ControlDirectory:
         return _shown(node, file)
 
     def attributes(self, node: int) -> NodeAttributes:
-        """ESTALE for what the kernel has forgotten, or what was dropped."""
+        """Return a node's attributes; ESTALE if the kernel has forgotten it, or it was dropped."""
         if node not in self._documents:
             return _shown(node, self._file(node))
         folders = len(_FOLDERS) if node == CONTROL_NODE else 0
@@ -161,11 +165,11 @@ class ControlDirectory:
 
     @staticmethod
     def is_folder(directory: int, name: bytes) -> bool:
-        """Whether a listed name is a directory."""
+        """Return True if a listed name is a directory."""
         return directory == CONTROL_NODE and name in _FOLDERS
 
     def read(self, node: int, start: int, size: int) -> memoryview:
-        """Bytes [start, start + size), as far as the file reaches."""
+        """Return bytes [start, start + size), as far as the file reaches."""
         if node in self._documents:
             raise RequestRefused(errno.EISDIR)
         with self._lock:
@@ -178,7 +182,7 @@ class ControlDirectory:
         return memoryview(content)[start : start + size]
 
     def forget(self, node: int, lookups: int) -> None:
-        """The kernel takes back `lookups` of the times it was told of `node`."""
+        """Take back `lookups` look-ups of `node`, which the kernel forgets."""
         with self._lock:
             file = self._files.get(node)
             if file is None:

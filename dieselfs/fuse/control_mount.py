@@ -26,7 +26,7 @@ _END_S: Final = 0.5
 
 
 class ControlMount:
-    """Serves from its beginning to `close`, or until the mount is detached."""
+    """The FUSE mount of a control directory. It serves until `close`, or until it is detached."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ControlMount:
         closed, or when `close` was called.
         """
         self.mount = -1
-        """The mount that is nowhere yet, to be shown; -1 if the caller has made it."""
+        """The detached mount, to be shown; -1 if the caller has created it."""
         if fuse is None:
             made = new_fuse_mount(source)
             fuse, self.mount = made.connection, made.mount
@@ -60,7 +60,7 @@ class ControlMount:
         self._thread.start()
 
     def shown(self) -> None:
-        """The mount has been shown: the directory keeps it from now on."""
+        """Note that the mount has been shown: the directory keeps it from now on."""
         if self.mount >= 0:
             os.close(self.mount)
             self.mount = -1

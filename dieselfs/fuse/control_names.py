@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 CONTROL_NAME: Final = b".dieselfs"
-"""In the root, where it hides a file or directory of that name in the dataset."""
+"""The name in the root, where it hides a file or directory of that name in the dataset."""
 CONTROL_FOLDER: Final = CONTROL_NAME.decode()
 DATASET_NAME: Final = b"dataset.json"
 STATISTICS_NAME: Final = b"stats.json"

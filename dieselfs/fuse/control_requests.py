@@ -64,7 +64,7 @@ class ControlRequests:
         }
 
     def answers(self, opcode: int) -> bool:
-        """Whether `answer` knows this kind of request."""
+        """Return True if `answer` knows this kind of request."""
         return opcode in self._answers
 
     def answer(self, request: KernelRequest) -> Answer:
@@ -83,7 +83,7 @@ class ControlRequests:
             return logged_errno(kind, f"control node {request.node}", error)
 
     def forget(self, request: KernelRequest) -> None:
-        """FORGET and BATCH_FORGET of any nodes; only those of control files matter."""
+        """Handle FORGET and BATCH_FORGET of any nodes; only those of control files matter."""
         if request.opcode == Opcode.FORGET:
             self._control.forget(request.node, *FORGET_IN.unpack_from(request.body))
             return
@@ -92,7 +92,7 @@ class ControlRequests:
             self._control.forget(node, lookups)
 
     def _inside(self, node: int) -> int:
-        """Our number of the kernel's node."""
+        """Return our number of the kernel's node."""
         return CONTROL_NODE if node == self._directory else node
 
     def _lookup(self, request: KernelRequest) -> Sequence[Part]:

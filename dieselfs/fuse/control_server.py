@@ -44,7 +44,10 @@ class ControlServer:
         }
 
     def answer(self, request: KernelRequest) -> Answer:
-        """See `Handler`. After ENOSYS the kernel asks no more: FLUSH, FSYNC, LSEEK, POLL."""
+        """Answer a request; see `Handler`.
+
+        After ENOSYS the kernel stops sending that kind of request: FLUSH, FSYNC, LSEEK, POLL.
+        """
         if self._control.answers(request.opcode):
             return self._control.answer(request)
         handler = self._answers.get(request.opcode)

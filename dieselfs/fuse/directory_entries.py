@@ -1,9 +1,8 @@
-"""Entries of a snapshot's directory in the kernel's format, READDIRPLUS or READDIR, encoded
-together with numpy.
+"""Entries of a snapshot's directory in the kernel's format, READDIRPLUS or READDIR.
 
-An entry is a head (attributes and the length of the name) and the name, padded to 8 bytes. Heads
-are columns of one structured array; entries whose names have the same padded length are laid out
-together. It takes 0.3 µs an entry, where Python takes 5.
+NumPy encodes many entries together. An entry is a head (attributes and the length of the name) and
+the name, padded to 8 bytes. Heads are columns of one structured array; entries whose names have the
+same padded length are laid out together. It takes 0.3 µs an entry, where Python takes 5.
 """
 
 from __future__ import annotations
@@ -39,12 +38,13 @@ _HEAD: Final = np.dtype(
         *(("entry_ino", "u8"), ("off", "u8"), ("namelen", "u4"), ("type", "u4")),
     ]
 )
-"""`struct fuse_direntplus` without the name: `fuse_entry_out` (40 and 88 bytes) and `fuse_dirent`
-(24).
+"""`struct fuse_direntplus` without the name.
+
+It consists of `fuse_entry_out` (40 and 88 bytes) and `fuse_dirent` (24).
 """
 _HEAD_WORDS: Final = _HEAD.itemsize // _WORD
 _PLAIN_WORDS: Final = 3
-"""READDIR has the last 24 bytes of a head alone."""
+"""The words of a READDIR head: the last 24 bytes of a READDIRPLUS head."""
 
 Numbers = npt.NDArray[np.int64]
 Heads = npt.NDArray[np.void]
@@ -53,7 +53,7 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Where the names of entries lie in `columns.file`."""
+    """The places of the names of entries in `columns.file`."""
 
     at: Numbers
     length: Numbers
@@ -71,7 +71,7 @@ class Block:
         return len(self.data) + self.starts.nbytes
 
     def part(self, first: int, size: int) -> memoryview:
-        """As many whole entries from `first` on as fit into `size` bytes."""
+        """Return as many whole entries from `first` on as fit into `size` bytes."""
         begin = int(self.starts[first])
         last = int(np.searchsorted(self.starts, begin + size, "right")) - 1
         return self.data[begin : int(self.starts[last])]
@@ -80,7 +80,7 @@ class Block:
 def encode(
     snapshot: Snapshot, number: int, first: int, end: int, owner: Owner, hidden: int, *, plus: bool
 ) -> Block:
-    """Children [first, end) of directory `number`, in the order of `Snapshot.children`.
+    """Encode children [first, end) of directory `number`, in the order of `Snapshot.children`.
 
     The child of the inode `hidden` takes no room: its position is skipped. Raises `SnapshotRefused`
     if the columns do not agree.
@@ -115,7 +115,7 @@ def _fill_directories(snapshot: Snapshot, number: int, first: int, heads: Heads)
     heads["nlink"] = columns.directory_directory_count[rows] + 2
     heads["type"] = DIRECTORY_TYPE
     _fill_time(heads, columns.directory_mtime_ns[rows])
-    # A path is its parent's, its name and `/`.
+    # A path is its parent's path, its name and `/`.
     ends = columns.directory_path_at
     parent_bytes = int(ends[number + 1]) - int(ends[number])
     if not 0 <= parent_bytes <= len(columns.file):
@@ -145,8 +145,9 @@ def _fill_files(snapshot: Snapshot, number: int, first: int, heads: Heads) -> Na
 def _require_files_agree(
     snapshot: Snapshot, number: int, inodes: Numbers, start: Numbers, stop: Numbers
 ) -> None:
-    """Names of a directory's files lie one after the other, each ended by NUL (see
-    `Snapshot.children`).
+    """Raise `SnapshotRefused` unless the names of a directory's files lie one after the other.
+
+    Each is ended by NUL (see `Snapshot.children`).
     """
     columns = snapshot.columns
     region = columns.names[int(start[0]) : int(stop[-1])]
@@ -215,7 +216,7 @@ def _lay_out(
 
 
 def _padded(file: npt.NDArray[np.uint8], names: Names, which: Numbers, words: int) -> Words:
-    """Names of one padded length, a row each.
+    """Return names of one padded length, a row each.
 
     A read beyond a name's end stays in the file's tail.
     """

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class _Last:
-    """Calls a function at the last of several events."""
+    """A counter that calls a function at the last of several events."""
 
     def __init__(self, count: int, on_end: Callable[[], None]) -> None:
         self._left, self._on_end = count, on_end
@@ -57,14 +57,17 @@ class ErofsFront:
     """EROFS over a blob; implements `MadeFront`."""
 
     def __init__(self, parts: FrontParts, choice: FrontChoice) -> None:
-        """Raises `OSError` or `MountError` if it cannot be mounted; nothing is left of it then."""
+        """Make the mount.
+
+        Raises `OSError` or `MountError` if it cannot be made, and leave nothing behind.
+        """
         self._parts, self.choice = parts, choice
         self.layout = BlobLayout.of(parts.snapshot)
         self._control: ControlMount | None = None
         self._image_path = parts.handed.state.get("image", "") if parts.resumes else ""
-        """Empty if the image is the mount service's."""
+        """The path of the image; empty if it is the mount service's."""
         self._ends = _Last(3, parts.on_end)
-        """EROFS has gone, the control directory too, and this front was made.
+        """The last of three events: EROFS has gone, the control directory too, this front was made.
 
         A reader that has a list of an older mount open keeps its control directory.
         """
@@ -145,7 +148,7 @@ class ErofsFront:
         self._note(self.connection.fd)
 
     def _places(self) -> tuple[list[Path], bool]:
-        """The places to show it at, and whether it replaces an older mount there.
+        """Return the places to show the mount at, and whether it replaces an older mount there.
 
         An older mount is replaced wherever it is shown.
         """
@@ -176,7 +179,10 @@ class ErofsFront:
         return is_direct and self.choice.front is Front.FILE
 
     def _serve(self, fuse: int, *, is_resumed: bool, opening: ExitStack | None = None) -> None:
-        """`opening`: EROFS may open the blob from the first answer on, until this is closed."""
+        """Serve the blob.
+
+        EROFS may open the blob from the first answer on, until `opening` is closed.
+        """
         parts = self._parts
         self.connection = KernelConnection(fuse, is_tree=False, in_flight=parts.in_flight)
         self._server = BlobServer(
@@ -198,18 +204,18 @@ class ErofsFront:
         self._ends.note()
 
     def _note_lost(self) -> None:
-        if self._is_made:  # else it ends since it could not be made
+        if self._is_made:  # otherwise it ends because it could not be made
             self._parts.on_end()
 
     def _new_control(self, fuse: int | None = None) -> ControlMount:
-        """A mount of its own, or that of `fuse`."""
+        """Create a control mount, or take over that of `fuse`."""
         parts = self._parts
         return ControlMount(
             parts.control, parts.options.owner, parts.source, fuse=fuse, on_end=self._ends.note
         )
 
     def _show_control(self) -> None:
-        """Replace an older control directory by a new one: its server is gone or will go."""
+        """Replace an older control directory by a new one, since its server has gone or will go."""
         parts = self._parts
         try:
             if self.choice.via_service:
@@ -251,7 +257,7 @@ class ErofsFront:
         )
 
     def open_blob(self, device: int) -> int:
-        """A descriptor of a blob, for a moment."""
+        """Return a descriptor of a blob for a short use."""
         return erofs_mounts.open_blob(self.blobs[device])
 
     def read_names_ahead(self) -> None:

@@ -2,10 +2,11 @@
 
 The kernel answers names from an image, and reads bytes through a blob that this process serves.
 
-    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a FUSE mount, hidden): `blob_server`
-                   └─ .dieselfs: a FUSE mount of its own: `control_mount`
+    image file ──▶ EROFS at the mountpoint ──misses──▶ blob (a hidden FUSE mount): `blob_server`
+                       └─ .dieselfs: a FUSE mount of its own: `control_mount`
 
-Nothing here outlives a failure: a mount that is nowhere ends with its descriptors.
+A *detached* mount is shown nowhere. No mount outlives a failure: a detached mount ends with its
+descriptors.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _DEVICE: Final = "/dev/fuse"
 
 @dataclass(frozen=True, slots=True)
 class FuseMount:
-    """A FUSE mount that is nowhere yet, and its connection. Both descriptors are the caller's."""
+    """A detached FUSE mount and its connection. Both descriptors are the caller's."""
 
     connection: int
     mount: int
@@ -49,7 +50,7 @@ class FuseMount:
 def new_fuse_mount(
     source: str, *, allow_other: bool = True, uid: int = 0, gid: int = 0
 ) -> FuseMount:
-    """Make a FUSE mount that is nowhere yet; needs root. Raises `OSError`.
+    """Create a detached FUSE mount; needs root. Raises `OSError`.
 
     `source` is what mount tables show, `uid` and `gid` are the server's.
     """
@@ -78,11 +79,10 @@ def new_fuse_mount(
 def find_blobs(mount: int, count: int) -> list[int]:
     """Return O_PATH descriptors of a served mount's blobs.
 
-    They keep the mount when its own descriptor is closed, and open no file.
-
-    The server may be another user's, whose link would lead the kernel, which opens the blob as
-    root, to any file. So no link is followed, and a blob must be a regular file of this mount:
-    `MountError`.
+    They keep the mount when its own descriptor is closed, and open no file. The server may be
+    another user's, whose link would lead the kernel, which opens the blob as root, to any file. So
+    no link is followed, and a blob must be a regular file of this mount, else `MountError` is
+    raised.
     """
     device = os.fstat(mount).st_dev
     with ExitStack() as opened:
@@ -107,10 +107,11 @@ def open_blob(blob: int) -> int:
 
 
 def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
-    """EROFS over files (Linux 6.12), nowhere yet. `direct_io`: past the blobs' page cache.
+    """Return a detached mount of EROFS over files (Linux 6.12).
 
-    EROFS reads its blobs by files. To read ahead of them would lead into chunks that are not in
-    memory, and a reader would wait for those; only advices read more at once.
+    `direct_io` bypasses the blobs' page cache. EROFS reads its blobs by files. Their readahead
+    would reach into chunks that are not in memory, and a reader would wait for those, so only
+    advices read more at once.
     """
     blob_mount = os.fstat(blobs[0]).st_dev
     set_readahead(blob_mount, NARROW_KIB)
@@ -124,7 +125,7 @@ def mount_image(image: Path, blobs: Sequence[int], *, direct_io: bool) -> int:
 
 
 def mount_image_over_loop(image: Path, blobs: Sequence[int]) -> int:
-    """EROFS over loop devices (Linux 5.16), nowhere yet. The devices end with the mount."""
+    """Return a detached mount of EROFS over loop devices (Linux 5.16), which end with the mount."""
     with ExitStack() as opened:
 
         def loop(fd: int, direct_io: bool) -> str:
@@ -141,11 +142,9 @@ def mount_image_over_loop(image: Path, blobs: Sequence[int]) -> int:
 def show(mount: int, control: int | None, places: Sequence[Path], replace: bool) -> None:
     """Show a mount, with its control directory, at one or more places.
 
-    `replace`: instead of the mounts that are there.
-
-    The new one goes beneath the old one, which is then detached (Linux 6.5): a path leads to the
-    one or the other at any moment. Older kernels get the new one on top, and the old one stays
-    below it.
+    With `replace`, it replaces the mounts there. The new one goes beneath the old one, which is
+    then detached (Linux 6.5): a path leads to one of the two at any moment. Older kernels get the
+    new one on top, and the old one stays below it.
     """
     first, *others = places
     inside = control is not None and _attached_inside(control, mount)
@@ -173,12 +172,12 @@ def _show_at(mount: int, place: Path, replace: bool) -> None:
 
 
 def show_control(control: int, places: Sequence[Path]) -> None:
-    """Replace the control directory wherever a mount is shown: the older one's server has gone."""
+    """Replace the control directory wherever a mount is shown; the older one's server has gone."""
     for place in places:
         with suppress(OSError):
             detach(place / CONTROL_FOLDER)
     if not places:
-        return  # only files that are open have kept the mount
+        return  # only open files have kept the mount
     first, *others = [place / CONTROL_FOLDER for place in places]
     attach(control, first)
     for place in others:
@@ -186,7 +185,7 @@ def show_control(control: int, places: Sequence[Path]) -> None:
 
 
 def hide(device: tuple[int, int]) -> None:
-    """Detach a file system from wherever it is mounted; files that are open stay usable."""
+    """Detach a file system from all its mountpoints; open files stay usable."""
     for entry in reversed(entries_of_device(device)):
         try:
             detach(entry.mountpoint)

@@ -36,7 +36,7 @@ _TABLE: Final = (
 
 
 def logged_errno(kind: str, subject: object, error: Exception) -> int:
-    """The errno that answers a failed request.
+    """Return the errno that answers a failed request.
 
     The log gets one line; a bug of ours is EIO with a traceback.
     """

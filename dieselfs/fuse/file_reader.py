@@ -7,8 +7,8 @@ Cached bytes are answered in the thread that asks. Other bytes are read in a thr
 `PendingReads`, which then replies.
 
 After a refused readahead the kernel asks at once for the single page that its reader waits for.
-After an outage that lasted until the timeout, that would be the same wait a second time: such a
-failure is the answer for a moment.
+After an outage that lasted until the timeout, that would be the same wait a second time. So such a
+failure is repeated as the answer for a moment.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from dieselfs.fuse.pending_reads import PendingReads
 from dieselfs.node_memory.piece import is_whole
 
 LONG_FAILURE_S: Final = 1.0
-"""A read that took longer to fail is not tried again for so long."""
+"""The time for which a failure is the answer, if the read took longer than this to fail."""
 _MISSED_CHUNKS: Final = 256
 
 
 class CachedSource(ChunkSource, Protocol):
-    """A `ChunkSource` that can say without blocking what it has in memory."""
+    """A `ChunkSource` that can report without blocking what it has in memory."""
 
     def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
-        """What `read` would return if that is in memory, else None. Never blocks."""
+        """Return what `read` would if that is in memory, else None. Never blocks."""
         ...
 
     def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
@@ -49,12 +49,12 @@ class CachedSource(ChunkSource, Protocol):
         ...
 
     def statistics(self) -> Any:
-        """A frozen dataclass of counters."""
+        """Return a frozen dataclass of counters."""
         ...
 
 
 class FileRange(NamedTuple):
-    """Bytes [start, start + length) of one file. They lie inside the file."""
+    """Bytes [start, start + length) of one file, all inside the file."""
 
     file: FileExtent
     start: int
@@ -62,11 +62,9 @@ class FileRange(NamedTuple):
 
 
 Wanted: TypeAlias = FileRange | bytes | memoryview
-"""A range to read, or bytes that are known already, such as the zeros between two files of the
-blob.
-"""
+"""A range to read, or known bytes, such as the zeros between two files of the blob."""
 Reply: TypeAlias = Callable[[Sequence[Part] | int], object]
-"""Sends a late answer: parts, or an errno."""
+"""A function that sends a late answer: parts, or an errno."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,9 @@ class ReaderStatistics:
     thread_reads: int = 0
     """READs whose bytes were not all in memory."""
     waits: int = 0
-    """Of those, the ones that took longer than a millisecond."""
+    """READs of `thread_reads` that took longer than a millisecond."""
     waited_s: float = 0.0
-    """All of those together."""
+    """Seconds of all READs of `thread_reads` together."""
     past_end: int = 0
     """READs of no bytes."""
     refused: int = 0
@@ -87,7 +85,7 @@ class ReaderStatistics:
 
 
 class FileReader:
-    """Thread-safe.
+    """The reader of the dataset's bytes. Thread-safe.
 
     `pending` stays the caller's, and serves this reader alone: its waits are this reader's.
     """
@@ -101,11 +99,11 @@ class FileReader:
         self._source, self._pending = source, pending
         self._is_plan_followed = is_plan_followed
         self._missed_once: deque[ChunkId] = deque(maxlen=_MISSED_CHUNKS)
-        """Chunks of which one READ missed while a plan was followed."""
+        """Chunks of which one READ missed while a plan was prefetched."""
         self._lock = threading.Lock()
         self._bytes_read = self._thread_reads = self._past_end = self._refused = 0
         self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
-        """Files whose last read took long to fail, until when that is the answer."""
+        """Files whose last read took long to fail, and until when that failure is the answer."""
 
     def statistics(self) -> ReaderStatistics:
         pending = self._pending.statistics()
@@ -113,11 +111,10 @@ class FileReader:
         return ReaderStatistics(*counts, self._past_end, self._refused)
 
     def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
-        """Answer one READ: all its parts if they are in memory, else `PENDING`, and `reply` is
-        called later.
+        """Answer one READ: all its parts if they are in memory, else `PENDING`.
 
-        Never blocks and never raises: an error becomes an errno, and a line about `subject` in the
-        log.
+        `reply` is called later for a pending READ. Never blocks and never raises: an error becomes
+        an errno, and a line about `subject` in the log.
         """
         try:
             parts = self.peek_all(wanted)
@@ -146,16 +143,19 @@ class FileReader:
         return self._later([FileRange(file, start, length)], reply, subject)
 
     def peek(self, file: FileExtent, start: int, length: int) -> Part | None:
-        """The bytes of a range inside the file if they are in memory, else None. Never blocks."""
+        """Return the bytes of a range inside the file if they are in memory, else None.
+
+        Never blocks.
+        """
         data = self._source.peek(file, start, length)
         if data is not None:
             self._count(file, data, length)
         return data
 
     def read(self, file: FileExtent, start: int, length: int, *, loads: bool = True) -> Part:
-        """The bytes of a range inside the file. Blocks. Raises `ChunkStoreError`.
+        """Return the bytes of a range inside the file. Blocks. Raises `ChunkStoreError`.
 
-        `loads`: its whole chunk comes into memory.
+        With `loads`, its whole chunk is loaded into memory.
         """
         begin = time.monotonic()
         self._check_failed(file, begin)
@@ -169,12 +169,12 @@ class FileReader:
         return data
 
     def note_refused(self) -> None:
-        """A READ failed before it came here."""
+        """Count a READ that failed before it came here."""
         with self._lock:
             self._refused += 1
 
     def peek_all(self, wanted: Sequence[Wanted]) -> list[Part] | None:
-        """All parts of an answer if they are in memory, else None, and nothing is counted.
+        """Return all parts of an answer if they are in memory, else None; count nothing.
 
         Never blocks. Raises `ChunkStoreError`.
         """
@@ -201,10 +201,10 @@ class FileReader:
         return PENDING
 
     def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:
-        """The chunk of the first range may be loaded. The kernel only reads ahead in the others.
+        """Return a late answer; only the chunk of the first range may be loaded.
 
-        It does so for up to 16 KiB of the blob, beyond a chunk's end too. To load the next chunk
-        for that would cost a known order 30 % more fetches.
+        The kernel only reads ahead in the other ranges, for up to 16 KiB of the blob, beyond a
+        chunk's end too. Loading the next chunk for that would cost a known order 30 % more fetches.
         """
         parts: list[Part] = []
         first: ChunkId | None = None
@@ -222,10 +222,10 @@ class FileReader:
         return parts
 
     def _loads(self, chunk: ChunkRef) -> bool:
-        """Whether a READ that misses has its whole chunk loaded.
+        """Return True if a READ that misses has its whole chunk loaded.
 
-        While a plan is followed the prefetcher loads the chunks that readers need, so the first
-        miss is most likely readahead of the kernel, which begins in a chunk at times.
+        While a plan is prefetched, the prefetcher loads the chunks that readers need. So the first
+        miss is most likely a readahead of the kernel, which begins in a chunk at times.
         """
         if not is_whole(chunk) or not self._is_plan_followed():
             return True

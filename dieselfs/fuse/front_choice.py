@@ -25,15 +25,20 @@ WantedFront: TypeAlias = Literal["auto", "erofs", "erofs-loop", "fuse"]
 WantedCache: TypeAlias = Literal["auto", "buffered", "direct"]
 
 _FILE_SINCE: Final = "Linux 6.18.21"
-"""See `mounts_files`. Images that are plain files can be mounted since 6.12."""
+"""The first safe Linux: see `mounts_files`.
+
+Images that are plain files can be mounted since 6.12.
+"""
 LOOP_SINCE: Final = (5, 8, 0)
-"""Loop devices are configured in one step.
+"""Loop devices are configured in one step since then.
 
 EROFS takes extra devices since 5.16, and in the 5.14 of RHEL 9: older ones refuse the image.
 """
 DIRECT_FROM_BYTES: Final = MAX_FILLED_FILE_BYTES
-"""Smaller files are filled ahead, and a second copy costs less than a request of their own: 1.4
-times the rate at 110 KiB.
+"""The median length of files from which direct I/O is used.
+
+Smaller files are filled ahead, and a second copy costs less than a request of their own: 1.4 times
+the rate at 110 KiB.
 """
 _SYS_ADMIN_BIT = 21
 _MODPROBE_TIMEOUT_S = 10.0
@@ -42,7 +47,7 @@ _NEWER: Final = f"{_FILE_SINCE} or later mounts EROFS without loop devices"
 
 
 class Front(Enum):
-    """What answers the names of a mount, and where its bytes pass."""
+    """The kind of a front: what answers the names of a mount, and where its bytes pass."""
 
     FILE = "erofs"
     LOOP = "erofs-loop"
@@ -51,7 +56,7 @@ class Front(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrontFacts:
-    """What this machine and this process can do."""
+    """The abilities of this machine and this process."""
 
     kernel: Version
     is_root: bool
@@ -73,7 +78,7 @@ class FrontChoice:
     via_service: bool
     reason: str
     more: str | None = None
-    """What would give a better front; None where there is none."""
+    """Words on how to get a better front; None where there is none."""
 
     @property
     def is_erofs(self) -> bool:
@@ -81,7 +86,10 @@ class FrontChoice:
 
 
 def probe() -> FrontFacts:
-    """The facts about this machine. As root, load the kernel's module of EROFS if there is one."""
+    """Return the facts about this machine.
+
+    As root, load the kernel's module of EROFS if there is one.
+    """
     may_mount = _has_sys_admin() and _is_initial_user_namespace()
     return FrontFacts(
         kernel=kernel_version(os.uname().release),
@@ -94,17 +102,23 @@ def probe() -> FrontFacts:
 
 
 def kernel_version(release: str) -> Version:
-    """The numbers of `uname -r`: 6.12.0-55.el10 is (6, 12, 0), and what is no version (0, 0, 0)."""
+    """Return the numbers of `uname -r`: 6.12.0-55.el10 is (6, 12, 0).
+
+    A text that is no version gives (0, 0, 0).
+    """
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else (0, 0, 0)
 
 
 def choose(wanted: WantedFront, facts: FrontFacts) -> FrontChoice:
-    """The best front for `wanted`. Raises `MountError` if EROFS is demanded and impossible."""
+    """Return the best front for `wanted`.
+
+    Raises `MountError` if EROFS is demanded and impossible.
+    """
     if wanted == "fuse":
         return FrontChoice(Front.FUSE, False, "as asked")
     if wanted == "erofs-loop":
-        # To try what older kernels get, or where file-backed mounts misbehave.
+        # A user may try what older kernels get, or what to use where file-backed mounts misbehave.
         if facts.has_erofs and _can_loop(facts):
             return FrontChoice(Front.LOOP, False, "as asked")
         raise MountError(
@@ -120,7 +134,7 @@ def choose(wanted: WantedFront, facts: FrontFacts) -> FrontChoice:
 def after_failure(
     wanted: WantedFront, failed: FrontChoice, facts: FrontFacts, problem: str
 ) -> FrontChoice:
-    """The next front after `failed`, with EROFS, could not be mounted because of `problem`.
+    """Return the next front after `failed`, whose EROFS could not be mounted because of `problem`.
 
     Raises `MountError` where EROFS is demanded and no way to mount it is left.
     """
@@ -132,7 +146,7 @@ def after_failure(
 
 
 def without_erofs(wanted: WantedFront, problem: str, more: str | None = None) -> FrontChoice:
-    """The front where EROFS has failed for good. Raises `MountError` where it is demanded."""
+    """Return the front where EROFS has failed for good; raise `MountError` where it is demanded."""
     reason = f"EROFS cannot be mounted: {problem}"
     if wanted != "auto":
         raise MountError(reason, "mount with --front fuse")
@@ -140,18 +154,19 @@ def without_erofs(wanted: WantedFront, problem: str, more: str | None = None) ->
 
 
 def mounts_files(version: Version) -> bool:
-    """Whether this Linux mounts EROFS over files without ever giving zeros for data.
+    """Return True if this Linux mounts EROFS over files without ever giving zeros for data.
 
     Until a fix of 2026-02-27 ("erofs: set fileio bio failed in short read case") a reader that was
-    killed in the middle of a read left zeros in the page cache, for everybody. These releases are
-    known to have it, and the fix of CVE-2026-23224 (direct I/O). A distribution's kernel may have
-    both under an older number: it gets loop devices, which are slower and always right.
+    killed in the middle of a read left zeros in the page cache, for everybody. The accepted
+    releases are known to have it, and the fix of CVE-2026-23224 (direct I/O). A distribution's
+    kernel may have both under an older number: it gets loop devices, which are slower and always
+    right.
     """
     return version >= (7, 0, 0) or (6, 18, 21) <= version < (6, 19, 0)
 
 
 def use_direct_io(median_bytes: float, wanted: WantedCache) -> bool:
-    """Whether EROFS reads past the blob's page cache, given the median length of the files."""
+    """Return True if EROFS bypasses the blob's page cache, given the median length of the files."""
     return wanted == "direct" or (wanted == "auto" and median_bytes >= DIRECT_FROM_BYTES)
 
 
@@ -168,7 +183,7 @@ def _best(facts: FrontFacts) -> FrontChoice:
 
 
 def _obstacle(facts: FrontFacts) -> tuple[str, str] | None:
-    """Why this process cannot mount EROFS by itself, and what would help."""
+    """Return why this process cannot mount EROFS by itself, and what would help."""
     if facts.is_root and not facts.may_mount:
         reason = "EROFS needs CAP_SYS_ADMIN of the host, which this container lacks"
         return reason, "mount on the host and bind the mount into the container"
@@ -211,7 +226,7 @@ def _has_sys_admin() -> bool:
 
 
 def _is_initial_user_namespace() -> bool:
-    """Whether ids are the machine's.
+    """Return True if ids are the machine's.
 
     Another namespace may map all ids too: mount(2) then refuses.
     """

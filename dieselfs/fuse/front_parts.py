@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dieselfs.fuse.mount import MountOptions
 
 NoteRead = Callable[[int, int], None]
-"""A function that is told of each answered READ: its first file and the thread that made it."""
+"""A function that is called for each answered READ with its first file and its thread."""
 
 
 class FrontParts:
@@ -42,7 +42,7 @@ class FrontParts:
         self.source = quote(f"dieselfs:{snapshot.dataset.name}@{snapshot.id}", safe=":@/-_.~+=")
         self.resumes = handed.role in (Role.RESUME, Role.UPGRADE)
         self.replaces = handed.role is Role.REFRESH
-        # One table for servers that follow each other; two that serve at a time have one each.
+        # Servers that follow each other share one table; two that serve at a time have one each.
         left = handed.descriptors.get("in_flight") if handed.role is Role.RESUME else None
         self.in_flight = InFlight(left[0]) if left else InFlight.new()
 

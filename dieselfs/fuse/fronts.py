@@ -1,7 +1,7 @@
 """The front of a mount: its contract, and the choice of the one that is made.
 
-A front is new, takes the place of an older mount, or is taken over from the server before this one.
-The kernel may refuse the front that was chosen. Then the next best one is made, and the choice says
+A front is new, replaces an older mount, or is taken over from the server before this one. The
+kernel may refuse the front that was chosen. Then the next best one is made, and the choice says
 why.
 """
 
@@ -43,16 +43,16 @@ class MadeFront(Protocol):
 
     choice: FrontChoice
     descriptors: dict[str, list[int]]
-    """The supervisor keeps them, under the names by which `make_front` finds them again."""
+    """Descriptors that the supervisor keeps, by the names that `make_front` reads."""
     state: dict[str, Any]
-    """The supervisor keeps it likewise; JSON."""
+    """State that the supervisor keeps likewise; JSON."""
     readahead_bytes: int
     """The most that the kernel reads ahead in one request."""
 
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]
     ) -> PageFiller:
-        """Return the filler that brings files into the page cache behind this front."""
+        """Return the filler that puts files into the page cache behind this front."""
         ...
 
     def read_names_ahead(self) -> None:
@@ -72,7 +72,7 @@ class MadeFront(Protocol):
         ...
 
     def note_gone(self) -> None:
-        """Note that nobody uses the mount any more: another server of it was told so."""
+        """Note that the mount is not used any more: the kernel has told another server of it."""
         ...
 
     def stop_receiving(self) -> None:
@@ -80,7 +80,7 @@ class MadeFront(Protocol):
         ...
 
     def hand_over(self) -> None:
-        """Leave what is not answered to another server of the connection."""
+        """Leave unanswered requests to another server of the connection."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""An ordinary user's mount: fusermount3, which is setuid root, opens /dev/fuse, mounts, and hands
-the descriptor back.
+"""An ordinary user's mount, made by fusermount3.
 
-It sends the descriptor over the socket that `_FUSE_COMMFD` names (SCM_RIGHTS) and ends. It mounts
-with `nosuid,nodev` for anybody but root.
+fusermount3, which is setuid root, opens /dev/fuse, mounts, and returns the descriptor. It sends the
+descriptor over the socket that `_FUSE_COMMFD` names (SCM_RIGHTS) and ends. It mounts with
+`nosuid,nodev` for all users but root.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ _PROGRAM: Final = "fusermount3"
 _PASSING: Final = "_FUSE_COMMFD"
 _TIMEOUT_S: Final = 30.0
 _HINTS: Final = {
-    "user_allow_other": "add the line `user_allow_other` to /etc/fuse.conf, or mount without --allow-other",
+    "user_allow_other": (
+        "add the line `user_allow_other` to /etc/fuse.conf, or mount without --allow-other"
+    ),
     "no write access": "choose a directory that belongs to you",
-    "/dev/fuse": "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+    "/dev/fuse": (
+        "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN"
+    ),
     "too many FUSE": "unmount some, or raise mount_max in /etc/fuse.conf",
 }
 
 
 def mount(mountpoint: Path, options: Iterable[str]) -> int:
-    """Mount at `mountpoint` and return a new descriptor of /dev/fuse, the caller's to serve and
-    close.
+    """Mount at `mountpoint` and return a new descriptor of /dev/fuse.
 
-    `options` are those of fusermount3, such as `fsname=…`, `subtype=…`, `ro`,
-    `default_permissions`. Raises `MountError` with fusermount3's own words.
+    The caller serves and closes the descriptor. `options` are those of fusermount3, such as
+    `fsname=…`, `subtype=…`, `ro`, `default_permissions`. Raises `MountError` with fusermount3's own
+    words.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
@@ -61,13 +65,14 @@ def unmount(mountpoint: Path, lazy: bool) -> None:
 
 
 def _escaped(option: str) -> str:
-    """fusermount3 takes a comma in a value after a backslash."""
+    """Return an option in which commas are escaped by a backslash, as fusermount3 wants it."""
     return option.replace("\\", "\\\\").replace(",", "\\,")
 
 
 def _run(arguments: Sequence[str], passed: int | None = None) -> str:
-    """Return what the program complains of, "" if it succeeds; a mount may have been made all the
-    same.
+    """Return the complaint of the program, "" if it succeeds.
+
+    A mount may have been made in spite of a complaint.
     """
     passing = {} if passed is None else {_PASSING: str(passed)}
     try:

@@ -2,12 +2,12 @@
 
 Its threads receive requests and send the answers of a handler.
 
-A connection outlives the process that serves it as long as somebody holds its descriptor. So a
-process may take one over: the kernel is asked to send again what the one before has received and
-not answered (FUSE_NOTIFY_RESEND, Linux 6.9).
+A connection outlives the process that serves it as long as any process holds its descriptor. So a
+process may take one over: the kernel is asked to send again the requests that the former process
+has received and not answered (FUSE_NOTIFY_RESEND, Linux 6.9).
 
-One `read` and one `write` a request, without the interpreter's lock; a handler that must wait for a
-store hands its request to other threads (`PENDING`) and answers it later.
+A request takes one `read` and one `write`, without the interpreter's lock. A handler that must wait
+for a store hands its request to other threads (`PENDING`) and answers it later.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class KernelRequest(NamedTuple):
     unique: int
     node: int
     pid: int
-    """The thread that makes it, in this process's pid namespace; 0: the kernel by itself."""
+    """The thread that makes it, in this process's pid namespace; 0 for the kernel itself."""
     body: memoryview
-    """Valid until the handler returns."""
+    """The body, valid until the handler returns."""
 
 
 class AnsweredLater:
@@ -65,10 +65,10 @@ Answer: TypeAlias = Sequence[Part] | int | AnsweredLater
 
 
 class Handler(Protocol):
-    """Answers requests, in any thread."""
+    """A function object that answers requests, in any thread."""
 
     def answer(self, request: KernelRequest) -> Answer:
-        """Never blocks on a store. An exception is logged and becomes EIO."""
+        """Answer a request without blocking on a store. An exception is logged and becomes EIO."""
         ...
 
 
@@ -76,26 +76,29 @@ class KernelConnection:
     """One connection. Thread-safe. `fd` is the caller's, to close after `stop`."""
 
     def __init__(self, fd: int, *, is_tree: bool, in_flight: InFlight | None = None) -> None:
-        """`is_tree`: see `answer_init`.
+        """Prepare a connection; for `is_tree` see `answer_init`.
 
-        `in_flight`: the requests that the server before this one left, or an empty table.
+        `in_flight` has the requests that the former server left, or is an empty table.
         """
         self.fd = fd
         self._in_flight = in_flight
         self.agreed: Init | None = None
-        """What INIT agreed on; None until then, and in a process that took the connection over."""
+        """The result of INIT; None until then, and in a process that took the connection over."""
         self.counts: dict[str, int] = {}
         """Requests by kind."""
         self._is_tree = is_tree
         self._ended = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Closed, and -1, when all threads have ended."""
+        """The descriptor that wakes the threads; -1, and closed, when all have ended."""
         self._stop_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._on_lost: Callable[[], None] = lambda: None
 
     def start(self, handler: Handler, on_lost: Callable[[], None] = lambda: None) -> None:
-        """Serve. `on_lost` is called once, in one of the threads, when the kernel has ended it."""
+        """Serve.
+
+        `on_lost` is called once, in one of the threads, when the kernel has ended the connection.
+        """
         os.set_blocking(self.fd, False)
         self._on_lost = on_lost
         for number in range(THREADS):
@@ -106,9 +109,9 @@ class KernelConnection:
             thread.start()
 
     def take_over(self) -> None:
-        """See to what a killed server left unanswered. Call it before `start`.
+        """Handle the requests that a killed server left unanswered. Call it before `start`.
 
-        The kernel sends it again, or, before Linux 6.9, readers get EIO for it.
+        The kernel sends them again, or, before Linux 6.9, readers get EIO for them.
         """
         self._resend()
 
@@ -129,7 +132,7 @@ class KernelConnection:
                 self.reply(unique, errno.EIO)
 
     def fail_waiting(self) -> None:
-        """Answer with EIO what has been received and not answered: nobody is left who reads."""
+        """Answer with EIO the requests that were received and not answered: no reader is left."""
         for unique in self._in_flight.left() if self._in_flight is not None else []:
             self.reply(unique, errno.EIO)
 
@@ -150,7 +153,7 @@ class KernelConnection:
     def reply(self, unique: int, answer: Sequence[Part] | int) -> bool:
         """Answer a request: parts of the reply, or an errno.
 
-        False if the kernel does not want it any more.
+        False if the kernel does not want the answer any more.
         """
         if isinstance(answer, int):
             message: list[Part] = [OUT_HEADER.pack(OUT_HEADER.size, -answer, unique)]
@@ -171,7 +174,7 @@ class KernelConnection:
         return True
 
     def notify(self, parts: Sequence[Part]) -> bool:
-        """Tell the kernel something; False if it does not know the node."""
+        """Send the kernel a notification; False if it does not know the node."""
         try:
             os.writev(self.fd, parts)
         except OSError:

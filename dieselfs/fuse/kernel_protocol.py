@@ -1,8 +1,8 @@
-"""The messages of /dev/fuse, as far as a read-only mount needs them: pure functions between bytes
-and numbers.
+"""The messages of /dev/fuse, as far as a read-only mount needs them.
 
-The structures are those of the kernel's `include/uapi/linux/fuse.h`, version 7.31 and later (Linux
-5.4). Numbers have the machine's byte order and natural alignment.
+They are pure functions between bytes and numbers. The structures are those of the kernel's
+`include/uapi/linux/fuse.h`, version 7.31 and later (Linux 5.4). Numbers have the machine's byte
+order and natural alignment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ MAX_READ_BYTES: Final = 1 << 20
 REQUEST_BYTES: Final = 1 << 17
 """A buffer for any request that a read-only mount gets; the kernel refuses less than 8 KiB."""
 FOREVER_S: Final = 10 * 365 * 86400
-"""How long the kernel may trust what cannot change: longer than any mount lives, countable in
-jiffies.
+"""The time for which the kernel may trust what cannot change.
+
+It is longer than any mount lives, and countable in jiffies.
 """
 
 
@@ -67,7 +68,7 @@ class Opcode(IntEnum):
 
 
 class Notification(IntEnum):
-    """What a server tells the kernel unasked."""
+    """Kinds of messages that a server sends without a request."""
 
     STORE = 4
     RESEND = 7
@@ -93,7 +94,7 @@ NAMES: Final = {
     Opcode.INTERRUPT: "interrupt",
     Opcode.IOCTL: "ioctl",
 }
-"""Kinds as `stats.json` calls them."""
+"""Kinds of requests as `stats.json` names them."""
 
 CHANGES: Final = frozenset(
     [
@@ -120,9 +121,7 @@ OPEN_OUT: Final = struct.Struct("=QII")
 RELEASE_IN: Final = struct.Struct("=QIIQ")
 """handle, flags, release_flags, lock_owner"""
 ATTRIBUTES: Final = struct.Struct("=6Q10I")
-"""node, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, blksize,
-flags
-"""
+"""node, size, blocks, atime, mtime, ctime, their ns, mode, nlink, uid, gid, rdev, blksize, flags"""
 FORGET_IN: Final = struct.Struct("=Q")
 """lookups"""
 BATCH_FORGET_IN: Final = struct.Struct("=II")
@@ -159,8 +158,9 @@ _INIT_EXT = 1 << 30
 _HAS_RESEND = 1 << 39
 
 _MAX_BACKGROUND: Final = 64
-"""READs ahead under way at a time: enough to fill the page cache from memory, and a store's latency
-is hidden by chunks.
+"""READs ahead under way at a time.
+
+They are enough to fill the page cache from memory; chunks hide a store's latency.
 """
 _FLAGS_ALWAYS: Final = _ASYNC_READ | _ASYNC_DIO | _MAX_PAGES | _PARALLEL_DIROPS | _INIT_EXT
 _FLAGS_OF_TREES: Final = _DO_READDIRPLUS | _NO_OPEN_SUPPORT | _NO_OPENDIR_SUPPORT
@@ -168,24 +168,22 @@ _FLAGS_OF_TREES: Final = _DO_READDIRPLUS | _NO_OPEN_SUPPORT | _NO_OPENDIR_SUPPOR
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """What was agreed with the kernel."""
+    """The agreement with the kernel."""
 
     minor: int
     flags: int
 
     @property
     def open_may_be_refused(self) -> bool:
-        """Whether ENOSYS to OPEN and OPENDIR makes the kernel skip them."""
+        """True if ENOSYS to OPEN and OPENDIR makes the kernel skip them."""
         return bool(self.flags & _NO_OPEN_SUPPORT and self.flags & _NO_OPENDIR_SUPPORT)
 
 
 def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
-    """What is agreed, and the reply that says so.
+    """Return the agreement with the kernel, and the reply that states it.
 
-    `is_tree`: the mount shows many files, not one blob.
-
-    The kernel refuses names longer than this protocol's minor version defines, so no more than 45
-    is claimed.
+    With `is_tree`, the mount shows many files, not one blob. The kernel refuses names longer than
+    this protocol's minor version defines, so no more than 45 is claimed.
     """
     _, minor, readahead, flags, upper = _INIT_IN.unpack_from(
         bytes(body).ljust(_INIT_IN.size, b"\0")
@@ -213,7 +211,7 @@ def answer_init(body: memoryview, *, is_tree: bool) -> tuple[Init, bytes]:
 def attributes(
     node: int, mode: int, size: int, mtime_ns: int, uid: int, gid: int, links: int = 1
 ) -> bytes:
-    """`struct fuse_attr`: `mode` with its type bits, `size` in bytes."""
+    """Return `struct fuse_attr`: `mode` with its type bits, `size` in bytes."""
     seconds, nanoseconds = divmod(mtime_ns, 1_000_000_000)
     seconds &= 0xFFFFFFFFFFFFFFFF
     return ATTRIBUTES.pack(
@@ -223,31 +221,37 @@ def attributes(
 
 
 def entry(node: int, attr: bytes, valid_s: int = FOREVER_S) -> bytes:
-    """`struct fuse_entry_out`: the answer to LOOKUP. Node 0: there is no such name, for so long."""
+    """Return `struct fuse_entry_out`, the answer to LOOKUP.
+
+    Node 0 means that there is no such name, for `valid_s`.
+    """
     return _ENTRY_HEAD.pack(node, 0, valid_s, valid_s, 0, 0) + attr
 
 
 NO_ENTRY: Final = entry(0, bytes(ATTRIBUTES.size))
-"""There is no such name, and never will be."""
+"""The answer that there is no such name, and never will be."""
 
 
 def attributes_reply(attr: bytes, valid_s: int = FOREVER_S) -> bytes:
-    """The answer to GETATTR."""
+    """Return the answer to GETATTR."""
     return _ATTR_HEAD.pack(valid_s, 0, 0) + attr
 
 
 def statfs_reply(blocks: int, files: int, name_bytes: int) -> bytes:
-    """The answer to STATFS: a full file system of so many blocks of 4 KiB."""
+    """Return the answer to STATFS: a full file system of so many blocks of 4 KiB."""
     return _STATFS.pack(blocks, 0, 0, files, 0, PAGE_BYTES, name_bytes, PAGE_BYTES, 0)
 
 
 def store_notification(node: int, offset: int, length: int) -> bytes:
-    """The head of a message that puts `length` bytes, which follow, into the page cache of a node."""
+    """Return the head of a message that puts bytes into the page cache of a node.
+
+    The `length` bytes follow it.
+    """
     body = _STORE.pack(node, offset, length, 0)
     total = OUT_HEADER.size + len(body) + length
     return OUT_HEADER.pack(total, Notification.STORE, 0) + body
 
 
 def resend_notification() -> bytes:
-    """A message that has the kernel send again what has not been answered (Linux 6.9)."""
+    """Return a message that has the kernel send unanswered requests again (Linux 6.9)."""
     return OUT_HEADER.pack(OUT_HEADER.size, Notification.RESEND, 0)

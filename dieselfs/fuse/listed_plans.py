@@ -1,6 +1,8 @@
-"""Plans of readers that take their order from a list of the control directory, or that `--shuffle`
-announced: written here, since such readers don't know that there are plans. Each is followed by
-that of the next epoch.
+"""Plans for readers of shuffled lists.
+
+They are for readers that take their order from a list of the control directory, or that `--shuffle`
+announces, and are written here, since such readers do not know of plans. The plan of the next epoch
+follows each plan.
 """
 
 from __future__ import annotations
@@ -24,29 +26,28 @@ class _Reader:
     """A rank of a job, which reads one epoch after the other."""
 
     order: ListedOrder
-    """What it reads now."""
+    """The order that it reads now."""
     current: PlanFile
     following: PlanFile
 
 
 class ListedPlans:
-    """Thread-safe."""
+    """The plans of a mount's listed orders. Thread-safe."""
 
     def __init__(self, task_folder: Path, follow: Callable[[Path], None]) -> None:
-        """`follow` is told of each plan file, and raises `PlanTooLarge`."""
+        """Create it. `follow` is called with each plan file, and raises `PlanTooLarge`."""
         self._task_folder, self._follow = task_folder, follow
         self._readers: dict[ListedOrder, _Reader] = {}
-        """By what it reads in epoch 0."""
+        """Readers by their order of epoch 0."""
         self._lock = threading.Lock()
 
     def begin(self, order: ListedOrder) -> None:
-        """A reader begins this epoch.
+        """Note that a reader begins this epoch; do nothing if that is known.
 
-        Nothing happens if that is known. Raises `PlanTooLarge`, `OSError` if the tmpfs is full.
-
-        Readers of lists don't say when they have ended: who reads another seed's list, or one for
-        another number of ranks, is a new job, and the plans of the one before end. About 0.5 s for
-        1.28 million files.
+        Raises `PlanTooLarge`, and `OSError` if the tmpfs is full. Readers of lists do not report
+        when they have ended: a reader of another seed's list, or of one for another number of
+        ranks, is a new job, and the plans of the earlier job end. Takes about 0.5 s for 1.28
+        million files.
         """
         with self._lock:
             key = _at_epoch(order, 0)
@@ -71,20 +72,20 @@ class ListedPlans:
             self._follow_next(reader)
 
     def over(self, plans: Sequence[PlanFile]) -> None:
-        """Readers have gone on from these without saying so.
+        """Note that the readers of these plans have reached their end without a report.
 
-        Returns at once; what comes next is planned by a thread.
+        Returns at once; a thread plans the next epochs.
         """
         over = {plan.id for plan in plans}
         if any(reader.current.id in over for reader in list(self._readers.values())):
             threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
 
     def orders(self) -> list[ListedOrder]:
-        """What readers read now."""
+        """Return the orders that readers read now."""
         return [reader.order for reader in list(self._readers.values())]
 
     def end_all(self) -> Sequence[ListedOrder]:
-        """End the plans; what their readers read."""
+        """End the plans; return the orders that their readers read."""
         with self._lock:
             orders = [reader.order for reader in self._readers.values()]
             for key in list(self._readers):
@@ -137,7 +138,7 @@ def _at_epoch(order: ListedOrder, epoch: int) -> ListedOrder:
 
 
 def _is_of_one_job(one: ListedOrder, other: ListedOrder) -> bool:
-    """Whether they differ in the rank at most."""
+    """Return True if the orders differ at most in the rank."""
     same_rank = replace(one.parameters, rank=other.parameters.rank)
     return ListedOrder(one.snapshot, same_rank) == other
 

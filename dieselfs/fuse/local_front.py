@@ -1,12 +1,11 @@
-"""A mount without a daemon: the kernel's EROFS over a blob that lies on the SSD
-(`dieselfs.ssd_blob`).
+"""A mount without a daemon: EROFS over a blob that lies on the SSD (`dieselfs.ssd_blob`).
 
     image file ──▶ EROFS at the mountpoint ──▶ blob, a local file
-                   └─ .dieselfs: a small tmpfs with `dataset.json`
+                       └─ .dieselfs: a small tmpfs with `dataset.json`
 
-Nobody serves it, and nothing is counted. Its control directory says what is mounted, so that `dlcmd
-mounts` lists it and a sampler finds the snapshot; it takes no plans, and names no node memory, so
-that programs do not try.
+No process serves it, and nothing is counted. Its control directory says what is mounted, so that
+`dlcmd mounts` lists it and a sampler finds the snapshot. It takes no plans, and names no node
+memory, so that programs do not try.
 """
 
 from __future__ import annotations
@@ -44,23 +43,24 @@ _CONTROL_BYTES: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class LocalMount:
-    """Where and how to mount locally."""
+    """The place and the options of a local mount."""
 
     mountpoint: Path
-    """Resolved."""
+    """The resolved mountpoint."""
     owner: Owner
-    """Of everything in the mount."""
+    """The owner of everything in the mount."""
     private: bool = False
     """Only the owner gets past the root directory."""
     front: WantedFront = "auto"
     blob_cache: WantedCache = "auto"
     replace: bool = False
-    """In the place of the local mount that is there; files that are open there stay as they are."""
+    """Replace the local mount that is there; its open files stay as they are."""
 
 
 def local_front(wanted: WantedFront) -> Front | None:
-    """How this process can mount EROFS over local files by itself; None if it cannot, or if FUSE is
-    wanted.
+    """Return the front with which this process can mount EROFS over local files by itself.
+
+    None if it cannot, or if FUSE is wanted.
     """
     try:
         choice = choose(wanted, probe())
@@ -76,11 +76,10 @@ def mount_local(
     *,
     device_blocks: int = DEVICE_BLOCKS,
 ) -> Front:
-    """Mount a snapshot over its blob; how.
+    """Mount a snapshot over its blob; return the front.
 
-    Needs root. Raises `MountError`, and nothing is mounted then.
-
-    The image is built, or checked, as for any mount. The blob is not read: `check_blob` does that.
+    Needs root. Raises `MountError`, and nothing is mounted then. The image is built, or checked, as
+    for any mount. The blob is not read: `check_blob` does that.
     """
     front = local_front(wanted.front)
     if front is None:
@@ -94,9 +93,9 @@ def mount_local(
             if front is Front.LOOP:
                 mount = erofs_mounts.mount_image_over_loop(image, devices)
             else:
-                # Past the blob's page cache whatever the files' size: a request of their own costs
-                # a disk's access and no more, and nobody drops the pages of the blob, which would
-                # be in memory twice.
+                # The mount bypasses the blob's page cache for files of all sizes: a request of
+                # their own costs a disk's access and no more, and the pages of the blob would never
+                # be dropped and be in memory twice.
                 direct_io = wanted.blob_cache != "buffered"
                 mount = erofs_mounts.mount_image(image, devices, direct_io=direct_io)
             opened.callback(os.close, mount)
@@ -116,7 +115,7 @@ def _image(snapshot: Snapshot, wanted: LocalMount, layout: BlobLayout) -> Path:
 def _control_directory(
     snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount, front: Front
 ) -> int:
-    """A file system in memory that holds `dataset.json`, nowhere yet.
+    """Return a detached file system in memory that holds `dataset.json`.
 
     It ends with the mount that it is shown in.
     """
@@ -141,7 +140,7 @@ def _control_directory(
 
 
 def _document(snapshot: Snapshot, blobs: Sequence[Path], wanted: LocalMount, front: Front) -> bytes:
-    """`dataset.json` as other mounts have it, as far as there is something to say without a daemon."""
+    """Return `dataset.json` as other mounts have it, without the facts that need a daemon."""
     document = {
         **snapshot_facts(snapshot),
         "blob": [os.fspath(path) for path in blobs],

@@ -24,15 +24,15 @@ _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 _CONFIG: Final = struct.Struct("=II 40x 12x I 64s 112x 64x")
 _BLOCK_BYTES: Final = 4096
 _ATTEMPTS: Final = 32
-"""Between GET_FREE and CONFIGURE another process may take the device."""
+"""The attempts: between GET_FREE and CONFIGURE another process may take the device."""
 _SYS_BLOCK: Final = Path("/sys/dev/block")
 _DELETED: Final = " (deleted)"
 
 
 def attach_loop(fd: int, *, direct_io: bool) -> tuple[str, int]:
-    """A read-only loop device over the file that `fd` has open: its path and a descriptor of it.
+    """Return the path and a descriptor of a read-only loop device over the file that `fd` has open.
 
-    The device ends when the descriptor is closed and no mount uses it. `direct_io`: read past the
+    The device ends when the descriptor is closed and no mount uses it. `direct_io` bypasses the
     file's page cache. Raises `MountError`.
     """
     for _ in range(_ATTEMPTS):
@@ -53,7 +53,7 @@ def attach_loop(fd: int, *, direct_io: bool) -> tuple[str, int]:
 
 
 def backing_file(major: int, minor: int) -> Path | None:
-    """The file behind a loop device, by its path at the time; None for any other device.
+    """Return the file behind a loop device, by its path at the time; None for any other device.
 
     A deleted file has the path that it had. The path is the kernel's text; another file may have it
     by now.

@@ -1,15 +1,16 @@
-"""Prefill without a known order: a READ that misses has its whole chunk brought into the page
-cache, once, within a budget.
+"""Prefill without a known order.
+
+A READ that misses has its whole chunk filled into the page cache, once, within a budget.
 
 In chunk-wise order all of a chunk's files are read soon after the first, and one fill saves their
 requests. In a fully random order with too small a budget a fill is dropped before it is read: it
 was wasted. So some files of each filled chunk, the samples, are watched (`close_events`). Wasted
-fills make filling back off, to one miss in 1,024; useful ones bring it back. A chunk whose samples
+fills make filling back off, to one miss in 1,024; useful ones restore it. A chunk whose samples
 have been read is dropped, a little later since the rest of its files is read meanwhile; the files'
 own pages stay where they are a second copy.
 
-The kernel gives page cache back when memory is short, so what is bounded is only what was filled
-and not read yet.
+The kernel evicts page cache when memory is short, so the budget bounds only what was filled and not
+read yet.
 """
 
 from __future__ import annotations
@@ -37,31 +38,38 @@ from metadata.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 SHARE_OF_FREE_MEMORY: Final = 4
-"""The budget is one part in so many."""
+"""The budget is the free memory divided by this."""
 MAX_FILL_EVERY: Final = 1024
-"""Misses for one fill, when fills are wasted: 3 ms for 4 MiB, beside 1,024 READs of some 15 µs."""
+"""The most misses for one fill, when fills are wasted.
+
+A fill takes 3 ms for 4 MiB, beside 1,024 READs of some 15 µs.
+"""
 _BACK: Final = 8
-"""A useful fill makes filling so many times as frequent: after four of them each miss fills again.
+"""The factor by which a useful fill makes filling more frequent.
+
+After four useful fills each miss fills again.
 """
 _BUDGET_FOR_S: Final = 0.5
-"""Free memory is looked at so often, while chunks are filled."""
+"""The time between two checks of the free memory, while chunks are filled."""
 _LEAST_SAMPLES: Final = 4
 _SAMPLE_OF: Final = 64
-"""One file in so many is a sample."""
+"""One file in this many is a sample."""
 _UNREAD_SAMPLES: Final = 16
-"""A chunk is read when all of its samples are, but one in so many."""
+"""A chunk counts as read when all of its samples are read, except one in this many."""
 _STRAY_OF: Final = 16
-"""Misses of a chunk that was read, or whose pages were lost, do not fill it until one in so many of
-its files has missed.
+"""The part of a chunk's files whose misses fill it a second time.
+
+A chunk that was read, or whose pages were lost, is not filled until one in this many of its files
+has missed.
 """
 _STRAYS: Final = 8
 _EVENTS_PAUSE_S: Final = 0.01
-"""Events are taken at most so often."""
+"""The least time between two reads of events."""
 
 
 @dataclass(slots=True)
 class _Fill:
-    """A chunk in the page cache, or on its way."""
+    """A chunk in the page cache, or one that is being filled."""
 
     chunk: int
     files: Inodes
@@ -71,9 +79,9 @@ class _Fill:
     begun_at: float = 0.0
     is_under_way: bool = True
     due_at: float | None = None
-    """The time at which it is dropped, since it was read."""
+    """The time at which it is dropped; None until it was read."""
     misses_left: int = 0
-    """After so many misses of its files it is filled again: the kernel has lost its pages."""
+    """Misses of its files until it is filled again: the kernel has lost its pages."""
 
     @property
     def was_useful(self) -> bool:
@@ -81,8 +89,10 @@ class _Fill:
 
 
 class MissPrefill:
-    """`note_miss` may be called by any thread; a thread of its own does the rest. `filler` and
-    `events` are closed with it.
+    """The prefill of a mount for misses.
+
+    Any thread may call `note_miss`; a thread of its own does the rest. `filler` and `events` are
+    closed with it.
     """
 
     def __init__(
@@ -98,16 +108,19 @@ class MissPrefill:
         free_bytes: Callable[[], int] = free_memory_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limit_bytes` bounds the budget, a quarter of the free memory, further; 0 fills nothing.
-        READs of `own_pids` are no misses. `is_paused`: a known order is followed, which has the
-        budget. `discard` is told of chunks that were read: node memory need not keep them.
+        """Create it.
+
+        `limit_bytes` bounds the budget, a quarter of the free memory, further; 0 fills nothing.
+        READs of `own_pids` are no misses. While `is_paused`, a known order is prefetched and has
+        the budget. `discard` is called with the chunks that were read: node memory need not keep
+        them.
         """
         self._filler, self._events, self._snapshot = filler, events, snapshot
         self._limit_bytes, self._own_pids = limit_bytes, own_pids
         self._is_paused, self._discard = is_paused, discard
         self._free_bytes, self._clock = free_bytes, clock
         self._fills: dict[int, _Fill | None] = {}
-        """Fills by chunk, the oldest first; None: the thread has not come to it yet."""
+        """Fills by chunk, the oldest first; None until the thread handles it."""
         self._strays: dict[int, int] = {}
         """For chunks that were read: the misses before they are filled again."""
         self._can_fill = _can_fill(snapshot) if limit_bytes != 0 else bytes(snapshot.chunk_count)
@@ -124,8 +137,9 @@ class MissPrefill:
         self._thread.start()
 
     def note_miss(self, chunk: int, pid: int = 0) -> None:
-        """A READ was answered from a chunk that is whole in node memory. 0.3 µs, but for one that
-        makes its chunk be filled.
+        """Note that a READ was answered from a chunk that is whole in node memory.
+
+        Takes 0.3 µs, except for one that starts the fill of its chunk.
         """
         if not self._can_fill[chunk] or pid in self._own_pids or self._is_paused():
             return
@@ -164,7 +178,7 @@ class MissPrefill:
         return self._filler.statistics()
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End. What is in the page cache is left to the kernel."""
+        """Stop the thread. Pages in the page cache are left to the kernel."""
         deadline = time.monotonic() + timeout_s
         self._is_closed = True
         self._wake()
@@ -202,14 +216,14 @@ class MissPrefill:
             except Exception as error:
                 log.warning("nothing is filled for this miss: %s", error, exc_info=error)
             if any(fd == self._events.fd for fd, _ in ready):
-                without_events.poll(_EVENTS_PAUSE_S * 1000)  # each event by itself would wake it
+                without_events.poll(_EVENTS_PAUSE_S * 1000)  # fewer wake-ups than events
 
     def _timeout_ms(self) -> float | None:
         due = [fill.due_at for fill in list(self._fills.values()) if fill and fill.due_at]
         return max(0.0, min(due) - self._clock()) * 1000 + 1 if due else None
 
     def step(self) -> None:
-        """Do all that has become due. By the thread, or by a test in its place."""
+        """Do all work that is due. Called by the thread, or by a test in its place."""
         now = self._clock()
         self._take_filled()
         self._take_closed(now)
@@ -240,7 +254,7 @@ class MissPrefill:
 
     def _fill(self, chunk: int, now: float) -> None:
         fill = self._fills.get(chunk)
-        if fill is not None:  # the kernel has lost it
+        if fill is not None:  # otherwise the kernel has lost it
             self._forget(fill)
         files = self._files_of(chunk)
         fill = _Fill(chunk, files, int(self._snapshot.columns.length[files].sum()))
@@ -263,7 +277,7 @@ class MissPrefill:
 
     def _watch_samples(self, fill: _Fill) -> None:
         count = min(len(fill.files), max(_LEAST_SAMPLES, len(fill.files) // _SAMPLE_OF))
-        # Not the first file: a reader in this order has closed it by now.
+        # The first file is no sample: a reader in this order has closed it by now.
         spread = (np.arange(count) * 2 + 1) * len(fill.files) // (2 * count)
         for inode in fill.files[spread].tolist():
             fill.samples += self._events.watch(inode, self._snapshot.path_of(inode))
@@ -289,7 +303,7 @@ class MissPrefill:
         return self._budget
 
     def _end_read(self, fill: _Fill) -> None:
-        """Most of its files have been read: they stay in the page cache, once."""
+        """End a fill whose files have mostly been read: they stay in the page cache, once."""
         self._strays[fill.chunk] = len(fill.files) // _STRAY_OF + _STRAYS
         self._judge(fill)
         self._forget(fill)
@@ -298,7 +312,7 @@ class MissPrefill:
         self._discard(self._snapshot.chunk(fill.chunk).id)
 
     def _end_unread(self, fill: _Fill) -> None:
-        """Drop it, to make room."""
+        """Drop an unread fill, to make room."""
         self._judge(fill)
         self._forget(fill)
         self._filler.drop(fill.files, staged_only=self._filler.stages)
@@ -331,7 +345,7 @@ class MissPrefill:
 
 
 def _can_fill(snapshot: Snapshot) -> bytes:
-    """Return a flag for each chunk: whether it is small enough, and has files that are."""
+    """Return a flag for each chunk: whether it is small enough and has files that are."""
     columns = snapshot.columns
     is_small = (columns.length > 0) & (columns.length <= MAX_FILLED_FILE_BYTES)
     has_small = np.bincount(columns.chunk[is_small], minlength=snapshot.chunk_count) > 0

@@ -4,7 +4,7 @@ A supervisor starts it, and another one when it dies (`supervisor`).
 
 It serves one snapshot, through the front that was chosen (`front_choice`): EROFS with a blob behind
 it (`erofs_front`), or a FUSE tree (`tree_server`). Its main thread waits for what ends it: the
-kernel has let go of the mount; SIGTERM, on which it unmounts; or the supervisor's word that another
+kernel has released the mount; SIGTERM, on which it unmounts; or the supervisor reports that another
 server has taken over.
 """
 
@@ -58,7 +58,7 @@ from metadata.snapshot import ROOT, Snapshot
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.5
-"""For requests in flight when the mount is told to end."""
+"""The time for requests in flight when the mount is told to end."""
 _MADE_TIMEOUT_S: Final = 60.0
 _TOLD: Final = "told to end"
 _UNMOUNTED: Final = "unmounted"
@@ -67,43 +67,46 @@ _STATE_EVERY_S: Final = 1.0
 
 
 class MountMemory(CachedSource, TaskMemory, Protocol):
-    """What a mount reads from: `dieselfs.node_memory.node_memory.NodeMemory`."""
+    """The source of a mount's bytes: `dieselfs.node_memory.node_memory.NodeMemory`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """Where and how to mount."""
+    """The place and the options of a mount."""
 
     mountpoint: Path
     store_url: str = ""
-    """Shown, without its secrets, in `.dieselfs/dataset.json`."""
+    """The URL of the store, shown without its secrets in `.dieselfs/dataset.json`."""
     allow_other: bool = False
-    """Let other users in; an ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf.
+    """Let other users in.
+
+    An ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf.
     """
     uid: int | None = None
-    """Owner of everything in the mount; the mounting user by default."""
+    """The owner of everything in the mount; the mounting user by default."""
     gid: int | None = None
     nonempty: bool = False
     """Mount over what the directory holds."""
     front: WantedFront = "auto"
     blob_cache: WantedCache = "auto"
     preload_bytes: int = 0
-    """How much to fetch into memory at the beginning; `source` must have room for it."""
+    """Bytes to fetch into memory at the beginning; `source` must have room for them."""
     task_folder: Path | None = None
-    """Of the node memory that `source` is: where readers write their plans.
+    """The task folder of the node memory in `source`, where readers write their plans.
 
-    None: none is followed.
+    With None no plan is prefetched.
     """
     memory_bytes: int = 0
-    """For node memory and what plans bring into the page cache, together."""
+    """Bytes of node memory and of page-cache prefill for plans, together."""
     shuffle: ShuffleParameters | None = None
-    """The order that will be read: it is followed from the beginning."""
+    """The order that will be read; it is prefetched from the beginning."""
     prefill_bytes: int | None = None
-    """The most that the page cache may hold of files that nobody has read; None: a share of the
-    free memory, 0: nothing.
+    """The most bytes of the page cache for files that no reader has read.
+
+    None means a share of the free memory, 0 means nothing.
     """
     sharing_key: str = ""
-    """Equal for mounts that may share one server: shown in `.dieselfs/dataset.json`."""
+    """Equal for mounts that may share one server; shown in `.dieselfs/dataset.json`."""
 
     @property
     def owner(self) -> Owner:
@@ -115,8 +118,9 @@ class MountOptions:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The statistics of what a mount reads through, for `stats.json`; each gives a dataclass or
-    None.
+    """The statistics of the tiers behind a mount, for `stats.json`.
+
+    Each function gives a dataclass or None.
     """
 
     store: Callable[[], object] = lambda: None
@@ -135,11 +139,9 @@ def run_mount(
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
-    Call it from the main thread, which gets the signals.
-
-    `snapshot` and `source` stay the caller's, to close afterwards; `ending` says how long that may
-    take. Raises `MountError` if the mount cannot be made, `PlanTooLarge` if its memory is too small
-    for the order that will be read.
+    Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
+    to close afterwards; `ending` bounds the time for that. Raises `MountError` if the mount cannot
+    be made, and `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
@@ -151,7 +153,7 @@ def run_mount(
 
 
 class _Server:
-    """What a server is made of."""
+    """The parts of a server."""
 
     def __init__(
         self,
@@ -206,7 +208,7 @@ class _Server:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._ends.put(_TOLD))
         for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)  # for the supervisor, should anybody mix them up
+            signal.signal(number, signal.SIG_IGN)  # the supervisor handles it
         front = self._front = make_front(
             self._snapshot,
             self._options,
@@ -230,9 +232,9 @@ class _Server:
         self._end(front, preload, reason)
 
     def _reason_to_end(self, kept: dict[str, Any]) -> str:
-        """Wait for it.
+        """Wait for the reason to end, and return it.
 
-        Meanwhile the supervisor is told what the next server must know, when that has changed.
+        Meanwhile the supervisor gets the state for the next server whenever that has changed.
         """
         while True:
             try:
@@ -247,7 +249,7 @@ class _Server:
                     self._handed.keep(kept)
 
     def _begin(self) -> Preload | None:
-        """What is read ahead from the beginning."""
+        """Start readahead and prefetching; return the preload, if there is one."""
         options = self._options
         if self._plans is not None and "plans" in self._handed.state:
             followed = self._handed.state["plans"]
@@ -275,7 +277,7 @@ class _Server:
             self._plans.close(ending)
         self._pages.close(ending)
         front.stop_receiving()
-        if reason != _UNMOUNTED:  # else nobody is left to be answered
+        if reason != _UNMOUNTED:  # otherwise no reader waits for an answer
             self._reads.drain(ending.left_s(GRACE_S))
         if reason == _REPLACED:
             front.hand_over()
@@ -283,7 +285,7 @@ class _Server:
         front.close()
 
     def _listen(self) -> None:
-        """What the supervisor says. It may be gone: then the mount goes on without one."""
+        """Receive messages of the supervisor. If it is gone, the mount continues without one."""
         while (received := self._received()) is not None:
             message, _ = received
             self._refreshes = message.get("refreshes", self._refreshes)
@@ -297,8 +299,9 @@ class _Server:
         log.warning("the supervisor has ended: the mount ends with this process")
 
     def _leave_paths(self) -> None:
-        """Paths lead to a newer snapshot: nothing is read ahead any more for those who still have
-        files of this one open.
+        """Note that paths lead to a newer snapshot.
+
+        Nothing is read ahead any more for readers that still have files of this one open.
         """
         if self._plans is not None:
             self._plans.end_all()
@@ -317,7 +320,7 @@ class _Server:
         return self._plans is not None and self._plans.is_following
 
     def _state(self) -> dict[str, Any]:
-        """What the next server must know of the mount."""
+        """Return the state of the mount for the next server."""
         assert self._front is not None
         return {
             "snapshot": os.fspath(self._snapshot.path),
@@ -327,7 +330,10 @@ class _Server:
         }
 
     def _made_front(self) -> MadeFront:
-        """The front; waited for, since its control directory may be asked while it is still made."""
+        """Return the front, when it has been made.
+
+        The control directory may be read while the front is still being made.
+        """
         self._is_made.wait(_MADE_TIMEOUT_S)
         assert self._front is not None
         return self._front

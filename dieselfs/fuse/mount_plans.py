@@ -1,5 +1,6 @@
-"""The plans of one mount's readers: taken from the control directory, followed, counted
-(docs/decisions/0007-plan.md).
+"""The plans of one mount's readers (docs/decisions/0007).
+
+They are taken from the control directory, prefetched and counted.
 """
 
 from __future__ import annotations
@@ -34,20 +35,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _END_TIMEOUT_S: Final = 0.5
-"""For fetches under way when the mount ends, which nobody needs any more."""
+"""The time for fetches under way when the mount ends, which no reader needs any more."""
 _REMEMBERED: Final = 16
 """Plans of ranks on one node, and those of their next epochs."""
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class TaskMemory(PlannedMemory, Protocol):
-    """Node memory as far as plans need it."""
+    """The part of node memory that plans need."""
 
     def set_budget(self, budget_bytes: int) -> None: ...
 
 
 class MountPlans:
-    """Thread-safe. To lay out an order takes 0.5 s for 1.28 million files."""
+    """The plans of a mount.
+
+    Thread-safe. The layout of an order takes 0.5 s for 1.28 million files.
+    """
 
     def __init__(
         self,
@@ -59,9 +63,11 @@ class MountPlans:
         make_filler: Callable[[], PageFiller] | None,
         read_names_ahead: Callable[[], None],
     ) -> None:
-        """`budget_bytes` is for node memory and what plans fill in the page cache, together.
-        `make_filler` makes the filler of each order that begins, which is closed with it; None:
-        nothing is filled. `read_names_ahead`: see `PlannedPages`.
+        """Create it.
+
+        `budget_bytes` is for node memory and the page-cache prefill of plans, together.
+        `make_filler` makes the filler of each order that begins, which is closed with it; None
+        fills nothing. For `read_names_ahead` see `PlannedPages`.
         """
         self.task_folder = task_folder
         self._memory, self._snapshot, self._mountpoint = memory, snapshot, mountpoint
@@ -69,7 +75,7 @@ class MountPlans:
         self._read_names_ahead = read_names_ahead
         self._filler: PageFiller | None = None
         self._filled_before = FillStatistics()
-        """Counters of fillers that are closed."""
+        """Counters of closed fillers."""
         self._pages: PlannedPages | None = None
         self._planner = Planner(
             memory,
@@ -81,11 +87,13 @@ class MountPlans:
         )
         self._listed = ListedPlans(task_folder, self._planner.follow)
         self._announced: list[str] = []
-        """Plans that were taken, the newest last; some may have ended."""
+        """Ids of plans that were taken, the newest last; some may have ended."""
 
     def take(self, name: bytes) -> bytes:
-        """A reader has named its plan file: a JSON document that says whether it is followed, or
-        why not. Blocks for up to a second.
+        """Take the plan file that a reader has named.
+
+        Returns a JSON document that says whether the plan is prefetched, or why not. Blocks for up
+        to a second.
         """
         plan_id = name.decode("ascii", "replace")
         try:
@@ -93,7 +101,7 @@ class MountPlans:
                 raise UsageError(f"{plan_id!r} is not the name of a plan")
             path = self.task_folder / "plans" / plan_id
             self._require_current(open_plan(path).plan)
-            self._listed.end_all()  # their readers do not say when they end: they may have
+            self._listed.end_all()  # their readers do not report their end: they may have ended
             self._planner.follow(path)
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except (DieselFSError, OSError) as error:
@@ -102,14 +110,14 @@ class MountPlans:
         return _document(accepted=True)
 
     def followed(self) -> dict[str, list[str]]:
-        """What is followed, for the server after this one: see `resume`."""
+        """Return the prefetched plans and orders for the next server: see `resume`."""
         orders = [str(order.parameters) for order in self._listed.orders()]
         return {"announced": self._announced, "orders": orders}
 
     def resume(self, followed: Mapping[str, list[str]]) -> None:
-        """Follow what the server before this one has followed, as far as it goes on.
+        """Prefetch again what the former server has prefetched, as far as it continues.
 
-        Where readers are shows soon.
+        The positions of the readers show soon.
         """
         for order in followed.get("orders", []):
             self.begin(ListedOrder(self._snapshot, parse_parameters(order)))
@@ -118,8 +126,9 @@ class MountPlans:
                 self.take(plan_id.encode())
 
     def begin(self, order: ListedOrder) -> None:
-        """A reader begins to read in this order, as far as one can see: it is followed, or the log
-        says why not.
+        """Note that a reader seems to begin to read in this order.
+
+        The order is prefetched, or the log says why not.
         """
         try:
             self._listed.begin(order)
@@ -129,24 +138,24 @@ class MountPlans:
             )
 
     def end_all(self) -> None:
-        """Follow nothing any more. Plans can be taken again."""
+        """End all prefetching. Plans can be taken again."""
         self._planner.stop()
         self._listed.end_all()
         self._announced = []
 
     def note_list(self, order: ListedOrder) -> None:
-        """A list is read. Returns at once."""
+        """Note that a list is read. Returns at once."""
         threading.Thread(target=self.begin, args=[order], daemon=True).start()
 
     @property
     def is_filling(self) -> bool:
-        """Whether chunks of a known order are filled: then misses fill none."""
+        """Return True if chunks of a known order are filled: then misses fill none."""
         pages = self._pages
         return pages is not None and not pages.is_closed
 
     @property
     def is_following(self) -> bool:
-        """Whether the chunks of a known order are fetched ahead."""
+        """Return True if the chunks of a known order are prefetched."""
         return self._planner.is_following
 
     def statistics(self) -> PrefetchStatistics:

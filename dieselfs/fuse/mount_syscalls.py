@@ -1,9 +1,8 @@
-"""The kernel's mount interface by file descriptors (fsopen, fsmount, move_mount: Linux 5.2), which
-the C library of Debian 12 lacks.
+"""The kernel's mount interface by file descriptors (fsopen, fsmount, move_mount: Linux 5.2).
 
-mount(8) before 2.41 makes a loop device of any image file, and a path can be exchanged under a
-privileged caller; descriptors have neither problem. Every function raises `OSError` with the
-kernel's own words where it has any.
+The C library of Debian 12 lacks it. mount(8) before 2.41 makes a loop device of any image file, and
+a path can be exchanged under a privileged caller; descriptors have neither problem. Every function
+raises `OSError` with the kernel's own words where it has any.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ATTR_READ_ONLY: Final = 0x1
 ATTR_NOSUID: Final = 0x2
 ATTR_NODEV: Final = 0x4
 SAFE: Final = ATTR_READ_ONLY | ATTR_NOSUID | ATTR_NODEV
-"""What every mount of a dataset is."""
+"""The attributes of every mount of a dataset."""
 
 Option = tuple[str, str | None]
 """A key and its value; None for a flag."""
@@ -41,8 +40,9 @@ def _call(number: int, *arguments: object) -> int:
 
 
 def new_mount(kind: str, options: Iterable[Option], attributes: int = SAFE) -> int:
-    """A descriptor of a new mount that is nowhere yet; closing it ends the mount unless it was
-    attached or a file of it is open.
+    """Return a descriptor of a new detached mount.
+
+    Closing it ends the mount unless it was attached or a file of it is open.
     """
     context = _call(_FSOPEN, kind.encode(), _CLOEXEC)
     try:
@@ -69,7 +69,7 @@ def _configure(context: int, key: str, value: str | None) -> None:
 
 
 def _said(context: int) -> str:
-    """The kernel's messages about a file system that is being configured."""
+    """Return the kernel's messages about a file system that is being configured."""
     lines = []
     try:
         while True:
@@ -81,9 +81,8 @@ def _said(context: int) -> str:
 def attach(mount: int, where: str | os.PathLike[str] | int, *, beneath: bool = False) -> None:
     """Show a mount at a path, or at the directory of a descriptor.
 
-    `beneath`: below what is mounted there (Linux 6.5).
-
-    The descriptor stays the caller's.
+    With `beneath`, it goes below what is mounted there (Linux 6.5). The descriptor stays the
+    caller's.
     """
     flags = _FROM_EMPTY_PATH | (_BENEATH if beneath else 0)
     if isinstance(where, int):
@@ -93,14 +92,15 @@ def attach(mount: int, where: str | os.PathLike[str] | int, *, beneath: bool = F
 
 
 def attach_inside(mount: int, outer: int, name: str) -> None:
-    """Show a mount at a directory of another one by its descriptor; of a mount that is nowhere yet
-    since Linux 6.15.
+    """Show a mount at a directory of another one, which a descriptor names.
+
+    The other one may be a detached mount since Linux 6.15.
     """
     _call(_MOVE_MOUNT, mount, b"", outer, os.fsencode(name), _FROM_EMPTY_PATH)
 
 
 def clone(where: str | os.PathLike[str] | int, *, recursive: bool = False) -> int:
-    """A descriptor of another mount of the same file system, which is nowhere yet."""
+    """Return a descriptor of another, detached mount of the same file system."""
     flags = _CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     if isinstance(where, int):
         return _call(_OPEN_TREE, where, b"", flags | _AT_EMPTY_PATH)
@@ -108,8 +108,9 @@ def clone(where: str | os.PathLike[str] | int, *, recursive: bool = False) -> in
 
 
 def detach(where: str | os.PathLike[str], *, lazy: bool = True) -> None:
-    """Take away the topmost mount at a path; `lazy`: at once, for those who have files open it goes
-    on.
+    """Detach the topmost mount at a path.
+
+    With `lazy`, it goes at once, and processes that have files open keep it.
     """
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)
     if _libc.umount2(os.fsencode(where), flags):
@@ -118,7 +119,7 @@ def detach(where: str | os.PathLike[str], *, lazy: bool = True) -> None:
 
 
 def detach_mount(root: int) -> None:
-    """Take away, lazily, exactly the mount whose root directory a descriptor has open."""
+    """Detach, lazily, exactly the mount whose root directory a descriptor has open."""
     if _libc.umount2(f"/proc/self/fd/{root}".encode(), _MNT_DETACH):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -1,9 +1,7 @@
-"""What is mounted: the kernel's own table, and each mount's word about itself.
+"""The table of mounts: the kernel's own table, and each mount's answers about itself.
 
-There are no state files.
-
-A mount whose daemon is gone or stopped must not hang whoever lists mounts, so each is asked through
-a process of its own that is killed when the time is over.
+There are no state files. A mount whose daemon is gone or stopped must not hang the process that
+lists mounts. So each is asked through a process of its own that is killed when the time is over.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ _MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _AGAIN_S: Final = 0.1
 _KILLED_S: Final = 0.5
 _TAKING_S: Final = 0.1
-"""To take an answer that has come meanwhile, though another mount has used up the time by its
-silence.
-"""
+"""The time to take an answer that has arrived, though another silent mount has used up the time."""
 _MAX_DOCUMENT_BYTES: Final = 64 << 10
 _FIELDS: Final = {"dataset": str, "generation": int, "snapshot": str, "mounted": str, "pid": int}
 _LOOP: Final = "/dev/loop"
@@ -42,18 +38,17 @@ _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 class MountState(StrEnum):
-    """What a mount answers."""
+    """The state of a mount, by its answer."""
 
     SERVING = "serving"
     DEAD = "dead"
-    """Its daemon is gone; unmount it, or mount over it with `dlcmd mount`."""
+    """The daemon is gone; unmount it, or mount over it with `dlcmd mount`."""
     HUNG = "hung"
-    """No answer in time, or none that makes sense."""
+    """There is no answer in time, or none that makes sense."""
     PRIVATE = "private"
-    """Another user's, mounted without `allow_other`."""
+    """The mount is another user's, mounted without `allow_other`."""
     LOCAL = "local"
-    """The kernel serves it from a local file (`local_front`): it has no daemon, and no statistics.
-    """
+    """The kernel serves it from a local file (`local_front`): no daemon, and no statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +59,15 @@ class MountEntry:
     file_system_type: str
     source: str
     mount_id: int = 0
-    """Of mounts there are at one time, no two have the same."""
+    """The number of the mount, unique among the mounts at one time."""
     device: tuple[int, int] = (0, 0)
-    """Major and minor number of the file system: its `st_dev`, without a request to it."""
+    """The major and minor number of the file system: its `st_dev`, without a request to it."""
 
     @property
     def is_dieselfs(self) -> bool:
-        """Whether it shows a dataset; a control directory, which is a mount of its own before
-        EROFS, does not.
+        """True if it shows a dataset.
+
+        A control directory, which is a mount of its own before EROFS, shows none.
         """
         return (self.file_system_type == FUSE_TYPE and not self.is_control) or (
             self.file_system_type == EROFS_TYPE and self.image is not None
@@ -79,7 +75,7 @@ class MountEntry:
 
     @property
     def is_control(self) -> bool:
-        """Whether it is the control directory of the mount that it lies in."""
+        """True if it is the control directory of the mount that it lies in."""
         return self.file_system_type == FUSE_TYPE and self.mountpoint.name == CONTROL_FOLDER
 
     @property
@@ -90,7 +86,7 @@ class MountEntry:
 
     @property
     def shown(self) -> str:
-        """`<dataset>@<snapshot id>`: what it has shown from the beginning."""
+        """`<dataset>@<snapshot id>`: what the mount has shown from the beginning."""
         if self.file_system_type == EROFS_TYPE and self.image is not None:
             return "@".join(image_name_parts(self.image.name) or ())
         return self.source.partition(":")[2]
@@ -98,27 +94,28 @@ class MountEntry:
 
 @dataclass(frozen=True, slots=True)
 class MountInfo:
-    """A DieselFS mount. What only its daemon knows is None unless it is serving."""
+    """A DieselFS mount. Fields that only its daemon knows are None unless it is serving."""
 
     mountpoint: Path
     source: str
-    """`dieselfs:<dataset>@<snapshot id>`, known to the kernel."""
+    """`dieselfs:<dataset>@<snapshot id>`, from the kernel."""
     state: MountState
     is_erofs: bool
-    """Whether the kernel's EROFS is in front, by the kernel's own word."""
+    """The kernel reports EROFS as the front."""
     details: Mapping[str, Any]
     """All of `.dieselfs/dataset.json`; empty unless it is serving."""
     dataset: str | None = None
     generation: int | None = None
     snapshot: str | None = None
     mounted: str | None = None
-    """ISO 8601, UTC."""
+    """The time of the mount; ISO 8601, UTC."""
     pid: int | None = None
 
 
 def mount_entries() -> list[MountEntry]:
-    """Everything mounted that this process can see; of mounts stacked on one point, the last is on
-    top.
+    """Return everything mounted that this process can see.
+
+    The last of the mounts that are stacked on one point is on top.
     """
     return [_parse(line) for line in _MOUNT_TABLE.read_bytes().splitlines()]
 
@@ -143,24 +140,24 @@ def _unescaped(field: bytes) -> bytes:
 
 
 def mount_id(descriptor: int) -> int:
-    """The number of the mount through which a file was opened; asks no file system."""
+    """Return the number of the mount through which a file was opened; ask no file system."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 
 
 def entry_at(mountpoint: Path) -> MountEntry | None:
-    """What is mounted on top at exactly `mountpoint` (absolute, without links), if anything is."""
+    """Return the top mount at exactly `mountpoint` (absolute, without links), if there is one."""
     found = [entry for entry in mount_entries() if entry.mountpoint == mountpoint]
     return found[-1] if found else None
 
 
 def entries_of_device(device: tuple[int, int]) -> list[MountEntry]:
-    """Where a file system is mounted, by its `st_dev`; the last one is on top."""
+    """Return the mounts of a file system, by its `st_dev`; the last one is on top."""
     return [entry for entry in mount_entries() if entry.device == device]
 
 
 def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
-    """All DieselFS mounts, in the order in which they were made.
+    """Return all DieselFS mounts, in the order in which they were made.
 
     Takes at most about `timeout_s`.
     """
@@ -170,10 +167,10 @@ def mounts(timeout_s: float = 2.0) -> list[MountInfo]:
 
 
 def ask(entries: Sequence[MountEntry], timeout_s: float) -> list[MountInfo]:
-    """Let each mount say what it is, all at the same time.
+    """Ask all mounts at the same time what they are.
 
-    Before EROFS a dead control directory says little: its server may be followed by another one
-    just now. So it is asked again.
+    Before EROFS a dead control directory says little: another server may just now replace its
+    server. So it is asked again.
     """
     again_until = monotonic() + timeout_s / 2
     while True:
@@ -192,7 +189,7 @@ def _ask_once(entries: Sequence[MountEntry], deadline: float) -> list[MountInfo]
 def read_document(
     mountpoint: Path, name: bytes, timeout_s: float
 ) -> tuple[MountState, Mapping[str, Any] | None]:
-    """A document of the control directory; None unless the mount is serving."""
+    """Return a document of the control directory; None unless the mount is serving."""
     return _answer(_start_reading(mountpoint, name), monotonic() + timeout_s)
 
 
@@ -214,8 +211,8 @@ def _answer(
         timeout_s = max(_TAKING_S, deadline - monotonic())
         output, complaint = reading.communicate(timeout=timeout_s)
     except BaseException as error:
-        # It can be killed where this process itself could not, unless the server has stopped in
-        # the middle of its request: then it ends when the server goes on.
+        # The helper can be killed where this process itself could not, unless the server has
+        # stopped in the middle of its request: then it ends when the server continues.
         reading.kill()
         with suppress(subprocess.TimeoutExpired):
             reading.wait(_KILLED_S)
@@ -244,7 +241,10 @@ def _info(entry: MountEntry, state: MountState, document: dict[str, Any] | None)
 
 
 def _parse_document(text: bytes) -> dict[str, Any] | None:
-    """None if it makes no sense: anybody may mount something under our type."""
+    """Return the document, or None if it makes no sense.
+
+    Any user may mount something under our type.
+    """
     if len(text) > _MAX_DOCUMENT_BYTES:
         return None
     try:

@@ -1,7 +1,7 @@
-"""A mountpoint before and after a mount: is it fit to be mounted on, and how is it freed.
+"""A mountpoint before and after a mount: the checks before it, and how it is freed.
 
 Nothing here touches a mountpoint before the kernel's table says that no DieselFS mount lies on it:
-one whose daemon is stopped would hang us.
+one whose daemon is stopped would hang this process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _ANSWER_TIMEOUT_S: Final = 2.0
 _SHOWN_USERS: Final = 5
 DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HELPER_PATIENCE_S: Final = 0.5
-"""For moments the mount's own helper processes have a file or a directory open."""
+"""The time for the mount's own helper processes, which briefly have a file or a directory open."""
 
 
 def resolve(mountpoint: Path) -> Path:
-    """`mountpoint` absolute and without links. Its own last component is looked at only if it is
-    no mountpoint yet."""
+    """Return `mountpoint` absolute and without links.
+
+    Its own last component is read only if it is no mountpoint yet.
+    """
     near = Path(os.path.realpath(mountpoint.parent), mountpoint.name)
     if mountpoint.name in ("", "..") or entry_at(near) is None:
         return Path(os.path.realpath(mountpoint))
@@ -44,12 +46,13 @@ def resolve(mountpoint: Path) -> Path:
 def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
     """Raise `MountError` unless `mountpoint` can be mounted on now.
 
-    A mount whose daemon has died is cleared away first.
+    A mount whose daemon has died is unmounted first.
     """
     if not _FUSE_DEVICE.exists():
         raise MountError(
             f"{_FUSE_DEVICE} is missing",
-            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add SYS_ADMIN",
+            "load the module (modprobe fuse); a container needs --device /dev/fuse --cap-add "
+            "SYS_ADMIN",
         )
     mountpoint = resolve(mountpoint)
     entry = entry_at(mountpoint)
@@ -68,7 +71,8 @@ def check_mountable(mountpoint: Path, nonempty: bool = False) -> None:
         raise MountError(f"mountpoint {mountpoint}: {error.strerror}") from error
     if entry is not None and not nonempty:
         raise MountpointBusy(
-            f"mountpoint {mountpoint} is busy: {entry.shown} ({entry.file_system_type}) is mounted there",
+            f"mountpoint {mountpoint} is busy: {entry.shown} ({entry.file_system_type}) is "
+            "mounted there",
             "choose another directory, or mount over it with --nonempty",
         )
     if names and not nonempty:
@@ -91,7 +95,8 @@ def _clear_if_dead(entry: MountEntry) -> None:
     else:
         raise MountpointBusy(
             f"{entry.shown} is already mounted at {entry.mountpoint}",
-            f"unmount it first: dlcmd umount {entry.mountpoint}; or let it take the newest snapshot: "
+            f"unmount it first: dlcmd umount {entry.mountpoint}; or let it take the newest "
+            "snapshot: "
             f"dlcmd mount --refresh {info.dataset or 'DATASET'} {entry.mountpoint}",
         )
 
@@ -99,8 +104,8 @@ def _clear_if_dead(entry: MountEntry) -> None:
 def unmount(mountpoint: Path, lazy: bool = False) -> None:
     """Unmount the DieselFS mount at `mountpoint`; it is gone when this returns.
 
-    `lazy` detaches it at once, and those who have files open keep them until the daemon ends.
-    Raises `MountpointBusy` (naming who uses it) or `MountError`.
+    `lazy` detaches it at once, and processes with open files keep them until the daemon ends.
+    Raises `MountpointBusy` (which names the processes that use it) or `MountError`.
     """
     mountpoint = resolve(mountpoint)
     entry = entry_at(mountpoint)
@@ -137,11 +142,11 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
 
 
 def detach_unused(path: str | os.PathLike[str], number: int) -> None:
-    """Take away the mount with EROFS in front that has this number at `path`; `OSError` EBUSY if it
-    is in use.
+    """Detach the mount with EROFS in front that has this number at `path`.
 
-    Its control directory, a mount of its own, does not count as use, and comes back if the mount
-    stays. No link is followed to find it, and no server is asked.
+    Raises `OSError` EBUSY if it is in use. Its control directory, a mount of its own, does not
+    count as use, and is restored if the mount stays. No link is followed to find it, and no server
+    is asked.
     """
     with ExitStack() as opened:
         control = None
@@ -161,8 +166,9 @@ def detach_unused(path: str | os.PathLike[str], number: int) -> None:
 
 @contextmanager
 def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
-    """The control directory's place in the mount that has this number, or the root of what is
-    mounted there.
+    """Yield the control directory's place in the mount that has this number.
+
+    It is the root of what is mounted there, if anything is.
     """
     with ExitStack() as opened:
         root = os.open(path, DIRECTORY)
@@ -175,7 +181,7 @@ def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
 
 
 def _used_by(mountpoint: Path) -> str:
-    """Those of the processes that hold something below `mountpoint` which we may look at."""
+    """Return the processes that use something below `mountpoint`, as far as this user sees them."""
     users = [
         f"{_command_name(process)} ({process.name})"
         for process in sorted(Path("/proc").glob("[0-9]*"))

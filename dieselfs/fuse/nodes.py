@@ -22,8 +22,9 @@ SHUFFLE_NODE: Final = 3
 PLAN_NODE: Final = 4
 FIRST_CONTROL_FILE_NODE: Final = 5
 DATASET_NODES: Final = 1 << 40
-"""Node of the snapshot's inode 0; every smaller one but the root's belongs to the control
-directory.
+"""The node of the snapshot's inode 0.
+
+Every smaller one belongs to the control directory, except the root's.
 """
 
 _TICK_SHIFT: Final = 16
@@ -31,22 +32,22 @@ _START_MASK: Final = (1 << 39) - 1
 
 
 def is_control(node: int) -> bool:
-    """Whether `node` is the control directory or lies in it."""
+    """Return True if `node` is the control directory or lies in it."""
     return ROOT_NODE < node < DATASET_NODES
 
 
 def node_of(inode: int) -> int:
-    """The kernel's number of a file or directory of the snapshot."""
+    """Return the kernel's number of a file or directory of the snapshot."""
     return ROOT_NODE if inode == ROOT else DATASET_NODES + inode
 
 
 def inode_of(node: int) -> int:
-    """The snapshot's number of a node that is not of the control directory."""
+    """Return the snapshot's number of a node that is not of the control directory."""
     return ROOT if node == ROOT_NODE else node - DATASET_NODES
 
 
 def first_control_file(now_ns: int) -> int:
-    """Where a server that starts now begins to number control files.
+    """Return the first number for control files of a server that starts now.
 
     A later server begins above all numbers of an earlier one of the last 400 days, unless that one
     has given out more than 15,000 a second on average. 2^39 numbers are left in any case.

@@ -16,14 +16,14 @@ from metadata.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class OrderBytes:
-    """Bytes of files that are not too large to be filled, without those of chunks left out."""
+    """Bytes of files that are small enough to be filled, without those of chunks left out."""
 
     before: npt.NDArray[np.int64]
-    """Before each position of the order; one more than there are files."""
+    """The bytes before each position of the order; one more than there are files."""
     in_chunk: npt.NDArray[np.int64]
-    """By chunk number, up to the last one."""
+    """The bytes of each chunk, by its number, up to the last one."""
     left_out: int
-    """In chunks that were left out."""
+    """The bytes in chunks that were left out."""
     with_large: frozenset[int]
     """Chunks that have larger files too."""
 
@@ -44,7 +44,7 @@ class OrderBytes:
         )
 
     def upto(self, position: int) -> int:
-        """Bytes before a position, which may be one of a longer order."""
+        """Return the bytes before a position, which may be one of a longer order."""
         return int(self.before[min(position, len(self.before) - 1)])
 
     @property
@@ -53,7 +53,7 @@ class OrderBytes:
 
 
 def bytes_in_use(uses: ChunkUses) -> int:
-    """Return what the order needs at least: its largest group of chunks, and chunks under way."""
+    """Return the least bytes that the order needs: its largest group, and chunks under way."""
     if not len(uses):
         return 0
     change = np.zeros(uses.files + 1, np.int64)

@@ -1,5 +1,6 @@
-"""What a mount does for the page cache: its fillers, along known orders (`mount_plans`) and for
-misses without one (`miss_prefill`).
+"""The page-cache work of a mount: its fillers.
+
+They fill along known orders (`mount_plans`), and for misses without one (`miss_prefill`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _END_TIMEOUT_S: Final = 0.5
 
 
 class PageCache:
-    """The fillers of one mount. It does nothing before `start`."""
+    """The fillers of one mount. They do nothing before `start`."""
 
     def __init__(
         self,
@@ -33,17 +34,17 @@ class PageCache:
         mountpoint: Path,
         limit_bytes: int | None,
     ) -> None:
-        """`limit_bytes`: see `MissPrefill`."""
+        """Create it; for `limit_bytes` see `MissPrefill`."""
         self._snapshot, self._source = snapshot, source
         self._mountpoint, self._limit_bytes = mountpoint, limit_bytes
         self.own_threads: set[int] = set()
-        """Threads and processes of this mount's own, whose READs are no reader's."""
+        """Threads and processes of this mount, whose READs are no reader's."""
         self._helper: PageHelper | None = None
         self._front: MadeFront | None = None
         self._prefill: MissPrefill | None = None
 
     def start(self, front: MadeFront, is_paused: Callable[[], bool]) -> None:
-        """Fill for misses from now on, but not while `is_paused`: a known order is followed."""
+        """Fill for misses from now on, but not while a known order is prefetched (`is_paused`)."""
         self._front = front
         self._helper = PageHelper(self._mountpoint, self.own_threads, front.readahead_bytes)
         prefill = MissPrefill(
@@ -59,14 +60,15 @@ class PageCache:
         self._prefill = prefill
 
     def make_filler(self) -> PageFiller:
-        """A filler of its own for an order, or for misses."""
+        """Return a new filler for an order, or for misses."""
         assert self._front is not None
         assert self._helper is not None
         return self._front.make_filler(self._source, self._helper, self.own_threads)
 
     def note_read(self, inode: int, thread: int) -> None:
-        """A READ has been answered whose first file is this one: from memory, or from a chunk that
-        may be there now.
+        """Note that a READ has been answered whose first file is this one.
+
+        It was answered from memory, or from a chunk that may be cached now.
         """
         prefill = self._prefill  # another thread may stop it meanwhile
         if prefill is None or thread in self.own_threads:
@@ -86,7 +88,7 @@ class PageCache:
         return MissPrefillStatistics() if prefill is None else prefill.statistics()
 
     def filled(self) -> FillStatistics:
-        """What was filled for misses."""
+        """Return the counters of fills for misses."""
         prefill = self._prefill
         return FillStatistics() if prefill is None else prefill.filled()
 

@@ -1,11 +1,11 @@
-"""A process that touches files of a mount for what that does in the kernel: it loads their pages,
-drops them, or looks the files up.
+"""A process that touches files of a mount for the effect in the kernel.
 
-All of it is done from outside: a server that touches its own mount waits for its own answers. The
-process loads a file's pages by an advice on the open file (`POSIX_FADV_WILLNEED`), and drops them
-by another one (`POSIX_FADV_DONTNEED`), which makes no request and keeps the attributes.
+It loads their pages, drops them, or looks the files up. All of this is done from outside: a server
+that touches its own mount waits for its own answers. The process loads a file's pages by an advice
+on the open file (`POSIX_FADV_WILLNEED`), and drops them by another one (`POSIX_FADV_DONTNEED`),
+which makes no request and keeps the attributes.
 
-The process is started when it is first needed. Where it can't be started, or has died, nothing is
+The process is started when it is first needed. Where it cannot be started, or has died, nothing is
 done, the log says so, and the next call tries again.
 """
 
@@ -26,18 +26,19 @@ log = logging.getLogger(__name__)
 
 _PROGRAM: Final = Path(__file__).with_name("page_helper_process.py")
 _BATCH_BYTES: Final = 1 << 15
-"""Of paths: some hundreds of files, some milliseconds. A pipe takes it at once, and calls of two
-threads take turns.
+"""Bytes of paths in a batch: some hundreds of files, some milliseconds.
+
+A pipe takes a batch at once, and calls of two threads take turns.
 """
 _LOOK_S: Final = 0.2
-"""How often a waiting call looks whether this was closed."""
+"""The time between two checks of a waiting call whether the helper was closed."""
 _END_TIMEOUT_S: Final = 1.0
 _READAHEAD_BYTES: Final = 128 << 10
-"""What an advice reads of a file at most, unless the file system's readahead size was changed."""
+"""The most that an advice reads of a file, unless the file system's readahead size was changed."""
 
 
 class Helper(Protocol):
-    """What page fillers ask of the process."""
+    """The calls that page fillers make to the process."""
 
     def load(self, paths: bytes) -> bool: ...
 
@@ -47,11 +48,11 @@ class Helper(Protocol):
 
 
 class PageHelper:
-    """Thread-safe. Calls block until it is done, so they must not be made by a thread that the
-    mount needs for its answers.
+    r"""The helper process of a mount.
 
-    Paths are relative to the mountpoint, each ended by a NUL: `Snapshot.paths_text(inodes,
-    b"\\0")`. Files that are not there are passed over.
+    Thread-safe. Calls block until the work is done, so a thread that the mount needs for its
+    answers must not make them. Paths are relative to the mountpoint, each ended by a NUL:
+    `Snapshot.paths_text(inodes, b"\0")`. Missing files are skipped.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class PageHelper:
         own_pids: set[int] | None = None,
         readahead_bytes: int = _READAHEAD_BYTES,
     ) -> None:
-        """`own_pids`: the process's id is in it while it lives. `readahead_bytes`: what one advice
-        on a file reads.
+        """Create it.
+
+        The process's id is in `own_pids` while it lives. `readahead_bytes` is what one advice on a
+        file reads.
         """
         self._mountpoint, self._readahead_bytes = mountpoint, readahead_bytes
         self._own_pids: set[int] = set() if own_pids is None else own_pids
@@ -70,23 +73,24 @@ class PageHelper:
         self._closed = False
 
     def load(self, paths: bytes) -> bool:
-        """Let the kernel read the files into the page cache, and wait for their last pages. False
-        as with `drop`, or if one can't be read.
+        """Let the kernel read the files into the page cache, and wait for their last pages.
+
+        False as with `drop`, or if a file cannot be read.
         """
         return all([self._answer(b"W", batch) == b"." for batch in _batches(paths)])
 
     def drop(self, paths: bytes) -> bool:
-        """Let the kernel drop the files' pages, and keep their names and attributes. About 6 µs a
-        file.
+        """Let the kernel drop the files' pages, and keep their names and attributes.
 
-        Pages that are being read just now may stay. False if the process could not do it, or this
-        was closed.
+        Takes about 6 µs a file. Pages that are being read just now may stay. False if the process
+        could not do it, or this was closed.
         """
         return all([self._answer(b"D", batch) == b"." for batch in _batches(paths)])
 
     def stat(self, paths: bytes) -> bool:
-        """Let the kernel know the files' inodes: a request for each that it does not know. False as
-        with `drop`.
+        """Let the kernel know the files' inodes: a request for each that it does not know.
+
+        False as with `drop`.
         """
         return all([self._answer(b"L", batch) == b"." for batch in _batches(paths)])
 
@@ -106,7 +110,7 @@ class PageHelper:
                 self._turn.release()
 
     def _answer(self, command: bytes, batch: bytes) -> bytes:
-        """The process's answer, or nothing."""
+        """Return the process's answer, or nothing."""
         with self._turn:
             if self._closed:
                 return b""

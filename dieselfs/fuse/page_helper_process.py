@@ -1,11 +1,11 @@
-"""Touches files of a mount for what that does in the kernel, a program of its own. `python -I -S
-page_helper_process.py MOUNTPOINT READAHEAD_BYTES`
+"""A program that touches files of a mount for the effect in the kernel.
 
-Reads batches from stdin: a letter, W to load the files' pages, D to drop them or L to look the
-files up, the length of what follows in 4 bytes (little endian), and paths relative to the
-mountpoint, each ended by a NUL. Writes a byte for each batch when it is done, as far as there are
-such files: `.`, or `-` if one could not be loaded. Ends with its stdin, or when the mount has died.
-Holds nothing in the mount while it waits. Why: see `dieselfs.fuse.page_helper`.
+It is run as `python -I -S page_helper_process.py MOUNTPOINT READAHEAD_BYTES`. It reads batches from
+stdin: a letter, W to load the files' pages, D to drop them or L to look the files up, the length of
+the rest in 4 bytes (little endian), and paths relative to the mountpoint, each ended by a NUL. For
+each finished batch it writes a byte, which ignores missing files: `.`, or `-` if one could not be
+loaded. It ends with its stdin, or when the mount has died. It has nothing in the mount open while
+it waits. `dieselfs.fuse.page_helper` gives the reasons.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADER_BYTES = 5
 _GONE = (errno.ENOTCONN, errno.ECONNABORTED)
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _OPEN_FILES = 64
-"""At a time: enough to have many requests under way."""
+"""Files open at a time: enough to have many requests under way."""
 
 
 def main() -> int:
@@ -44,13 +44,13 @@ def main() -> int:
             os.chdir("/")
         try:
             os.write(1, b"." if done else b"-")
-        except BrokenPipeError:  # who asked was killed meanwhile
+        except BrokenPipeError:  # the reader was killed meanwhile
             return 0
     return 0
 
 
 def _read(size: int) -> bytes:
-    """All of it, or b"" at the end."""
+    """Read all of it; b"" at the end."""
     data = b""
     while len(data) < size:
         piece = os.read(0, size - len(data))
@@ -61,7 +61,7 @@ def _read(size: int) -> bytes:
 
 
 def _open(path: bytes) -> int:
-    """The file, or -1."""
+    """Open the file; -1 if that fails."""
     try:
         return os.open(path, _FLAGS)
     except OSError as error:
@@ -85,7 +85,7 @@ def _load(paths: list[bytes], step: int) -> bool:
 
 
 def _advise(file: int, step: int) -> int:
-    """Have the file read, by no more at a time than the kernel reads for one advice; its size."""
+    """Have the file read, in steps of what the kernel reads for one advice; return its size."""
     size = os.fstat(file).st_size
     for at in range(0, size, step):
         os.posix_fadvise(file, at, min(step, size - at), os.POSIX_FADV_WILLNEED)

@@ -1,9 +1,9 @@
-"""The threads in which requests wait that cannot be answered at once: for a store, a peer, a list
-that is built.
+"""The threads for requests that cannot be answered at once.
 
-The threads of a connection never wait, so that cached bytes and names are answered while a store is
-out. A thread is started when work is submitted and none is idle. All are daemon threads: work that
-hangs does not keep the process alive.
+Such requests wait for a store, a peer, or a list that is built. The threads of a connection never
+wait, so that cached bytes and names are answered while a store is down. A thread is started when
+work is submitted and none is idle. All are daemon threads: work that hangs does not keep the
+process alive.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 1e-3
-"""Work that takes longer counts as one that its reader waited for."""
+"""Work that takes longer counts as a wait of its reader."""
 
 Work = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingStatistics:
-    """Work that was submitted, since the pool was made."""
+    """Counters of the work that was submitted, since the pool was made."""
 
     submitted: int = 0
     waits: int = 0
     """Work that took longer than a millisecond, from its submission to its end."""
     waited_s: float = 0.0
-    """All work together, short work too."""
+    """Seconds of all work together, short work too."""
     under_way: int = 0
-    """Submitted, and not ended yet."""
+    """Work that was submitted and has not ended yet."""
 
 
 class PendingReads:
-    """At most `threads` pieces of work at a time; further ones wait their turn, in order.
+    """A pool that runs at most `threads` tasks at a time; further ones wait their turn, in order.
 
     Thread-safe.
     """

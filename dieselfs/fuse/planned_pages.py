@@ -1,9 +1,9 @@
-"""The page cache along a known order: a chunk that has arrived in node memory is filled, and its
-pages are dropped behind the readers.
+"""The page cache along a known order.
 
-Progress is told by probes (`progress_probes`). Between two probes nothing is known, and two readers
-may be on both sides of one; so the drop stays a probe behind what is surely read
-(`reader_progress`).
+A chunk that has arrived in node memory is filled, and its pages are dropped behind the readers.
+
+Probes report progress (`progress_probes`). Nothing is known between two probes, and two readers may
+be on both sides of one; so the drop stays a probe behind what is surely read (`reader_progress`).
 
 A filler that stages (`PageFiller.stages`) puts bytes into the page cache that readers copy: both
 copies count in the budget. Its copy is dropped behind the readers in any case, the files' own pages
@@ -33,24 +33,29 @@ log = logging.getLogger(__name__)
 _BEHIND: Final = 1
 """Probes between the low progress and the drop."""
 _HELD_BACK: Final = 4
-"""At most this part of the budget (a quarter) is held back for readers that are apart, and no more
-than the order can spare.
+"""The part of the budget that may be held back for readers that are apart: a quarter.
+
+It is also no more than the order can spare.
 """
 _STRETCHES_BEHIND: Final = 4
-"""A single reader has read so much that is not dropped yet: two stretches to the low progress, two
-more between it and the drop.
+"""Stretches that a single reader has read and that are not dropped yet.
+
+Two lie before the low progress, two more between it and the drop.
 """
 _BEHIND_BYTES: Final = _STRETCHES_BEHIND * PROBE_BYTES
-"""The longest that so many are."""
+"""The most bytes of so many stretches."""
 _DROPPED_AT_ONCE: Final = 512 << 10
-"""Bytes: enough for one request to the filler, little beside a chunk."""
+"""Bytes of a drop: enough for one request to the filler, little beside a chunk."""
 _DROPPED_PART: Final = 16
-"""Less, if that is more than this part of the budget."""
+"""A drop has at most this part of the budget."""
 _NOT_PLANNED: Final = 0xFFFFFFFF
 
 
 class PlannedPages:
-    """Implements `prefetcher.Readers` for one snapshot. `filler` and `events` are closed with it."""
+    """The page cache of one snapshot's orders; implements `prefetcher.Readers`.
+
+    `filler` and `events` are closed with it.
+    """
 
     def __init__(
         self,
@@ -63,10 +68,10 @@ class PlannedPages:
         tick: Callable[[int], None],
         read_names_ahead: Callable[[], None] = lambda: None,
     ) -> None:
-        """`read_names_ahead` is called where an order fits as a whole.
+        """Create it. `read_names_ahead` is called where an order fits as a whole.
 
-        `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is told
-        what the page cache leaves of it. `tick` is told the low progress at each look.
+        `budget_bytes` bounds node memory and the page cache together: `set_node_memory` is called
+        with what the page cache leaves of it. `tick` is called with the low progress at each check.
         """
         self._filler, self._events, self._snapshot = filler, events, snapshot
         self._budget_bytes, self._set_node_memory, self._tick = budget_bytes, set_node_memory, tick
@@ -75,11 +80,11 @@ class PlannedPages:
         self._node_memory = -1
         self._all_payload = int(snapshot.columns.chunk_payload_bytes.sum())
         self._kept: set[int] = set()
-        """Chunks whose files' own pages are in the page cache for good, if all of them fit."""
+        """Chunks whose files' own pages stay in the page cache, if all of them fit."""
         self._staged: set[int] = set()
-        """Chunks that were filled and not dropped behind the readers, of a filler that stages."""
+        """Chunks that a staging filler has filled and that were not dropped behind the readers."""
         self._complete: set[int] = set()
-        """Chunks that were filled, of this order."""
+        """Chunks of this order that were filled."""
         self._has_pages = np.zeros(snapshot.chunk_count, np.bool_)
         """Chunks that were filled or read, and have pages that were not dropped."""
         self._uses = ChunkUses(*(np.zeros(size, np.int64) for size in (0, 0, 0, 0, 1)))
@@ -87,12 +92,12 @@ class PlannedPages:
         self._bytes = OrderBytes.of(snapshot, self._order)
         self._filled_bytes = self._dropped_bytes = self._dropped = 0
         self._left_bytes = 0
-        """Bytes of orders that are over, not dropped yet."""
+        """Bytes of earlier orders that are not dropped yet."""
         self._drops = 0
         """Drops under way."""
         self._at = ReaderProgress()
         self._behind_bytes = 0
-        """What a single reader has read of this order and is not dropped yet, at most."""
+        """The most bytes of this order that a single reader has read and that have pages."""
         self._held_back = self._reserved = 0
         self._keeps = True
         self.is_closed = False
@@ -121,7 +126,7 @@ class PlannedPages:
         needed = int(uses.payload_bytes.sum()) if keeps else bytes_in_use(uses)
         spare = self._budget_bytes() - needed
         self._reserved = max(0, spare)
-        """At most so much is kept free for the second copies of what is read."""
+        """The most bytes that are kept free for the second copies of what is read."""
         copies = 1 if self._keeps else self._copies  # of what is read
         held_back = min(self._budget_bytes() // _HELD_BACK, spare - copies * _BEHIND_BYTES)
         self._held_back = max(0, held_back) // copies
@@ -141,7 +146,7 @@ class PlannedPages:
             self._to_fill[chunk] = None
 
     def position(self) -> int:
-        self._divide_memory()  # node memory has heard of what was released
+        self._divide_memory()  # node memory has handled the releases
         self._take_filled()
         at, budget = self._at, self._budget_bytes()
         low, high = self._probes.progress(at.reach(budget))
@@ -165,12 +170,15 @@ class PlannedPages:
         return released
 
     def outside_bytes(self) -> int:
-        """Filled pages, and where the filler stages those that readers have made from them."""
+        """Bytes of filled pages and, if the filler stages, of those that readers made from them."""
         outside = self._left_bytes + max(0, self._filled_bytes - self._dropped_bytes)
         return outside + self._copied_bytes() if self._filler.stages else outside
 
     def wake_fds(self) -> Sequence[int]:
-        """Not that of the probes: the prefetcher looks often enough, and each wakes it."""
+        """Descriptors that wake the prefetcher, without that of the probes.
+
+        The prefetcher checks them often enough, and each probe would wake it.
+        """
         return (self._filler.wake_fd,)
 
     def statistics(self) -> PlannedPagesStatistics:
@@ -191,8 +199,9 @@ class PlannedPages:
         return 2 if self._filler.stages else 1
 
     def _copied_bytes(self) -> int:
-        """Bytes of pages that readers have made from staged ones; at least as many as they will
-        have made before these are dropped.
+        """Return the bytes of pages that readers have made from staged ones.
+
+        It is at least as many as they will have made before these are dropped.
         """
         own, at = self._bytes, self._at
         read, dropped = own.upto(at.leading_position), own.upto(self._dropped)
@@ -202,9 +211,10 @@ class PlannedPages:
         return own.left_out + read - (0 if self._keeps else dropped) + max(0, to_come)
 
     def _most_bytes_behind(self) -> int:
-        """Small files make short stretches: a probe comes after 64 of them.
+        """Return the most bytes that are read and not dropped.
 
-        One stretch is for the time that a drop takes.
+        Small files make short stretches: a probe comes after 64 of them. One stretch is for the
+        time that a drop takes.
         """
         at = self._bytes.before[np.concatenate([[0], self._probes.positions + 1])]
         stretches = _STRETCHES_BEHIND + 1
@@ -222,7 +232,7 @@ class PlannedPages:
 
     def _fill(self) -> None:
         if self._left_bytes:
-            return  # or pages that are filled now would be dropped with those of the order before
+            return  # or new pages would be dropped with those of the former order
         to_fill, self._to_fill = self._to_fill, {}
         for chunk in to_fill:
             files = self._files_to_come(chunk)
@@ -243,14 +253,14 @@ class PlannedPages:
         for filled in self._filler.take_filled():
             chunk = filled.chunk
             if chunk not in self._under_way:
-                continue  # of the order before
+                continue  # of the former order
             self._under_way.discard(chunk)
             if self._filler.opens_files:
                 self._probes.resume(chunk, self._at.leading_position)
             self._has_pages[chunk] = True
             self._staged.add(chunk)
             if filled.complete and chunk not in self._bytes.with_large:
-                self._count(chunk)  # else it counts in node memory until it is passed
+                self._count(chunk)  # otherwise it counts in node memory until it is passed
                 self._released.append(chunk)
             if filled.complete:
                 self._complete.add(chunk)
@@ -287,15 +297,13 @@ class PlannedPages:
             self._drop(end, size)
 
     def _is_filling_with_ample_memory(self) -> bool:
-        """Whether readers wait for what is filled rather than for room."""
+        """Return True if readers wait for fills rather than for room."""
         return bool(
             self._keeps and self._under_way and 2 * self.outside_bytes() < self._budget_bytes()
         )
 
     def _drop(self, end: int, size: int) -> None:
-        """Drop what the readers have left behind; staged ranges chunk by chunk where memory is
-        ample.
-        """
+        """Drop what the readers have passed; staged ranges chunk by chunk where memory is ample."""
         if self._keeps:
             self._dropped, self._dropped_bytes = end, self._dropped_bytes + size
             self._unstage(end)
@@ -315,8 +323,9 @@ class PlannedPages:
             self._unstage(end)
 
     def _unstage(self, end: int) -> None:
-        """Drop the ranges of chunks that have no files from `end` on: with what was brought along,
-        and what readers brought by themselves.
+        """Drop the ranges of chunks that have no files from `end` on.
+
+        They include files that were filled along, and files that readers read by themselves.
         """
         last = self._uses.last
         while self._unstaged < len(self._by_last) and last[self._by_last[self._unstaged]] < end:
@@ -326,10 +335,10 @@ class PlannedPages:
             self._filler.drop(self._files_of(chunk), staged_only=True)
 
     def _end_order(self, *, keeps: bool) -> set[int]:
-        """Drop pages of the order that is over, before the next one fills the same files; return
-        the chunks under way.
+        """Drop pages of the former order, before the next one fills the same files.
 
-        `keeps`: both orders fit as a whole, so the files' own pages stay.
+        Returns the chunks under way. With `keeps`, both orders fit as a whole, so the files' own
+        pages stay.
         """
         if self._keeps:
             self._kept |= self._read_of(self._complete) if self._filler.stages else self._complete
@@ -361,7 +370,7 @@ class PlannedPages:
         return {chunk for chunk in chunks if last[self._index_of[chunk]] < self._at.low}
 
     def _files_with_pages(self) -> Inodes:
-        """Files of the order that have pages of their own, or may have."""
+        """Return the files of the order that have pages of their own, or may have."""
         start = 0 if self._keeps else self._dropped
         rest = self._order[start:]
         has_pages = self._has_pages[self._snapshot.columns.chunk[rest]]
@@ -369,7 +378,7 @@ class PlannedPages:
         return rest[has_pages]
 
     def _staged_files(self) -> Inodes:
-        """Files of chunks that have been filled, and not dropped behind the readers yet."""
+        """Return the files of chunks that are filled and not dropped behind the readers yet."""
         if not self._filler.stages:
             return np.empty(0, np.uint32)
         return np.concatenate(
@@ -384,7 +393,7 @@ class PlannedPages:
     def _divide_memory(self) -> None:
         left = self._left_for_node_memory()
         if min(left, self._node_memory) >= self._all_payload:
-            return  # more than it can use: to tell it costs a message for each chunk
+            return  # more than it can use, and a change costs a message a chunk
         if left > self._node_memory or self._node_memory - left >= _DROPPED_AT_ONCE:
             self._node_memory = left
             self._set_node_memory(left)

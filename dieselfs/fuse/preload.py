@@ -1,5 +1,6 @@
-"""Chunks fetched into node memory when the mount begins, rather than when they are first read
-(DIESEL §4.2: oneshot).
+"""Chunks fetched into node memory when the mount begins (DIESEL §4.2: oneshot).
+
+Otherwise they are fetched when they are first read.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FETCHES: Final = 4
-"""At a time: enough to keep a local disk busy, few enough to let readers pass."""
+"""Fetches at a time: enough to keep a local disk busy, few enough to let readers pass."""
 
 
 class Preload:
-    """Fetches the chunks in their order until `budget_bytes` are in memory, or there is no more
-    room, which others of the task may have taken.
+    """The preload of a mount.
 
-    A chunk that can't be fetched is left to its readers. The threads do not keep the process alive.
+    It fetches the chunks in their order until `budget_bytes` are in memory, or there is no more
+    room, which other processes of the task may have taken. A chunk that cannot be fetched is left
+    to its readers. The threads do not keep the process alive.
     """
 
     def __init__(self, snapshot: Snapshot, memory: PlannedMemory, budget_bytes: int) -> None:
@@ -49,7 +51,7 @@ class Preload:
             thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Return when all is fetched, or after `timeout_s`: whether it has ended."""
+        """Wait until all is fetched, or for `timeout_s`; return True if it has ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -58,7 +60,7 @@ class Preload:
         return not any(thread.is_alive() for thread in self._threads)
 
     def stop(self, timeout_s: float = 0.0) -> bool:
-        """Fetch no more; `wait`. A fetch that takes longer is left to itself."""
+        """Fetch no more, then `wait`. A fetch that takes longer is left to itself."""
         self._is_stopped = True
         return self.wait(timeout_s)
 
@@ -91,7 +93,7 @@ def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:
     for number in range(snapshot.chunk_count):
         chunk = snapshot.chunk(number)
         if chunk.payload_bytes > MAX_WHOLE_BYTES:
-            continue  # one large file, cached in pieces as it is read
+            continue  # one large file, cached in blocks as it is read
         budget_bytes -= chunk.payload_bytes
         if budget_bytes < 0:
             return

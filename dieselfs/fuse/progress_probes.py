@@ -1,12 +1,11 @@
-"""The progress of a plan's readers through a mount: a few files of the order, the probes, are
-watched until a reader closes them.
+"""The progress of a plan's readers through a mount, from progress probes.
 
-A probe lies somewhere in each stretch of the order: one file in 64, or one in 2 MiB. The *low*
-progress is the last probe that was closed after all those before it: how far the slowest reader is,
-but for what several readers are in between two probes. The *high* progress is the greatest probe
-that was closed.
+The probes are a few files of the order, watched until a reader closes them. A probe lies somewhere
+in each stretch of the order: one file in 64, or one in 2 MiB. The *low* progress is the last probe
+that was closed after all those before it: the position of the slowest reader, except for the reads
+of several readers between two probes. The *high* progress is the greatest probe that was closed.
 
-Probes are watched shortly before their turn. One that can't be watched is left out, and so is one
+Probes are watched shortly before their turn. One that cannot be watched is left out, and so is one
 whose files are being filled by a process that opens them, until they are.
 """
 
@@ -21,13 +20,15 @@ import numpy.typing as npt
 
 PROBE_FILES: Final = 64
 PROBE_BYTES: Final = 2 << 20
-"""There is one probe in each stretch of so many files, or of so many bytes if that is less."""
+"""Each stretch of `PROBE_FILES` files, or of so many bytes if that is less, has one probe."""
 WATCHED_AHEAD: Final = 1024
-"""Probes: a reader of cached files passes 65,536 in 0.2 s, ten times as long as the prefetcher
-waits between two looks.
+"""Probes that are watched ahead.
+
+A reader of cached files passes 65,536 files in 0.2 s, ten times as long as the prefetcher waits
+between two checks.
 """
 _STRAYS: Final = 4
-"""The readers are where so many probes in a row are closed, however far ahead."""
+"""The number of closed probes in a row that show the readers' position, however far ahead."""
 _GOLDEN: Final = 2654435769
 """2^32 / φ: its multiples fall into all parts of a stretch evenly (Knuth, TAOCP 3, §6.4)."""
 
@@ -58,18 +59,18 @@ class _State(IntEnum):
     NOT_YET = 0
     WATCHED = 1
     PAUSED = 2
-    """It is watched when its chunk is filled."""
+    """The probe is watched when its chunk is filled."""
     CLOSED = 3
     LEFT_OUT = 4
-    """It tells nothing any more."""
+    """The probe reports nothing any more."""
 
 
 def probe_positions(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return where in an order of files with these lengths the probes are: increasing, with the
-    last file that is not empty.
+    """Return the positions of the probes in an order of files with these lengths.
 
-    Readers may skip empty files. In its stretch a probe is anywhere: at even distances all of them
-    could be in the batches of one reader out of two, and tell nothing of the other.
+    They are increasing, and end with the last file that is not empty: readers may skip empty files.
+    A probe is anywhere in its stretch: at even distances all of them could be in the batches of one
+    reader out of two, and report nothing of the other.
     """
     filled = np.flatnonzero(lengths)
     if not len(filled):
@@ -87,10 +88,13 @@ class ProgressProbes:
     """The probes of one order after the other. One thread uses it."""
 
     def __init__(self, events: Events, path_of: Callable[[int], bytes]) -> None:
-        """`events` is the caller's to close. `path_of`: the path of a file of the snapshot."""
+        """Create it.
+
+        `events` is the caller's to close; `path_of` returns the path of a file of the snapshot.
+        """
         self._events, self._path_of = events, path_of
         self.closed = self.left_out = 0
-        """Counters, of all orders."""
+        """Counters over all orders."""
         self._low = self._high = self._next = self._watched_end = self._strays = 0
         self._lay_out(np.empty(0, np.uint32), np.empty(0, np.int64), np.empty(0, np.uint32))
 
@@ -100,12 +104,15 @@ class ProgressProbes:
         lengths: npt.NDArray[np.integer],
         chunks: npt.NDArray[np.uint32],
     ) -> None:
-        """Forget the order before. `lengths` and `chunks` are of the files in this order."""
+        """Start an order and forget the former.
+
+        `lengths` and `chunks` are of the files in this order.
+        """
         self._events.clear()
         self._lay_out(order, probe_positions(lengths), chunks)
 
     def watch(self, leading_position: int) -> None:
-        """Watch the probes that come next to readers of whom the foremost is there."""
+        """Watch the probes that come next after the leading position."""
         first = max(self._next, int(np.searchsorted(self.positions, leading_position, "left")))
         end = min(first + WATCHED_AHEAD, len(self.positions))
         while self._watched_end < end:
@@ -115,7 +122,7 @@ class ProgressProbes:
             self._watched_end += 1
 
     def pause(self, chunk: int) -> None:
-        """A process that is no reader opens the chunk's files from now on."""
+        """Note that a process that is no reader opens the chunk's files from now on."""
         self._paused.add(chunk)
         for probe in self._probes_of(chunk):
             if self._state[probe] == _State.WATCHED:
@@ -123,7 +130,10 @@ class ProgressProbes:
                 self._state[probe] = _State.PAUSED
 
     def resume(self, chunk: int, leading_position: int) -> None:
-        """That process is done. A probe that a reader may have passed meanwhile is left out."""
+        """Note that this process is done.
+
+        A probe that a reader may have passed meanwhile is left out.
+        """
         self._paused.discard(chunk)
         for probe in self._probes_of(chunk):
             while self._state[probe] == _State.PAUSED and not self._watch(probe, leading_position):
@@ -131,11 +141,11 @@ class ProgressProbes:
                     self._leave_out(probe)
 
     def progress(self, reach: int) -> tuple[int, int]:
-        """Return (low, high): so many files at the order's beginning have been read; one more than
-        the greatest position that was.
+        """Return (low, high).
 
-        A probe beyond `reach` is taken to be closed by another program, and is watched again,
-        unless no others are closed any more.
+        `low` files at the order's beginning have been read; `high` is one more than the greatest
+        position that was. A probe beyond `reach` counts as closed by another program, and is
+        watched again, unless no others are closed any more.
         """
         for probe in self._events.take():
             self.closed += 1
@@ -151,8 +161,9 @@ class ProgressProbes:
         return self._low, self._high
 
     def advance(self, low: int) -> None:
-        """The readers are past the first `low` files, though they have left probes out. It never
-        goes back.
+        """Note that the readers are past the first `low` files, though they have left probes out.
+
+        The progress never goes back.
         """
         self._low = max(self._low, low)
         end = int(np.searchsorted(self.positions, self._low, "left"))
@@ -179,8 +190,9 @@ class ProgressProbes:
         self._move_on()
 
     def _watch(self, probe: int, leading_position: int) -> bool:
-        """Watch it or leave it out; False if it must be tried again, since there are too many
-        watches now.
+        """Watch a probe or leave it out.
+
+        False if it must be tried again, since there are too many watches now.
         """
         if int(self._chunks[probe]) in self._paused:
             self._state[probe] = _State.PAUSED
@@ -195,8 +207,9 @@ class ProgressProbes:
         return True
 
     def _unwatch_last(self, after: int) -> bool:
-        """Watch the last probe later, since one that comes before it needs its place. False if
-        there is none after that.
+        """Watch the last probe later, since an earlier one needs its place.
+
+        False if there is none after that.
         """
         last = bytes(self._state).rfind(_State.WATCHED, after + 1, self._watched_end)
         if last < 0:

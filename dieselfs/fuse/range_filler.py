@@ -1,15 +1,16 @@
-"""The page filler of buffered EROFS, for small files: a chunk is a range of a blob, which the
-kernel reads ahead when it is advised to.
+"""The page filler of buffered EROFS, for small files.
+
+A chunk is a range of a blob, which the kernel reads ahead on advice.
 
 One `posix_fadvise(WILLNEED)` a MiB puts 256 small files into the page cache; their reader makes the
 files' own pages from it (1.2 µs a file). So bytes are there twice for a while, until the blob's
 range is dropped behind the reader (0.6 µs a file) or, where memory for all files is lacking, the
 files' own pages too, by the helper process.
 
-An advice reads no more than the readahead size, and does not wait. One byte of each step's last
-page does: a wait that a signal can end, for an answer of other threads of this process. To open a
-blob is a request that a killed process would wait for in vain, so it is done once; to close it is
-none (`BlobServer` has no FLUSH).
+An advice reads no more than the readahead size, and does not wait. One read of a byte of each
+step's last page waits: a signal can end this wait for an answer of other threads of this process.
+The open of a blob is a request for which a killed process would wait forever, so it is done once;
+the close is no request (`BlobServer` has no FLUSH).
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ log = logging.getLogger(__name__)
 BYTE_RANGE = tuple[int, int, int]
 """Device, start, end."""
 _GAP_FILES: Final = 8
-"""So many files between two that are asked for are filled too: fewer, longer ranges."""
+"""Up to this many files between two requested ones are filled too: fewer, longer ranges."""
 
 
 class Layout(Protocol):
-    """Where files lie: `metadata.blob_layout.BlobLayout`."""
+    """The places of files: `metadata.blob_layout.BlobLayout`."""
 
     def range_of_files(self, first_inode: int, end_inode: int) -> Sequence[BYTE_RANGE]: ...
 
 
 class RangeFiller(ThreadedFiller):
-    """Implements `PageFiller`."""
+    """A filler that advises on ranges of the blob; implements `PageFiller`."""
 
     stages = True
 
@@ -57,9 +58,11 @@ class RangeFiller(ThreadedFiller):
         helper: Helper,
         own_pids: set[int],
     ) -> None:
-        """`open_blob` opens the blob of a device. `readahead_bytes`: what one advice reads,
-        `read_ahead_kb` of the blob's mount. `helper` is the caller's, to close after this.
-        `own_pids`: see `ThreadedFiller`.
+        """Create a filler.
+
+        `open_blob` opens the blob of a device. `readahead_bytes` is what one advice reads,
+        `read_ahead_kb` of the blob's mount. `helper` is the caller's, to close after this. For
+        `own_pids` see `ThreadedFiller`.
         """
         super().__init__(snapshot, own_pids)
         self._layout, self._open_blob = layout, open_blob
@@ -114,7 +117,7 @@ class RangeFiller(ThreadedFiller):
 
 
 def _arrives(blob: int, at: int) -> bool:
-    """Wait for the page with this byte; False if it can't be read."""
+    """Wait for the page with this byte; False if it cannot be read."""
     try:
         os.pread(blob, 1, at)
     except OSError as error:
@@ -124,7 +127,7 @@ def _arrives(blob: int, at: int) -> bool:
 
 
 def _runs(files: Inodes, gap: int) -> list[tuple[int, int]]:
-    """(first, end) of runs of inodes that follow each other, but for `gap` others in between."""
+    """Return (first, end) of runs of consecutive inodes, with at most `gap` others in between."""
     if not len(files):
         return []
     ordered = np.sort(files).astype(np.int64)

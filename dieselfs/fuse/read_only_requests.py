@@ -33,7 +33,7 @@ class ReadOnlyRequests:
     """
 
     def __init__(self, connection: KernelConnection, statfs: bytes) -> None:
-        """`statfs`: see `statfs_reply`."""
+        """Create it; for `statfs` see `statfs_reply`."""
         self._connection = connection
         self.answers: Final[dict[int, Callable[[KernelRequest], Answer]]] = {
             Opcode.OPEN: self._open,
@@ -62,7 +62,7 @@ class ReadOnlyRequests:
 
     @property
     def _open_is_refused(self) -> bool:
-        agreed = self._connection.agreed  # None: the process before this one has agreed on it
+        agreed = self._connection.agreed  # None: the former process has agreed on it
         return agreed is None or agreed.open_may_be_refused
 
 
@@ -87,7 +87,7 @@ def list_extended_attributes(request: KernelRequest, attributes: Mapping[bytes, 
 
 
 def _sized(value: bytes, size: int) -> Sequence[Part] | int:
-    """Return the value, or its length if that was asked for."""
+    """Return the value, or its length if that was requested."""
     if size == 0:
         return [GETXATTR_OUT.pack(len(value), 0)]
     return [value] if len(value) <= size else errno.ERANGE

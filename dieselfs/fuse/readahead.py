@@ -1,7 +1,7 @@
-"""How far the kernel reads ahead in a FUSE mount: large files are read in large requests, and an
-advice reads as much at once.
+"""The kernel's readahead in a FUSE mount.
 
-The kernel's own 128 KiB make eight requests of each MiB. 1 MiB is the largest request there is.
+It lets large files be read in large requests, and lets an advice read as much at once. The kernel's
+own 128 KiB make eight requests of each MiB. 1 MiB is the largest request there is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ _DEVICES: Final = Path("/sys/class/bdi")
 
 
 def set_readahead(device: int, kib: int = READAHEAD_KIB) -> None:
-    """Set it for a file system by its `st_dev`; needs root, and is left as it is without.
+    """Set the readahead of a file system by its `st_dev`.
 
-    Files that are open keep theirs.
-
-    Call it after the mount has answered: its first answer sets what holds until then.
+    Needs root, and does nothing without it. Open files keep their readahead. Call it after the
+    mount has answered: its first answer sets the readahead that holds until then.
     """
     try:
         _setting(device).write_text(str(kib))
@@ -33,14 +32,17 @@ def set_readahead(device: int, kib: int = READAHEAD_KIB) -> None:
 
 
 def erofs_settings() -> set[Path]:
-    """The readahead settings of all EROFS over files: the kernel does not name them by `st_dev`."""
+    """Return the paths of the readahead settings of all EROFS over files.
+
+    The kernel does not name them by `st_dev`.
+    """
     return set(_DEVICES.glob("erofs-*/read_ahead_kb"))
 
 
 def widen_erofs_readahead(before: set[Path]) -> None:
-    """Set it for EROFS that was mounted since `erofs_settings` gave `before`.
+    """Set the readahead of EROFS that was mounted since `erofs_settings` returned `before`.
 
-    Another's mount that was made meanwhile gets it too.
+    Another process's mount that was made meanwhile gets it too.
     """
     for setting in erofs_settings() - before:
         try:
@@ -50,7 +52,7 @@ def widen_erofs_readahead(before: set[Path]) -> None:
 
 
 def readahead_bytes(device: int) -> int:
-    """What the kernel reads ahead in this file system."""
+    """Return how much the kernel reads ahead in this file system."""
     try:
         return int(_setting(device).read_text()) << 10
     except (OSError, ValueError):

@@ -1,5 +1,4 @@
-"""How a mount tells whoever started it that it answers: systemd's notification protocol,
-sd_notify(3).
+"""The message of a mount to its starter that it answers: systemd's protocol, sd_notify(3).
 
 The same datagram serves a systemd unit of `Type=notify` and our own background start.
 """
@@ -18,7 +17,7 @@ READY: Final = b"READY=1"
 
 
 def announce_ready() -> None:
-    """Send READY=1 if someone waits for it. Programs started from here are not to send it again."""
+    """Send READY=1 if a process waits for it. Programs started from here do not send it again."""
     address = os.environ.pop(VARIABLE, "")
     if not address:
         return
@@ -27,5 +26,5 @@ def announce_ready() -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
             sending.sendto(READY, address)
-    except OSError as error:  # whoever waited has gone; the mount is good all the same
+    except OSError as error:  # the process that waited has gone; the mount works
         log.warning("nobody at %s hears that the mount is ready: %s", address, error.strerror)

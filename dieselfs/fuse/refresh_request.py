@@ -1,8 +1,8 @@
-"""Ask the supervisor of a running mount for a newer snapshot, or for the installed version, and
-wait for the outcome.
+"""Requests to a running mount's supervisor: show a newer snapshot, or run the installed version.
 
-The supervisor is told by a signal; the mount answers in its control directory. `refresh.json` says
-when it has tried, and `dataset.json` what it shows and which process serves it.
+A signal is the request; the mount answers in its control directory. `refresh.json` says when it has
+tried, and `dataset.json` what it shows and which process serves it. The caller waits for the
+outcome.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ _UPGRADE_TIMEOUT_S: Final = 60.0
 
 
 def request_refresh(mount: MountInfo, generation: int) -> str:
-    """Make a mount that serves show a snapshot of at least this generation, which its daemon must
-    be able to find.
+    """Make a serving mount show a snapshot of at least this generation; return its id.
 
-    Returns the id of what it shows then. Raises `MountError` if the daemon refuses, ends, or takes
-    too long.
+    The daemon must be able to find the snapshot. Raises `MountError` if the daemon refuses, ends,
+    or takes too long.
     """
     deadline = monotonic() + _REFRESH_TIMEOUT_S
     with _opened_daemon(mount) as daemon:
         status = _document(mount, REFRESH_NAME)
-        # One that is under way may have looked before there was anything to find.
+        # An attempt that is under way may have started before there was anything to find.
         awaited = status["attempts"] + (2 if status["running"] else 1)
         signal.pidfd_send_signal(daemon, signal.SIGUSR1)
         while monotonic() < deadline:
@@ -46,7 +45,8 @@ def request_refresh(mount: MountInfo, generation: int) -> str:
                 return str(shown["snapshot"])
             if status["attempts"] >= awaited:
                 raise MountError(
-                    f"{mount.mountpoint} was not refreshed: {status['error'] or 'its daemon finds no newer snapshot'}",
+                    f"{mount.mountpoint} was not refreshed: "
+                    f"{status['error'] or 'its daemon finds no newer snapshot'}",
                     f"it still shows {mount.dataset}@{shown['snapshot']}; see its log",
                 )
             _wait(daemon, mount.mountpoint)
@@ -56,7 +56,7 @@ def request_refresh(mount: MountInfo, generation: int) -> str:
 
 
 def request_upgrade(mount: MountInfo) -> int:
-    """Make the installed version serve a mount; the id of the process that does.
+    """Make the installed version serve a mount; return the id of the process that does.
 
     Raises `MountError`.
     """
@@ -76,8 +76,9 @@ def request_upgrade(mount: MountInfo) -> int:
 
 @contextmanager
 def _opened_daemon(mount: MountInfo) -> Iterator[int]:
-    """A descriptor of the supervisor's process, after a look whether it is one: the number is only
-    what the mount says, and a process that knows no SIGUSR1 dies of it.
+    """Yield a descriptor of the supervisor's process, after a check that it is one.
+
+    Only the mount gives the number, and a process that does not handle SIGUSR1 dies of it.
     """
     if mount.pid == mount.details.get("server_pid"):
         raise MountError(
@@ -112,7 +113,10 @@ def _no_daemon(mount: MountInfo, reason: str | None) -> MountError:
 
 
 def _document(mount: MountInfo, name: bytes) -> Mapping[str, Any]:
-    """A document of the mount. While one server follows another there may be none for a moment."""
+    """Return a document of the mount.
+
+    While one server replaces another there may be none for a moment.
+    """
     deadline = monotonic() + _ANSWER_TIMEOUT_S
     while True:
         _, document = read_document(mount.mountpoint, name, deadline - monotonic())
@@ -126,7 +130,7 @@ def _document(mount: MountInfo, name: bytes) -> Mapping[str, Any]:
 
 
 def _wait(daemon: int, mountpoint: Path) -> None:
-    """A moment, or until the daemon ends, which is an error."""
+    """Wait for a moment, or until the daemon ends, which is an error."""
     waiting = select.poll()
     waiting.register(daemon, select.POLLIN)
     if waiting.poll(_POLL_MS):

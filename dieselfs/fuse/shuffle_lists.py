@@ -15,13 +15,12 @@ from dieselfs.shuffle import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
 KEPT_BYTES: Final = 256 << 20
-"""Six lists of 1.28 M files: the lists that are being read at a time must fit, or each read builds.
-"""
+"""Six lists of 1.28 M files: all lists that are read at a time must fit, or each read builds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedOrder:
-    """What a list is built from."""
+    """The parameters from which a list is built."""
 
     snapshot: Snapshot
     parameters: ShuffleParameters
@@ -38,7 +37,7 @@ class ShuffleLists:
         self._building = threading.Lock()  # one at a time: a build takes a core and its own memory
 
     def text(self, order: ListedOrder) -> bytes:
-        """The list.
+        """Return the list.
 
         A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline.
         """

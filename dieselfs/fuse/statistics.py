@@ -1,7 +1,6 @@
-"""Counters of a mount's page cache: what is filled ahead of readers, what becomes of it, and how
-far readers are.
+"""Counters of a mount's page cache: fills ahead of readers, their outcome, and readers' progress.
 
-Counters since the mount began, unless said otherwise.
+Counters since the mount began, unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -11,19 +10,19 @@ from dataclasses import astuple, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FillStatistics:
-    """Files that were brought into the page cache before their readers came, or dropped from it."""
+    """Files that were filled into the page cache before their readers came, or dropped from it."""
 
     fills: int = 0
-    """Chunks."""
+    """Filled chunks."""
     incomplete_fills: int = 0
-    """Those of them that lack a file: it failed, or the server was at its end."""
+    """Filled chunks that lack a file: it failed, or the server was at its end."""
     filled_files: int = 0
     filled_bytes: int = 0
     unknown_files: int = 0
-    """Files that the kernel had not looked up, so that a helper had to."""
+    """Files that the kernel had not looked up, so that a helper had to do so."""
     dropped_files: int = 0
     dropped_bytes: int = 0
-    """Bytes of the dropped files, whether all of their pages were there or not."""
+    """Bytes of the dropped files, whether all of their pages were cached or not."""
 
     def __add__(self, other: FillStatistics) -> FillStatistics:
         return FillStatistics(*map(sum, zip(astuple(self), astuple(other), strict=True)))
@@ -34,11 +33,12 @@ class PlannedPagesStatistics:
     """The page cache along a known order."""
 
     outside_bytes: int = 0
-    """Bytes in the page cache for the order, within the budget that it shares with node memory. As
-    of now.
+    """Bytes in the page cache for the order, within the budget shared with node memory.
+
+    As of now.
     """
     watched_files: int = 0
-    """Files that are watched to tell how far readers are. As of now."""
+    """Files that are watched to learn how far readers are. As of now."""
     closed_files: int = 0
     """Watched files that a reader closed."""
     unwatched_files: int = 0
@@ -62,11 +62,9 @@ class MissPrefillStatistics:
     wasted: int = 0
     """Filled chunks that had to be dropped before half of their watched files were read."""
     fill_every: int = 1
-    """One miss in so many makes its chunk be filled: more than 1 after fills that were wasted. As
-    of now.
-    """
+    """One miss in this many fills its chunk: more than 1 after wasted fills. As of now."""
     watched_files: int = 0
-    """As of now."""
+    """Files that are watched. As of now."""
 
 
 @dataclass(frozen=True, slots=True)

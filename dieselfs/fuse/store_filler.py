@@ -1,10 +1,9 @@
-"""The page filler of the *fuse* front: a message to the kernel for each file puts its bytes into
-the page cache (FUSE_NOTIFY_STORE).
+"""The page filler of the *fuse* front: a message to the kernel puts a file into the page cache.
 
-The kernel takes them only for files that it has looked up. For others the helper process does that
-once, by a `stat` through the mount. Pages are dropped by the helper too: FUSE has a message for
-that (FUSE_NOTIFY_INVAL_INODE), but it forgets the file's attributes as well, and its next open
-would cost a request.
+The message is FUSE_NOTIFY_STORE. The kernel takes it only for files that it has looked up. For
+others the helper process does that once, by a `stat` through the mount. The helper also drops
+pages: FUSE has a message for that (FUSE_NOTIFY_INVAL_INODE), but it forgets the file's attributes
+as well, and its next open would cost a request.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from metadata.snapshot import Snapshot
 
 
 class StoreFiller(ThreadedFiller):
-    """Implements `PageFiller`.
+    """A filler that sends bytes to the kernel; implements `PageFiller`.
 
     The kernel may keep a message waiting for a READ of the same page, so no thread that answers
     READs may send it: the thread of the filler does.
@@ -39,9 +38,11 @@ class StoreFiller(ThreadedFiller):
         helper: Helper,
         own_pids: set[int],
     ) -> None:
-        """`notify` is the connection's: False if the kernel does not know the node. `node_of`: the
-        kernel's number of a file. `helper` is the caller's, to close after this. `own_pids`: see
-        `ThreadedFiller`.
+        """Create a filler.
+
+        `notify` is the connection's: False if the kernel does not know the node. `node_of` returns
+        the kernel's number of a file. `helper` is the caller's, to close after this. For `own_pids`
+        see `ThreadedFiller`.
         """
         super().__init__(snapshot, own_pids)
         self._source, self._notify, self._node_of = source, notify, node_of
@@ -57,8 +58,9 @@ class StoreFiller(ThreadedFiller):
         return unknown is not None and not len(unknown)
 
     def _store(self, chunk: int, files: Inodes) -> Inodes | None:
-        """Store them; those that the kernel does not know, or None if the chunk is not in memory
-        any more.
+        """Store the files; return those that the kernel does not know.
+
+        None if the chunk is not in memory any more.
         """
         payload = self._payload(chunk)
         if payload is None:

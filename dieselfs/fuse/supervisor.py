@@ -1,21 +1,19 @@
-"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse, and the processes
-that serve come and go.
+"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse.
 
-A connection to the kernel ends when its last descriptor is closed. So a server that is killed, runs
-out of memory or is replaced by a newer version loses nothing: the next one is forked with the same
-descriptors, and the kernel sends again what was not answered (`kernel_connection`). Readers wait
-for some hundredths of a second.
+The processes that serve come and go. A connection to the kernel ends when its last descriptor is
+closed. So a server that is killed, runs out of memory or is replaced by a newer version loses
+nothing: the next one is forked with the same descriptors, and the kernel sends unanswered requests
+again (`kernel_connection`). Readers wait for some hundredths of a second.
 
 The supervisor runs no code that can fail in interesting ways: it forks, waits, and keeps what
-servers hand it over a socket. It has no threads, no store, no snapshot. A snapshot has a server of
-its own: a refresh starts another one, and the older one ends by itself when its last file is
-closed.
+servers pass over a socket. It has no threads, no store, no snapshot. A snapshot has a server of its
+own: a refresh starts another one, and the older one ends by itself when its last file is closed.
 
     SIGTERM, SIGINT, SIGHUP   unmount
     SIGUSR1                   show a newer snapshot
-    SIGUSR2                   go over to the installed version
+    SIGUSR2                   change to the installed version
 
-Where the supervisor is killed its server goes on; where both are, readers get EIO at once.
+Where the supervisor is killed its server continues; where both are, readers get EIO at once.
 """
 
 from __future__ import annotations
@@ -40,32 +38,32 @@ from dieselfs.fuse.readiness import announce_ready
 log = logging.getLogger(__name__)
 
 UPGRADE_VARIABLE: Final = "DIESELFS_SUPERVISED"
-"""What a supervisor leaves its successor in the same process: see `_upgrade`."""
+"""The variable that passes state to a supervisor's successor in the same process: `_upgrade`."""
 _MAX_MESSAGE_BYTES: Final = 1 << 16
 _MAX_DESCRIPTORS: Final = 64
 _QUICK_DEATH_S: Final = 2.0
 _MOST_QUICK_DEATHS: Final = 5
 _END_S: Final = 6.0
-"""A server's own end is bounded by `dieselfs.ending`; then it is killed."""
+"""The time after which a server is killed; `dieselfs.ending` bounds its own end."""
 _CHECK_TIMEOUT_S: Final = 60.0
 _KILLED_S: Final = 2.0
 _LOOK_S: Final = 0.5
-"""How often processes are looked at that may hang at their end."""
+"""The time between two checks of processes that may hang at their end."""
 _ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTED: Final = (*_ENDINGS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 class Role(StrEnum):
-    """What a server is started for."""
+    """The purpose for which a server is started."""
 
     FIRST = "first"
-    """To make the mount."""
+    """Make the mount."""
     RESUME = "resume"
-    """To take over a connection whose server has died."""
+    """Take over a connection whose server has died."""
     UPGRADE = "upgrade"
-    """To take over a connection whose server is then told to retire."""
+    """Take over a connection whose server is then told to retire."""
     REFRESH = "refresh"
-    """To put a newer snapshot, if there is one, in the place of the mount."""
+    """Replace the mount by one of a newer snapshot, if there is one."""
 
 
 class Channel:
@@ -75,33 +73,38 @@ class Channel:
         self.socket = end
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """`OSError` if nobody is at the other end."""
+        """Send a message; `OSError` if no process is at the other end."""
         socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
 
     def receive(self) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message, which is waited for; None at the end."""
+        """Wait for the next message and return it; None at the end."""
         data, descriptors, _, _ = socket.recv_fds(self.socket, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
         return (json.loads(data), descriptors) if data else None
 
 
 @dataclass(slots=True)
 class Handed:
-    """What a server gets from its supervisor. The descriptors are the server's own copies."""
+    """The state that a server gets from its supervisor.
+
+    The descriptors are the server's own copies.
+    """
 
     role: Role
     channel: Channel
     descriptors: dict[str, list[int]]
-    """By the names under which a server before this one gave them to be kept."""
+    """Descriptors under the names by which a former server gave them to be kept."""
     state: dict[str, Any]
-    """What the server before this one said of the mount; for REFRESH, the server of the mount as it
-    is.
+    """The state of the mount from the former server.
+
+    For REFRESH it is from the server of the present mount.
     """
     refreshes: dict[str, Any]
-    """`refresh.json`."""
+    """The content of `refresh.json`."""
 
     def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
-        """Have the supervisor keep these for the server after this one; replaces what it kept under
-        the same names.
+        """Have the supervisor keep these for the next server.
+
+        They replace those of the same names.
         """
         counts = {name: len(kept) for name, kept in descriptors.items()}
         flat = [fd for kept in descriptors.values() for fd in kept]
@@ -112,19 +115,26 @@ class Handed:
         self.channel.send({"ready": True})
 
     def refused(self, reason: str | None) -> None:
-        """A REFRESH that ends without a new mount: why, or None if there is nothing newer."""
+        """Report that a REFRESH ends without a new mount.
+
+        `reason` is None if there is nothing newer.
+        """
         self.channel.send({"refused": reason})
 
     def front_has_gone(self) -> None:
-        """Tell the other servers of this connection, if there are any, what the kernel has told
-        only this one.
+        """Tell the other servers of this connection that the front has gone.
+
+        The kernel has told only this one.
         """
         with suppress(OSError):  # without a supervisor
             self.channel.send({"gone": True})
 
 
 Serve = Callable[[Handed], int]
-"""Serves in a process of its own until the mount ends; the exit status, 0 if that was in order."""
+"""A function that serves in a process of its own until the mount ends.
+
+It returns the exit status, 0 if the end was in order.
+"""
 
 
 @dataclass(slots=True)
@@ -135,12 +145,13 @@ class _Process:
     started: float
     is_ready: bool = False
     is_ending: bool = False
-    """Its main thread had ended when it was last looked at."""
+    """The main thread had ended at the last check."""
 
     def hangs(self) -> bool:
-        """Whether it does not end although its main thread did long ago. Another thread waits in
-        the kernel, where no signal reaches it, for an answer that the next server can give
-        (`store_filler`).
+        """Return True if it does not end although its main thread ended long ago.
+
+        Another thread waits in the kernel, where no signal reaches it, for an answer that the next
+        server can give (`store_filler`).
         """
         was_ending, self.is_ending = self.is_ending, _has_no_main_thread(self.pid)
         return was_ending and self.is_ending
@@ -148,7 +159,7 @@ class _Process:
 
 @dataclass(slots=True)
 class _Mount:
-    """One connection, and who serves it."""
+    """One connection, and the processes that serve it."""
 
     kept: dict[str, list[int]] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +171,7 @@ class _Mount:
 
     @property
     def is_settled(self) -> bool:
-        """Whether one server, and no other, serves it."""
+        """True if one server, and no other, serves it."""
         return self.process is not None and self.process.is_ready and not self.retiring
 
     def close(self) -> None:
@@ -171,23 +182,26 @@ class _Mount:
 
 
 class Supervisor:
-    """Runs in the main thread of a process that has no other threads."""
+    """The supervisor. It runs in the main thread of a process that has no other threads."""
 
     def __init__(self, serve: Serve, program: Sequence[str]) -> None:
-        """`program` is how this process was started: the installed version is started the same way."""
+        """Create it.
+
+        `program` is this process's command: the installed version is started likewise.
+        """
         self._serve, self._program = serve, list(program)
         self._mounts: list[_Mount] = []
         self._current: _Mount | None = None
         self._refreshes: dict[str, Any] = {"attempts": 0, "running": False, "error": None}
         self._wants_refresh = self._wants_upgrade = False
-        """Asked for while something else was under way."""
+        """Requests that came while something else was under way."""
         self._deadline: float | None = None
         self._look_at = 0.0
         self._status = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
-        """Until the mount has ended; the exit status."""
+        """Run until the mount has ended; return the exit status."""
         for number in _NOTED:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -242,7 +256,10 @@ class Supervisor:
         self._wants_upgrade |= signal.SIGUSR2 in noted
 
     def _do_what_was_asked(self) -> None:
-        """One thing at a time: a signal that comes meanwhile is answered afterwards."""
+        """Do one of the requested actions at a time.
+
+        A signal that comes meanwhile is handled afterwards.
+        """
         if self._deadline is not None or not self._mounts:
             return
         if self._wants_refresh and self._may_refresh:
@@ -331,7 +348,7 @@ class Supervisor:
             for number in _NOTED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # and end, if told so meanwhile
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # one may have come
             ours.close()
             self._close_in_child(handed)
             status = self._serve(handed)
@@ -344,7 +361,7 @@ class Supervisor:
             os._exit(status)
 
     def _close_in_child(self, handed: Handed) -> None:
-        """Descriptors of other mounts: they would keep those alive."""
+        """Close the descriptors of other mounts, which they would keep alive."""
         os.close(self._wake_read)
         os.close(self._wake_write)
         for mount in self._mounts:
@@ -356,7 +373,7 @@ class Supervisor:
     def _reap(self, ended: _Process | None = None) -> None:
         for mount in list(self._mounts):
             for process in self._processes(mount):
-                # Who has closed his end is waited for: nothing else is left for him to do.
+                # A process that has closed its end of the channel is about to exit, so wait for it.
                 pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
                 if pid:
                     self._take_last_words(mount, process)
@@ -372,7 +389,7 @@ class Supervisor:
                 self._start(mount, Role.RESUME)
 
     def _take_last_words(self, mount: _Mount, process: _Process) -> None:
-        """What a process that has ended said before, and nobody has listened to yet."""
+        """Handle the messages that an ended process sent and that were not read yet."""
         process.channel.socket.setblocking(False)
         with suppress(OSError):
             while (received := process.channel.receive()) is not None:
@@ -393,7 +410,7 @@ class Supervisor:
                 self._note_refresh(f"the new server {how}; see the mount's log")
             else:
                 self._status = status if status > 0 else 1
-                if status < 0:  # else it has said why
+                if status < 0:  # otherwise it has said why
                     log.error("nothing is mounted: the server %d %s", process.pid, how)
             self._forget(mount)
         else:
@@ -414,7 +431,7 @@ class Supervisor:
             self._start(mount, Role.RESUME)
 
     def _forget(self, mount: _Mount) -> None:
-        """It has ended; a server before the last one may be about to."""
+        """Forget a mount that has ended; an earlier server may be about to end."""
         mount.close()
         mount.is_over = True
         if mount is self._current:
@@ -479,8 +496,9 @@ class Supervisor:
             self._become_installed_version()
 
     def _become_installed_version(self) -> None:
-        """The same process, so that its children stay its own, with another program: that of
-        `_adopt`.
+        """Run another program in the same process, so that its children stay its own.
+
+        The program is that of `_adopt`.
         """
         mounts = []
         for mount in self._mounts:
@@ -530,7 +548,7 @@ class Supervisor:
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Signals wait meanwhile, for this process and for one that is forked."""
+    """Block signals meanwhile, for this process and for one that is forked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
     try:
         yield
@@ -546,6 +564,6 @@ def _tell(process: _Process, message: Mapping[str, Any]) -> None:
 
 
 def _has_no_main_thread(pid: int) -> bool:
-    """Whether a child that is not reaped yet is a zombie: all of it, or its main thread."""
+    """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[0] == b"Z"

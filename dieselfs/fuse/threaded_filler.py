@@ -1,9 +1,8 @@
-"""The threads of a page filler, two that fill and one that drops, and the results that they
-hand back.
+"""The threads of a page filler, two that fill and one that drops, and their results.
 
 Dropping makes room for filling, so neither waits behind the other. The threads start when there is
-something to do. READs that they cause bear their thread ids, which the server must know lest it
-takes them for readers.
+work. READs that they cause have their thread ids; the server must know these, or it takes them for
+readers.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ _Task: TypeAlias = Callable[[], None]
 _FILL: Final = "page-fill"
 _DROP: Final = "page-drop"
 _THREADS: Final = {_FILL: 2, _DROP: 1}
-"""While one waits for the last bytes of its chunk, the other asks for the next chunk."""
+"""While one fill waits for the last bytes of its chunk, the other requests the next chunk."""
 
 
 class ThreadedFiller(ABC):
-    """Implements `PageFiller`, but for the work itself."""
+    """A `PageFiller` without the work itself."""
 
     stages = False
     opens_files = False
 
     def __init__(self, snapshot: Snapshot, own_pids: set[int]) -> None:
-        """`own_pids`: the threads' ids are in it while they live."""
+        """Create it. The threads' ids are in `own_pids` while they live."""
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._snapshot, self._own_pids = snapshot, own_pids
         self._queues: dict[str, queue.SimpleQueue[_Task | None]] = {}
@@ -53,7 +52,7 @@ class ThreadedFiller(ABC):
 
     @abstractmethod
     def _fill(self, chunk: int, files: Inodes) -> bool:
-        """Fill, in one of the threads that fill; whether it is complete."""
+        """Fill, in one of the threads that fill; return True if it is complete."""
 
     @abstractmethod
     def _drop(self, files: Inodes, staged_only: bool) -> None:
@@ -119,7 +118,7 @@ class ThreadedFiller(ABC):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is under way any more."""
+        """Return True if nothing is under way any more."""
         return self._is_closing and not any(thread.is_alive() for thread in self._threads)
 
     def _count_filled(self, files: Inodes, complete: bool) -> None:

@@ -48,7 +48,7 @@ class TreeFront:
         return StoreFiller(snapshot, source, notify, node_of, helper, own_threads)
 
     def read_names_ahead(self) -> None:
-        """The kernel has them by inode: none is forgotten and used."""
+        """Do nothing: the kernel has names by inode, and none is forgotten and used."""
 
     def _serve(self, fuse: int) -> None:
         parts = self._parts
@@ -101,7 +101,7 @@ class TreeFront:
         return self.connection.counts
 
     def release_hidden(self) -> None:
-        """The kernel ends the connection with the mount, whatever waits."""
+        """Do nothing: the kernel ends the connection with the mount, even while requests wait."""
 
     def hide(self) -> None:
         try:
@@ -113,7 +113,7 @@ class TreeFront:
             log.warning("%s is not unmounted: %s", self._parts.mountpoint, error)
 
     def note_gone(self) -> None:
-        """The kernel tells each server."""
+        """Do nothing: the kernel tells each server."""
 
     def stop_receiving(self) -> None:
         self.connection.stop()

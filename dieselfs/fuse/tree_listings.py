@@ -24,7 +24,10 @@ _Key = tuple[int, int, bool]
 
 
 class TreeListings:
-    """Thread-safe. The latest `cache_bytes` of encoded listings are kept, or else one block."""
+    """The listings of a snapshot.
+
+    Thread-safe. The latest `cache_bytes` of encoded listings are kept, or else one block.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,7 @@ class TreeListings:
         hidden: bytes | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`hidden` is a name of the root that no listing shows."""
+        """Create it; `hidden` is a name of the root that no listing shows."""
         self._snapshot, self._owner = snapshot, owner
         found = None if hidden is None else snapshot.lookup(ROOT, hidden)
         self._hidden = -1 if found is None else found
@@ -43,11 +46,10 @@ class TreeListings:
         self._lock = threading.Lock()
 
     def read(self, directory: int, position: int, size: int, *, plus: bool) -> memoryview:
-        """Entries of the directory of that inode from `position` on, at most `size` bytes; empty at
-        the end.
+        """Return entries of the directory of that inode from `position` on, at most `size` bytes.
 
-        `plus`: with attributes (READDIRPLUS). Raises `SnapshotRefused` for a damaged directory,
-        `IndexError` for a file.
+        The result is empty at the end. With `plus` the entries have attributes (READDIRPLUS).
+        Raises `SnapshotRefused` for a damaged directory, and `IndexError` for a file.
         """
         count = self._snapshot.child_count(directory)
         while position < count:

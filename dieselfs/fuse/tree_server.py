@@ -62,9 +62,10 @@ class TreeServer:
         control_threads: PendingReads,
         note_read: Callable[[int], None] = lambda inode: None,
     ) -> None:
-        """`control_threads` answer the control directory, also while all others wait for a store.
+        """Create a server.
 
-        `note_read` is told the snapshot inode of each READ.
+        `control_threads` answer the control directory, also while all others wait for a store.
+        `note_read` is called with the snapshot inode of each READ.
         """
         self._connection, self._snapshot, self._owner = connection, snapshot, owner
         self._reader, self._note_read = reader, note_read
@@ -91,7 +92,10 @@ class TreeServer:
         }
 
     def answer(self, request: KernelRequest) -> Answer:
-        """See `Handler`. After ENOSYS the kernel asks no more: FLUSH, FSYNC, LSEEK, POLL."""
+        """Answer a request; see `Handler`.
+
+        After ENOSYS the kernel stops sending that kind of request: FLUSH, FSYNC, LSEEK, POLL.
+        """
         handler = self._answers.get(request.opcode)
         if handler is None:
             return errno.ENOSYS
@@ -165,7 +169,7 @@ class TreeServer:
         return list_extended_attributes(request, self._extended_attributes(request.node))
 
     def _extended_attributes(self, node: int) -> dict[bytes, bytes]:
-        """The chunk that holds a file, and the hash of its content. Directories have none."""
+        """Return the chunk that holds a file, and the hash of its content; {} for a directory."""
         inode = inode_of(node)
         if is_control(node) or inode >= DIRECTORY_BASE:
             return {}

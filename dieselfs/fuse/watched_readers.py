@@ -1,4 +1,4 @@
-"""Readers of a plan through a mount that fills no pages: probes tell how far they are."""
+"""The progress of a plan's readers through a mount that fills no pages, from progress probes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from dieselfs.plan.client_readers import ClientProgress
 from metadata.snapshot import Snapshot
 
 _HELD_BACK: Final = 4
-"""At most this part of the budget (a quarter) is kept for readers that are apart."""
+"""The part of the budget that may be kept for readers that are apart: a quarter."""
 
 
 class MountProgress:
-    """Implements `prefetcher.Readers`. `events` is closed with it."""
+    """The progress of readers; implements `prefetcher.Readers`. `events` is closed with it."""
 
     def __init__(
         self, events: Events, snapshot: Snapshot, budget_bytes: int, tick: Callable[[int], None]
     ) -> None:
-        """`tick` is told the low progress at each look."""
+        """Create it. `tick` is called with the low progress at each check."""
         self._events, self._snapshot = events, snapshot
         self._budget_bytes, self._tick = budget_bytes, tick
         self._probes = ProgressProbes(events, snapshot.path_of)
@@ -40,7 +40,7 @@ class MountProgress:
         self._done.begin(order, uses)
 
     def arrived(self, chunk: int) -> None:
-        """READs find it in node memory."""
+        """Do nothing: READs find the chunk in node memory."""
 
     def position(self) -> int:
         at = self._at
