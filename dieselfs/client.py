@@ -132,7 +132,7 @@ class Client:
         seed: int = 0,
         ssd: SsdChoice = "configured",
     ) -> Client:
-        """DL_connect: open a dataset and bring an index that is behind up to date.
+        """DL_connect: open a dataset and update an index that is behind.
 
         Raises `DatasetNotFound` unless `create` is given. `ssd` is the tier that caches chunks
         between store and memory; by default the configuration names it (DIESELFS_SSD). With

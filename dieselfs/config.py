@@ -51,6 +51,7 @@ class Setting:
 
     @property
     def is_default(self) -> bool:
+        """True if no flag, variable or profile gave the value."""
         return self.origin == DEFAULT_ORIGIN
 
     def __str__(self) -> str:

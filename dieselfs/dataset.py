@@ -65,7 +65,7 @@ class Dataset:
             )
 
     def catch_up(self) -> DatasetState:
-        """Bring the index up to the store's commits.
+        """Apply the store's commits that the index lacks.
 
         Costs one get each from store and index when there is nothing to apply.
         """
@@ -75,7 +75,7 @@ class Dataset:
 def open_dataset(
     store: ObjectStore, index: KeyValueStore, name: str, *, create: bool = False
 ) -> Dataset:
-    """Open a dataset and bring the index up to the store, which is authoritative.
+    """Open a dataset and update the index from the store, which is authoritative.
 
     Raises `DatasetNotFound`, or creates the dataset if `create` is given.
     """

@@ -43,6 +43,7 @@ class BlobRecord:
 
     @classmethod
     def of(cls, snapshot: Snapshot, layout: BlobLayout) -> Self:
+        """Return the record of a snapshot's blob."""
         sizes = tuple(layout.device_bytes(device) for device in range(layout.device_count))
         dataset = snapshot.dataset
         return cls(dataset.name, dataset.id.hex(), snapshot.id, layout.device_blocks, sizes)
@@ -64,9 +65,11 @@ class BlobPlaces:
 
     @classmethod
     def of(cls, folder: Path, snapshot: Snapshot) -> Self:
+        """Return the places of a snapshot's blob in the tier's `folder`."""
         return cls(folder, f"{snapshot.dataset.name}-{snapshot.id}")
 
     def blob(self, device: int) -> Path:
+        """Return the path of a device of the complete blob."""
         return self.folder / f"{self._stem}.blob{device or ''}"
 
     def incomplete(self, device: int) -> Path:
@@ -75,10 +78,12 @@ class BlobPlaces:
 
     @property
     def record(self) -> Path:
+        """The path of `.blob.json`."""
         return self.folder / f"{self._stem}{RECORD_SUFFIX}"
 
     @property
     def progress(self) -> Path:
+        """The path of `.progress`."""
         return self.folder / f".{self._stem}{PROGRESS_SUFFIX}"
 
     def present(self) -> list[Path]:
@@ -112,6 +117,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def sync_folder(path: Path) -> None:
+    """Make changes of a folder's names durable."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

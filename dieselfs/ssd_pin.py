@@ -36,9 +36,11 @@ class UnkeptChunks:
         self._from_store = ChunkReader(store, snapshot.dataset, expected)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
+        """Return a chunk's verified payload, from the tier or the store."""
         return self._reader(chunk).payload(chunk)
 
     def read(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """Return verified bytes of a file, from the tier or the store."""
         return self._reader(file.chunk).read(file, start, length)
 
     def _reader(self, chunk: ChunkRef) -> ChunkReader:

@@ -72,6 +72,7 @@ class Warmth:
 
     @property
     def is_all(self) -> bool:
+        """True if all chunks are cached completely."""
         return self.cached_chunks == self.chunks
 
 

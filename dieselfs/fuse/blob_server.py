@@ -93,6 +93,7 @@ class BlobServer:
             self._is_opening_front = False
 
     def answer(self, request: KernelRequest) -> Answer:
+        """Answer a request; see `Handler`."""
         match request.opcode:
             case Opcode.READ:
                 try:

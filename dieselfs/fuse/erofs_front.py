@@ -249,6 +249,7 @@ class ErofsFront:
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]
     ) -> PageFiller:
+        """Return a filler of files for direct I/O and loop devices, else one of ranges."""
         snapshot = self._parts.snapshot
         if self.is_direct or self.choice.front is Front.LOOP:
             return FileFiller(snapshot, helper, own_threads)
@@ -261,6 +262,7 @@ class ErofsFront:
         return erofs_mounts.open_blob(self.blobs[device])
 
     def read_names_ahead(self) -> None:
+        """Have the image read into the page cache, unless it is the mount service's."""
         if self._image_path:
             name = "names-ahead"
             threading.Thread(
@@ -268,19 +270,23 @@ class ErofsFront:
             ).start()
 
     def counts(self) -> dict[str, int]:
+        """Return the counts of the blob's connection."""
         return self.connection.counts
 
     def release_hidden(self) -> None:
+        """Fail waiting READs if no mount of this file system is left."""
         if not entries_of_device((self._device[0], self._device[1])):
             self.connection.fail_waiting()
 
     def hide(self) -> None:
+        """Detach the mount from all its mountpoints, by the mount service if it made the mount."""
         if self.choice.via_service:
             mount_service.unmount(self._parts.mountpoint, lazy=True)
         else:
             erofs_mounts.hide((self._device[0], self._device[1]))
 
     def note_gone(self) -> None:
+        """Note that EROFS is gone; see `BlobServer.note_end`."""
         self._server.note_end()
 
     def stop_receiving(self) -> None:

@@ -106,6 +106,7 @@ class FileReader:
         """Files whose last read took long to fail, and until when that failure is the answer."""
 
     def statistics(self) -> ReaderStatistics:
+        """Return the counters since the mount began."""
         pending = self._pending.statistics()
         counts = self._bytes_read, self._thread_reads, pending.waits, pending.waited_s
         return ReaderStatistics(*counts, self._past_end, self._refused)

@@ -134,6 +134,7 @@ class MissPrefill:
         self._thread = threading.Thread(target=self._run, name="prefill", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def note_miss(self, chunk: int, pid: int = 0) -> None:
@@ -163,6 +164,7 @@ class MissPrefill:
             self._wake()
 
     def statistics(self) -> MissPrefillStatistics:
+        """Return the counters and the state of the budget."""
         return MissPrefillStatistics(
             self._budget,
             self._outstanding,
@@ -175,6 +177,7 @@ class MissPrefill:
         )
 
     def filled(self) -> FillStatistics:
+        """Return the counters of the filler."""
         return self._filler.statistics()
 
     def close(self, timeout_s: float = 1.0) -> None:

@@ -110,6 +110,7 @@ class MountOptions:
 
     @property
     def owner(self) -> Owner:
+        """The owner of everything in the mount, with this process's ids as defaults."""
         return Owner(
             os.getuid() if self.uid is None else self.uid,
             os.getgid() if self.gid is None else self.gid,

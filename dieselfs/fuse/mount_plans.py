@@ -159,17 +159,21 @@ class MountPlans:
         return self._planner.is_following
 
     def statistics(self) -> PrefetchStatistics:
+        """Return the counters of the prefetcher."""
         return self._planner.statistics()
 
     def pages(self) -> PlannedPagesStatistics:
+        """Return the counters of the page cache along known orders; zeros if nothing is filled."""
         pages = self._pages
         return PlannedPagesStatistics() if pages is None else pages.statistics()
 
     def filled(self) -> FillStatistics:
+        """Return the counters of all fillers for plans, closed ones included."""
         filler = self._filler
         return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
 
     def close(self, ending: Shutdown) -> None:
+        """End the prefetcher within the time of `ending`, then the plans and the filler."""
         self._planner.close(ending.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
         if self._pages is not None:

@@ -29,6 +29,7 @@ class OrderBytes:
 
     @classmethod
     def of(cls, snapshot: Snapshot, order: Inodes, left_out: Collection[int] = ()) -> OrderBytes:
+        """Return the bytes of an order, without those of the chunks `left_out`."""
         columns = snapshot.columns
         length, chunk = columns.length[order].astype(np.int64), columns.chunk[order]
         is_small = length <= MAX_FILLED_FILE_BYTES
@@ -49,6 +50,7 @@ class OrderBytes:
 
     @property
     def total(self) -> int:
+        """The bytes of the whole order."""
         return int(self.before[-1])
 
 

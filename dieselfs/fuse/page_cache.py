@@ -84,6 +84,7 @@ class PageCache:
             prefill.close(_END_TIMEOUT_S)
 
     def statistics(self) -> MissPrefillStatistics:
+        """Return the counters of prefill for misses; zeros if there is none."""
         prefill = self._prefill
         return MissPrefillStatistics() if prefill is None else prefill.statistics()
 
@@ -93,6 +94,7 @@ class PageCache:
         return FillStatistics() if prefill is None else prefill.filled()
 
     def close(self, ending: Shutdown) -> None:
+        """End the fills for misses and the helper process within the time of `ending`."""
         if self._prefill is not None:
             self._prefill.close(ending.left_s(_END_TIMEOUT_S))
         if self._helper is not None:

@@ -22,6 +22,7 @@ _OPEN_FILES = 64
 
 
 def main() -> int:
+    """Serve batches from stdin; return the exit status."""
     with open("/proc/self/comm", "w") as name:
         name.write("dlcmd-pages")
     mountpoint, readahead_bytes = os.fsencode(sys.argv[1]), int(sys.argv[2])

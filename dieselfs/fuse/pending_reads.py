@@ -69,6 +69,7 @@ class PendingReads:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def statistics(self) -> PendingStatistics:
+        """Return the counters since the pool was made."""
         with self._changed:
             under_way = self._submitted - self._ended
             return PendingStatistics(self._submitted, self._waits, self._waited_s, under_way)

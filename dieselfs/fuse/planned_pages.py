@@ -103,6 +103,7 @@ class PlannedPages:
         self.is_closed = False
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+        """Start an order; drop the pages of the former one unless both fit as a whole."""
         keeps = self._all_fit(uses)
         in_drop = self._end_order(keeps=self._keeps and keeps)
         self._keeps = keeps
@@ -142,10 +143,12 @@ class PlannedPages:
             self._released.append(held)
 
     def arrived(self, chunk: int) -> None:
+        """Queue a chunk that is in node memory for its fill."""
         if chunk not in self._kept:
             self._to_fill[chunk] = None
 
     def position(self) -> int:
+        """Return the low progress, after filling and dropping what has become due."""
         self._divide_memory()  # node memory has handled the releases
         self._take_filled()
         at, budget = self._at, self._budget_bytes()
@@ -163,9 +166,11 @@ class PlannedPages:
         return at.low
 
     def leading_position(self) -> int:
+        """Return the position of the leading reader."""
         return self._at.leading_position
 
     def released(self) -> Sequence[int]:
+        """Return the chunks that were released since the last call."""
         released, self._released = self._released, []
         return released
 
@@ -182,6 +187,7 @@ class PlannedPages:
         return (self._filler.wake_fd,)
 
     def statistics(self) -> PlannedPagesStatistics:
+        """Return the counters and the present sizes."""
         return PlannedPagesStatistics(
             self.outside_bytes(), len(self._events), self._probes.closed, self._probes.left_out
         )

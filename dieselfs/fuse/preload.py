@@ -47,6 +47,7 @@ class Preload:
         self._left = FETCHES
 
     def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 

@@ -94,6 +94,7 @@ class RangeFiller(ThreadedFiller):
             self._helper.drop(self._snapshot.paths_text(files, b"\0"))
 
     def close(self, timeout_s: float = 1.0) -> None:
+        """End the threads, and close the blobs if all threads have ended in time."""
         super().close(timeout_s)
         if self.has_ended:
             with self._opening:

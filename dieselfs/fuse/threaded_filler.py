@@ -59,6 +59,8 @@ class ThreadedFiller(ABC):
         """Drop, in the thread that drops."""
 
     def fill(self, chunk: int, files: Inodes) -> None:
+        """Queue a fill. An error is logged, and the fill is then incomplete."""
+
         def task() -> None:
             complete = False
             if not self._is_closing:
@@ -74,6 +76,8 @@ class ThreadedFiller(ABC):
     def drop(
         self, files: Inodes, then: Callable[[], None] = lambda: None, *, staged_only: bool = False
     ) -> None:
+        """Queue a drop. An error is logged, and the pages then stay."""
+
         def task() -> None:
             try:
                 self._drop(files, staged_only)
@@ -87,6 +91,7 @@ class ThreadedFiller(ABC):
         self._put(_DROP, task)
 
     def take_filled(self) -> list[Filled]:
+        """Return the fills that have ended, and call the `then` of each drop that has ended."""
         with self._lock:
             if self._fd_is_open:
                 try:
@@ -98,10 +103,12 @@ class ThreadedFiller(ABC):
         return [self._filled.popleft() for _ in range(len(self._filled))]
 
     def statistics(self) -> FillStatistics:
+        """Return the counters since the filler was made."""
         filled = self._fills, self._incomplete, self._filled_files, self._filled_bytes
         return FillStatistics(*filled, self._unknown, self._dropped_files, self._dropped_bytes)
 
     def close(self, timeout_s: float = 1.0) -> None:
+        """End the threads after the queued drops; later fills count as incomplete."""
         with self._lock:
             if not self._is_closing:
                 self._is_closing = True

@@ -44,6 +44,7 @@ class TreeFront:
     def make_filler(
         self, source: CachedSource, helper: PageHelper, own_threads: set[int]
     ) -> PageFiller:
+        """Return a filler that sends the bytes of files to the kernel."""
         snapshot, notify = self._parts.snapshot, self.connection.notify
         return StoreFiller(snapshot, source, notify, node_of, helper, own_threads)
 
@@ -104,6 +105,7 @@ class TreeFront:
         """Do nothing: the kernel ends the connection with the mount, even while requests wait."""
 
     def hide(self) -> None:
+        """Detach the mount; a failure is logged."""
         try:
             if os.geteuid() == 0:
                 detach(self._parts.mountpoint)

@@ -33,6 +33,7 @@ class MountProgress:
         self._done = ClientProgress(self._surely_read)
 
     def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+        """Start an order."""
         columns = self._snapshot.columns
         self._at.begin(uses.read_bytes)
         self._read_bytes = uses.read_bytes
@@ -43,6 +44,7 @@ class MountProgress:
         """Do nothing: READs find the chunk in node memory."""
 
     def position(self) -> int:
+        """Return the low progress, and watch the probes that come next."""
         at = self._at
         low, high = self._probes.progress(at.reach(self._budget_bytes))
         at.follow(low, high, self._budget_bytes // 2, self._probes.advance)
@@ -52,9 +54,11 @@ class MountProgress:
         return at.low
 
     def leading_position(self) -> int:
+        """Return the position of the leading reader."""
         return self._at.leading_position
 
     def released(self) -> Sequence[int]:
+        """Return the chunks that even the slowest reader has surely read."""
         return self._done.released()
 
     def outside_bytes(self) -> int:

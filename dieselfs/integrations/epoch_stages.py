@@ -33,6 +33,7 @@ class Division:
 
     @property
     def padding(self) -> Padding:
+        """The padding rule of `shuffle_order`."""
         return "drop" if self.drop_last else "pad"
 
     def files_a_rank(self, files: int) -> int:

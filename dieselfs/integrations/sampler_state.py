@@ -1,6 +1,6 @@
 """The progress of an epoch as a small dictionary for a checkpoint.
 
-It also tells whether it belongs to the present dataset.
+It also shows whether it belongs to the present dataset.
 """
 
 from __future__ import annotations

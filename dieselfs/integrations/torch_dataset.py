@@ -80,6 +80,7 @@ class DieselDataset(Dataset[tuple[Any, int]]):
 
     @property
     def snapshot(self) -> Snapshot:
+        """The snapshot that the samples come from."""
         return self._source.snapshot
 
     def __len__(self) -> int:

@@ -25,12 +25,15 @@ class BackgroundThread(threading.Thread):
             self._failure = error
 
     def raise_failure(self) -> None:
+        """Raise the exception of `work`, if it has raised one."""
         if self._failure is not None:
             raise self._failure
 
     def wait(self) -> None:
+        """Wait for the end, without raising the exception of `work`."""
         super().join()
 
     def join(self, timeout: float | None = None) -> None:
+        """Wait for the end, or for `timeout` seconds; raise the exception of `work`."""
         super().join(timeout)
         self.raise_failure()

@@ -75,6 +75,7 @@ class PackProgress:
     """
 
     def changed(self) -> None:
+        """Call `on_change`."""
         self.on_change(self)
 
 

@@ -40,6 +40,7 @@ class TombstoneCollection:
 
     @property
     def collectable(self) -> frozenset[Named]:
+        """The tombstones that may be dropped, so far."""
         return frozenset(
             [(path, stat.S_IFREG) for path in self._files]
             + [(path, stat.S_IFDIR) for path in self._directories]

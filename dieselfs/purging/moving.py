@@ -46,6 +46,7 @@ class SourceChunk:
 
     @property
     def ref(self) -> ChunkRef:
+        """The chunk with the lengths in its record."""
         return ChunkRef(self.id, self.record.head_bytes, self.record.payload_bytes)
 
 
@@ -112,6 +113,7 @@ class Mover:
         return self.stored
 
     def close(self) -> None:
+        """Wait for the reads under way, and stop all threads."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._uploader.close()
 

@@ -55,6 +55,7 @@ class TombstoneRewrite:
     """Current tombstones of these chunks that are not rewritten."""
 
     def write(self, writer: ChunkWriter) -> None:
+        """Pack the directories and the tombstones, each with the version that it has."""
         for directory in self.directories:
             row = directory.row
             # The chunk of a directory's record does not determine its version: an entry of another

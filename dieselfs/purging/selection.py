@@ -38,6 +38,7 @@ class ChunkFill:
 
     @classmethod
     def of(cls, chunk_id: bytes, record: ChunkRecord) -> ChunkFill:
+        """Return the fill of a chunk from its record."""
         live_entries = record.entry_count - record.deleted_count
         live_head = record.head_bytes * live_entries // max(record.entry_count, 1)
         live = max(record.payload_bytes - record.deleted_bytes, 0) if live_entries else 0
@@ -46,10 +47,12 @@ class ChunkFill:
 
     @property
     def moved_bytes(self) -> int:
+        """Bytes that a purge moves to new chunks."""
         return self.live_bytes + self.live_head_bytes
 
     @property
     def emptiness(self) -> float:
+        """The share of holes in the object: 0 to 1."""
         return self.hole_bytes / max(self.hole_bytes + self.moved_bytes, 1)
 
 

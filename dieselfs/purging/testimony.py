@@ -44,6 +44,7 @@ class Tombstone:
 
     @property
     def of_directory(self) -> bool:
+        """True if it deletes a directory."""
         return self.file_type == stat.S_IFDIR
 
 
