@@ -1,4 +1,4 @@
-"""Where things are: the object store, the index, the snapshot folder, and the SSD tier.
+"""The configured places: the object store, the index, the snapshot folder, and the SSD tier.
 
 Each value is looked for in this order: a flag, a `DIESELFS_…` variable, the chosen profile of
 `dieselfs/config.toml`, and the embedded default under the user's data folder. Every value remembers

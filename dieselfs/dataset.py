@@ -23,7 +23,7 @@ from metadata.records import DatasetState
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """An opened dataset. As thread-safe as its store and index are."""
+    """An opened dataset, as thread-safe as its store and index."""
 
     ref: DatasetRef
     store: ObjectStore

@@ -1,8 +1,7 @@
 """Writes to a dataset from one process: pack, store, commit and index, each in its own threads.
 
 `put` packs in the caller's thread. The uploader's threads store sealed chunks, a group commit names
-them, and the committing thread indexes them. A file is acknowledged when `flush` returns (or
-`acknowledged` has counted it).
+them, and the committing thread indexes them. A file is acknowledged when `flush` returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How well an order mixes classes, batch by batch: the formulas of docs/shuffle-quality.md.
+"""Class mixing of an order, batch by batch: the formulas of docs/shuffle-quality.md.
 
 Every result is a sum over the classes that occur in a batch. Sorting a batch's labels gives these
 classes as runs, so the cost does not depend on the number of classes: about 100 ns a sample.

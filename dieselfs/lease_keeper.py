@@ -37,7 +37,7 @@ from chunkstore.stores.object_store import ObjectStore
 log = logging.getLogger(__name__)
 
 GOODBYE_S: Final = 1.0
-"""How long the end of a mount waits for its lease to be deleted. Otherwise the lease expires."""
+"""The time that the end of a mount waits for the deletion of its lease. Otherwise it expires."""
 
 
 class LeaseKeeper:

@@ -70,7 +70,7 @@ class CacheClusterWarmUpReport:
 
 
 class CacheClusterWarmUp:
-    """The warm-up of one dataset. For one thread; `run` starts others beside it."""
+    """The warm-up of one dataset. One thread uses it; `run` starts others."""
 
     def __init__(
         self,

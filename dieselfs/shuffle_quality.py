@@ -84,7 +84,7 @@ class GroupQuality:
 
 @dataclass(frozen=True, slots=True)
 class ChunkClasses:
-    """How well the packing has mixed classes: means over chunks."""
+    """The class mixing of the packing: means over chunks."""
 
     found: float
     """Distinct classes in a chunk."""

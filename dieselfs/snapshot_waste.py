@@ -1,9 +1,8 @@
 """Garbage among published snapshots.
 
 It is snapshots of former datasets of the name, and those whose chunks were all deleted
-legitimately. A snapshot lacks a chunk that no commit retired, or some chunks but not all: that is
-damage and no garbage, for the rest of it can be read. Such a snapshot is reported and left to
-`dlcmd fsck`.
+legitimately. A snapshot that lacks only some chunks, or a chunk that no commit retired, is damaged
+and no garbage: the rest of it can be read. It is reported and left to `dlcmd fsck`.
 """
 
 from __future__ import annotations

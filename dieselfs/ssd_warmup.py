@@ -62,7 +62,7 @@ It is its quota, the tier's size without what is pinned for others, or the free 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """How much of the wanted chunks is cached."""
+    """The cached part of the wanted chunks."""
 
     chunks: int
     bytes: int
@@ -145,7 +145,7 @@ def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Wa
 
 
 class WarmUp:
-    """The warm-up of one dataset in this process. For one thread; `run` starts others beside it."""
+    """The warm-up of one dataset in this process. One thread uses it; `run` starts others."""
 
     def __init__(
         self,

@@ -35,6 +35,6 @@ class GarbageItem:
     size_bytes: int
     reason: str
     kept: str = ""
-    """Why it stays for now; empty if it may be deleted."""
+    """The reason why it stays for now; empty if it may be deleted."""
     chunk: RetiredChunk | None = None
     """The retired chunk, which is checked again before it is deleted."""

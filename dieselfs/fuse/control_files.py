@@ -50,7 +50,7 @@ class _ControlFile:
     content: bytes | ListedOrder
     """The bytes of a document, or the order that rebuilds a dropped list."""
     lookups: int = 0
-    """How often the kernel received this node and has not yet reported to forget it."""
+    """Look-ups of this node that the kernel has not yet taken back."""
 
 
 class Plans(Protocol):

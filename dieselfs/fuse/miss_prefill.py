@@ -122,7 +122,7 @@ class MissPrefill:
         self._fills: dict[int, _Fill | None] = {}
         """Fills by chunk, the oldest first; None until the thread handles it."""
         self._strays: dict[int, int] = {}
-        """For chunks that were read: the misses before they are filled again."""
+        """The misses of chunks that were read, before they are filled again."""
         self._can_fill = _can_fill(snapshot) if limit_bytes != 0 else bytes(snapshot.chunk_count)
         self._wanted: deque[int] = deque()
         self._every = self._until_fill = 1

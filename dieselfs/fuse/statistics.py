@@ -1,6 +1,6 @@
 """Counters of a mount's page cache: fills ahead of readers, their outcome, and readers' progress.
 
-Counters since the mount began, unless noted otherwise.
+Fields count since the mount began, unless their description says "now".
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ class PlannedPagesStatistics:
     """The page cache along a known order."""
 
     outside_bytes: int = 0
-    """Bytes in the page cache for the order, within the budget shared with node memory.
-
-    As of now.
-    """
+    """Bytes in the page cache now for the order, within the budget shared with node memory."""
     watched_files: int = 0
-    """Files that are watched to learn how far readers are. As of now."""
+    """Files that are watched now, to learn how far readers are."""
     closed_files: int = 0
     """Watched files that a reader closed."""
     unwatched_files: int = 0
@@ -50,9 +47,9 @@ class MissPrefillStatistics:
     """Chunks that are filled without a known order, when a READ misses."""
 
     budget_bytes: int = 0
-    """Upper bound of `outstanding_bytes`. As of now."""
+    """The upper bound of `outstanding_bytes` now."""
     outstanding_bytes: int = 0
-    """Bytes that are filled, and not dropped or known to be read. As of now."""
+    """Bytes that are filled now, and not dropped or known to be read."""
     misses: int = 0
     """READs of chunks that were not filled."""
     fills: int = 0
@@ -62,9 +59,9 @@ class MissPrefillStatistics:
     wasted: int = 0
     """Filled chunks that had to be dropped before half of their watched files were read."""
     fill_every: int = 1
-    """One miss in this many fills its chunk: more than 1 after wasted fills. As of now."""
+    """One miss in this many fills its chunk now: more than 1 after wasted fills."""
     watched_files: int = 0
-    """Files that are watched. As of now."""
+    """Files that are watched now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dieselfs.shuffle import Padding, ShuffledOrder, files_a_rank, shuffle_order
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How the files of a stage are ordered and divided among ranks."""
+    """The order of the files of a stage, and their division among ranks."""
 
     world_size: int = 1
     group_size: int = 100

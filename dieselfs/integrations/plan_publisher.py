@@ -24,7 +24,7 @@ result is None if nothing prefetches the plan.
 
 
 class PlanPublisher:
-    """The plans of one rank. For one thread at a time.
+    """The plans of one rank. One thread at a time may use it.
 
     Plans are published in other threads, so that no caller waits for a plan to be laid out (0.5 s
     for 1.28 M files). The publisher pickles without its published plans.

@@ -52,7 +52,8 @@ class ChunkShuffleSampler(Sampler[int]):
     order; without it the order is the same again.
 
     An iteration gives the rest of the epoch, which is the whole epoch unless a state was loaded.
-    For one thread; the sampler pickles without its published plans.
+    One
+    thread uses the sampler, which pickles without its published plans.
     """
 
     def __init__(

@@ -39,14 +39,14 @@ class NoPurgeProgress:
 
 @dataclass(frozen=True, slots=True)
 class PurgeRequest:
-    """How far a purge goes."""
+    """The extent of a purge."""
 
     leave: float = DEFAULT_LEAVE
     """Holes that may remain, as a share of the live bytes; 0 for none."""
     small_bytes: int = DEFAULT_SMALL_BYTES
     """Chunks below this are merged if there are several; with 0 they stay."""
     grace_s: float = GRACE_S
-    """How long a retired chunk is kept for readers that hold no lease, tag or snapshot."""
+    """The time for which a retired chunk is kept for readers without lease, tag or snapshot."""
     round_bytes: int = DEFAULT_ROUND_BYTES
     """Live bytes and heads moved by one commit."""
     target_bytes: int | None = None

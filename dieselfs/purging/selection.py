@@ -26,7 +26,7 @@ finds nothing to merge.
 
 @dataclass(frozen=True, slots=True)
 class ChunkFill:
-    """How much of a chunk's object is live."""
+    """The live part of a chunk's object."""
 
     id: ChunkId
     live_bytes: int
