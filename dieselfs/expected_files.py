@@ -24,7 +24,7 @@ class ExpectedFiles:
     def __init__(self, *snapshots: Snapshot) -> None:
         self._snapshots = list(snapshots)
         self._numbers: dict[int, dict[bytes, int]] = {}
-        """Numbers of the chunks of each snapshot, by its place. Two threads may build the same map."""
+        """Chunk numbers of each snapshot, by its place. Two threads may build the same map."""
 
     def __reduce__(self) -> tuple[type[ExpectedFiles], tuple[Snapshot, ...]]:
         return type(self), tuple(self._snapshots)

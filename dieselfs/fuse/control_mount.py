@@ -39,9 +39,9 @@ class ControlMount:
     ) -> None:
         """Make a mount, or take over `fuse`, the /dev/fuse descriptor of one. Raises `OSError`.
 
-        `source` is what mount tables show of a mount that is made here.
-        `on_end` is called once, in a thread, when the mount is detached and its last file is
-        closed, or when `close` was called.
+        `source` is what mount tables show of a mount that is made here. `on_end` is called once, in
+        a thread, when the mount is detached and its last file is closed, or when `close` was
+        called.
         """
         self.mount = -1
         """The detached mount, to be shown; -1 if the caller has created it."""

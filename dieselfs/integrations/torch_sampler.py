@@ -52,8 +52,7 @@ class ChunkShuffleSampler(Sampler[int]):
     order; without it the order is the same again.
 
     An iteration gives the rest of the epoch, which is the whole epoch unless a state was loaded.
-    One
-    thread uses the sampler, which pickles without its published plans.
+    One thread uses the sampler, which pickles without its published plans.
     """
 
     def __init__(
