@@ -15,7 +15,7 @@
     ├── MasterGone            the master of node memory has ended: elect another, or do without
     ├── CacheFull             node memory has no room: bypass it
     ├── PeerFailed            a peer did not answer, or answered wrongly: ask another source
-    │   ├── PeerBusy          the peer took too long: ask the store now, the peer again later
+    │   ├── PeerBusy          the peer took too long: ask the store now, the peer for others
     │   └── PeerRefused       the peer has another secret or protocol: also tell the user
     ├── RegistryUnavailable   the membership registry does not answer: use the known members
     ├── SsdUnavailable        the SSD tier cannot be used now: tell the user, or do without
