@@ -35,7 +35,10 @@ def document(**changed: Any) -> dict[str, Any]:
 def test_what_was_answered_is_counted() -> None:
     shown = document()
     assert shown["requests"] == {"lookup": 1, "read": 9}
-    assert (shown["bytes_read"], shown["hits"]) == (900, {"node_memory": 7, "misses": 2, "store": 2})
+    assert (shown["bytes_read"], shown["hits"]) == (
+        900,
+        {"node_memory": 7, "misses": 2, "store": 2},
+    )
     assert shown["other_reads"] == {"control": 0, "past_end": 0, "refused": 0}
     assert (shown["waits_over_1_ms"], shown["waited_s"]) == (1, 0.25)
     assert (shown["uptime_s"], shown["reads_through_threads"]) == (1.235, 2)
