@@ -33,11 +33,11 @@ from benchmarks.harness import dlcmd, report, scratch
 from benchmarks.made_images import SIDE, Images, make_images
 from benchmarks.small_network import Tensors, Training, tensors
 from dieselfs.assembly import open_index, open_store
-from dieselfs.class_labels import class_folder_labels
 from dieselfs.client import Client
-from dieselfs.shuffle import shuffle_order
-from dieselfs.shuffle_quality import OrderQuality, ShuffleReport
-from dieselfs.shuffle_quality import report as measure
+from dieselfs.shuffle.class_labels import class_folder_labels
+from dieselfs.shuffle.order import shuffle_order
+from dieselfs.shuffle.quality import OrderQuality, ShuffleReport
+from dieselfs.shuffle.quality import report as measure
 from metadata.snapshot import Snapshot
 
 QUESTION: Final = "what accuracy does an order reach"

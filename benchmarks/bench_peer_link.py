@@ -30,15 +30,15 @@ from benchmarks.harness import report, run_rounds, spread
 from benchmarks.memcached_server import memcached_client, memcached_servers
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
-from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.members import Member
-from dieselfs.peercache.messages import Data, ReadChunk, ReadFile, ReadRanges
-from dieselfs.peercache.os_runtime import OperatingSystem
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import PeerAddress
-from dieselfs.peercache.secret import TaskSecret
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.messages import Data, ReadChunk, ReadFile, ReadRanges
+from dieselfs.cache.wire.os_runtime import OperatingSystem
+from dieselfs.cache.wire.peer_client import PeerClient
+from dieselfs.cache.wire.peer_server import PeerServer
 
 CHUNKS, CHUNK_BYTES, HEAD_BYTES = 48, 4 << 20, 64 << 10
 SIZES = {"4 KiB": 4 << 10, "110 KiB": 110 << 10}

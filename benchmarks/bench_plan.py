@@ -38,8 +38,8 @@ from benchmarks.mount_bars import REPORTED, Bar, Result, judge, show_table
 from benchmarks.slow_store import SlowStore
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.class_labels import class_folder_labels
-from dieselfs.shuffle_quality import report as quality
+from dieselfs.shuffle.class_labels import class_folder_labels
+from dieselfs.shuffle.quality import report as quality
 from metadata.snapshot import Snapshot
 
 FOLDERS = 100

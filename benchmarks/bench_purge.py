@@ -30,10 +30,10 @@ from pathlib import Path
 
 from benchmarks.harness import DLCMD, dlcmd, report, scratch, sync
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.dataset import Dataset, open_dataset
-from dieselfs.dataset_writer import DatasetWriter
-from dieselfs.purging.purge import purge
-from dieselfs.purging.request import PurgeRequest
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.housekeeping.purge.purge import purge
+from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 from metadata.kv.lmdb_file import LmdbFileStore
 
 NAME = "bench"

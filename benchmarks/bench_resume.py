@@ -25,7 +25,7 @@ from benchmarks.bench_snapshot import build, make_dataset
 from benchmarks.harness import report, run_rounds, scratch
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-from dieselfs.plan import announcement
+from dieselfs.prefetch import announcement
 
 BATCH = 256
 WORKERS = 2

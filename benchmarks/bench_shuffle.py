@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from benchmarks.bench_snapshot import build, make_dataset
 from benchmarks.harness import report, run_rounds, scratch
-from dieselfs.shuffle import shuffle_order
+from dieselfs.shuffle.order import shuffle_order
 from metadata.snapshot import Snapshot
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks.bench_snapshot import build, make_dataset
 from benchmarks.harness import report, run_rounds, scratch
-from dieselfs.class_labels import class_folder_labels
-from dieselfs.shuffle_quality import ShuffleReport, usual_group_sizes
-from dieselfs.shuffle_quality import report as measure
+from dieselfs.shuffle.class_labels import class_folder_labels
+from dieselfs.shuffle.quality import ShuffleReport, usual_group_sizes
+from dieselfs.shuffle.quality import report as measure
 from metadata.snapshot import Snapshot
 
 _CLASSES = 1000

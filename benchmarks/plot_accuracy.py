@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.bench_accuracy import AGAIN, DIRECTORY, FULL, QUESTION
 from benchmarks.harness import REPOSITORY
-from dieselfs.cli.line_chart import Line, Panel, draw
+from dieselfs.cli.rendering.line_chart import Line, Panel, draw
 
 _REFERENCES: Final = {FULL: "#1a7f37", AGAIN: "#8fd19e", DIRECTORY: "#d1242f"}
 _GROUPS: Final = ("#0a3069", "#1f6feb", "#8db9f7", "#e8a33d", "#8250df")

@@ -20,12 +20,12 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.resilient import ResilientStore
-from dieselfs.ending import Shutdown
+from dieselfs.cache.node.task_folder import TaskFolder, default_task
+from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.fuse.mount import MountOptions, Observed, run_mount
-from dieselfs.fuse.supervisor import Handed, Supervisor
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.task_folder import TaskFolder, default_task
-from dieselfs.shuffle import ShuffleParameters
+from dieselfs.fuse.supervision.shutdown import Shutdown
+from dieselfs.fuse.supervision.supervisor import Handed, Supervisor
+from dieselfs.shuffle.order import ShuffleParameters
 from metadata.snapshot import Snapshot
 
 

@@ -51,7 +51,11 @@ class Commit:
     generation: int
     dataset_id: bytes
     time_ns: int
-    """The time of the commit by the writer's clock: for display only, nothing depends on it."""
+    """The time of the commit by the writer's clock.
+
+    It does not order commits. The grace period of a retired chunk begins at the time of the commit
+    that retires it (`dieselfs.housekeeping.retention`).
+    """
     added: tuple[ChunkRef, ...] = ()
     retired: tuple[ChunkId, ...] = ()
     removed: bool = False

@@ -29,14 +29,16 @@ from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
-from dieselfs import snapshots
-from dieselfs.background_warmup import BackgroundWarmUp
-from dieselfs.cachenodes.ring_options import cluster_from_environment
-from dieselfs.dataset import Dataset, open_dataset, remove_dataset
-from dieselfs.dataset_writer import DatasetWriter
-from dieselfs.errors import UsageError
-from dieselfs.expected_files import ExpectedFiles
-from dieselfs.file_stat import (
+from dieselfs.cache.cluster.options import cluster_from_environment
+from dieselfs.cache.ports.peer_settings import PeerSettings
+from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier, tiered_reader
+from dieselfs.cache.task.node_memory import NodeMemory, NodeMemoryStatistics
+from dieselfs.cache.task.sample_reader import SampleReader
+from dieselfs.cache.task.task_memory import open_task_memory
+from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
+from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.dataset.file_stat import (
     FileStat,
     joined,
     stat_in,
@@ -44,16 +46,14 @@ from dieselfs.file_stat import (
     stats_of_listing,
     walk_snapshot,
 )
-from dieselfs.node_memory.node_memory import NodeMemory, NodeMemoryStatistics
-from dieselfs.peercache.settings import PeerSettings
-from dieselfs.plan.plan_file import ReadingPlan, write_plan
-from dieselfs.purging.purge import purge
-from dieselfs.purging.request import PurgeProgress, PurgeReport, PurgeRequest
-from dieselfs.reading_position import ReadingPosition
-from dieselfs.sample_reader import SampleReader
-from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
-from dieselfs.ssd_tier import SsdChoice, chosen_tier, shared_tier, tiered_reader
-from dieselfs.task_memory import open_task_memory
+from dieselfs.errors import UsageError
+from dieselfs.housekeeping.purge.purge import purge
+from dieselfs.housekeeping.purge.purge_request import PurgeProgress, PurgeReport, PurgeRequest
+from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
+from dieselfs.prefetch.reading_position import ReadingPosition
+from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
+from dieselfs.snapshots import lifecycle
+from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.errors import PathConflict, PathNotFound, RecordCorrupt, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry
@@ -405,7 +405,7 @@ class Client:
     def save_meta(self, folder: Path | None = None) -> Path:
         """DL_save_meta: write a snapshot of the dataset's present state; return its path."""
         self.flush()
-        return snapshots.build(self.dataset, folder or self._snapshot_folder)
+        return lifecycle.build(self.dataset, folder or self._snapshot_folder)
 
     def load_meta(self, path: Path, *, check_fresh: bool = True) -> None:
         """DL_load_meta: answer metadata from a snapshot file from now on.
@@ -424,7 +424,7 @@ class Client:
                     f"{self.dataset.ref.name}"
                 )
             if check_fresh:
-                snapshots.check_fresh(snapshot, self.dataset.index)
+                lifecycle.check_fresh(snapshot, self.dataset.index)
         except BaseException:
             snapshot.close()
             raise

@@ -24,7 +24,7 @@
     └── PartialFailure        some of many items failed, the others are done
 
 Errors of `chunkstore` and `metadata` pass through unchanged. The command line maps all three trees
-to exit codes in one table, `dieselfs.cli.exit_codes`.
+to exit codes in one table, `dieselfs.cli.rendering.exit_codes`.
 """
 
 from __future__ import annotations

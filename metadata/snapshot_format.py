@@ -32,7 +32,7 @@ FORMAT_VERSION: Final = 1
 DIRECTORY_BASE: Final = 1 << 39
 """The first inode of a directory.
 
-A kernel inode is mount epoch << 40 | snapshot inode (docs/snapshot-format.md, "Inodes").
+With the front `fuse`, a kernel inode is 2^40 + snapshot inode (docs/snapshot-format.md, "Inodes").
 """
 MAX_FILES: Final = (1 << 31) - 1
 """The most files: inode + 1 and the slots of the path index, two a file, are 32-bit numbers."""

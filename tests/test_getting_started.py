@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.background import default_log_file
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.supervision.daemonize import default_log_file
 from tests.mount.mounting import needs_fuse
 
 CHECKOUT = Path(__file__).parents[1]

@@ -26,9 +26,9 @@ OWNERS = {
     "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
     "rados": ["chunkstore/stores/rados"],  # an extra
     "msgpack": [
-        "dieselfs/node_memory/messages",  # checks what it reads; sockets see bytes
-        "dieselfs/peercache/frame_header",  # what is said between nodes
-        "dieselfs/peercache/view_file",  # what one node's processes know of the others
+        "dieselfs/cache/wire/local_messages",  # checks what it reads; sockets see bytes
+        "dieselfs/cache/wire/frame_header",  # what is said between nodes
+        "dieselfs/cache/membership/view_file",  # what one node's processes know of the others
     ],
     "click": ["dieselfs/cli/"],  # what the command line can do, a Python user can
     "rich": ["dieselfs/cli/"],
@@ -40,9 +40,17 @@ OWNERS = {
 
 # Within the product: the folder that may not import, what it may not import, and what of it it may.
 CLOSED = [
-    ("dieselfs/fuse/", "dieselfs.mountd", ["dieselfs.mountd.client"]),  # a mount asks the service
-    ("dieselfs/mountd/client", "dieselfs.fuse", []),  # so what it asks with lies below mounts
-    ("dieselfs/mountd/messages", "dieselfs.fuse", []),
+    (
+        "dieselfs/fuse/",
+        "dieselfs.fuse.service",
+        ["dieselfs.fuse.mounts.service_client"],
+    ),  # a mount asks the service
+    (
+        "dieselfs/fuse/mounts/service_client",
+        "dieselfs.fuse",
+        [],
+    ),  # so what it asks with lies below mounts
+    ("dieselfs/fuse/mounts/service_messages", "dieselfs.fuse", []),
 ]
 
 SOURCES = [file for package in STACK for file in sorted((ROOT / package).rglob("*.py"))]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chunkstore.ssd import index_environment
-from chunkstore.ssd.letting_go import fit
 from chunkstore.ssd.region_files import RegionFiles
+from chunkstore.ssd.release import fit
 from chunkstore.ssd.segment_index import FULL, UNSOUND, Region, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry
 

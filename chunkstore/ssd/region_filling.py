@@ -13,9 +13,9 @@ from typing import Final
 
 from chunkstore.ssd.admission import Reinsertion
 from chunkstore.ssd.eviction import LimitsOf, next_region
-from chunkstore.ssd.letting_go import remove
 from chunkstore.ssd.region_files import Geometry, RegionFiles
 from chunkstore.ssd.region_table import PAGE_BYTES, RegionTable
+from chunkstore.ssd.release import remove
 from chunkstore.ssd.segment_index import FILLING, FREE, FULL, Order, Region, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, uninitialised
 from chunkstore.ssd.segments import Placed, Segment, checksums_of, is_sound

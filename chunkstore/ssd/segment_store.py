@@ -19,10 +19,10 @@ from chunkstore.ssd import index_environment
 from chunkstore.ssd.admission import Reinsertion, ReinsertNothing
 from chunkstore.ssd.eviction import DatasetLimits, LimitsOf, above_quota, expired
 from chunkstore.ssd.index_opening import open_index
-from chunkstore.ssd.letting_go import fit, let_go
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
+from chunkstore.ssd.release import fit, let_go
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment

@@ -97,7 +97,12 @@ class ForkedStore:
     def _call(self, method: str, *arguments: Any) -> Any:
         with self._lock:
             if self._process is None:
-                self._process = StoreProcess(self._store)
+                try:
+                    self._process = StoreProcess(self._store)
+                except (OSError, EOFError) as error:
+                    raise Unavailable(
+                        f"cannot start the process that calls the store: {error}"
+                    ) from error
             process = self._process
         try:
             return process.call(method, *arguments)
@@ -105,7 +110,7 @@ class ForkedStore:
             with self._lock:
                 if self._process is process:
                     self._process = None
-            raise Unavailable(f"the process that asks the store has ended: {error}") from error
+            raise Unavailable(f"the process that calls the store has ended: {error}") from error
 
 
 class StoreProcess:
@@ -115,30 +120,31 @@ class StoreProcess:
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        """Start the process. Raises `OSError`."""
+        """Start the process.
+
+        Raises `OSError` or `EOFError` if it does not start, and leaves no process behind.
+        """
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
         self._control, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "chunkstore.stores.store_process",
-                    str(theirs.fileno()),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = _start_process(theirs)
+            try:
+                self._send_store(store)
+            except BaseException:
+                self._process.kill()
+                self._process.wait()
+                raise
+        except BaseException:
+            self._control.close()
+            raise
+
+    def _send_store(self, store: ObjectStore) -> None:
         self._control.settimeout(_START_TIMEOUT_S)
         send_message(self._control, pickle.dumps(store))
         if receive_message(self._control) != b"ready":
-            raise OSError("it did not start")
-        self._lock = threading.Lock()
-        self._idle: list[socket.socket] = []
+            raise OSError("its first message is not the expected one")
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Return what the store's method returns, or raise what it raises.
@@ -147,8 +153,12 @@ class StoreProcess:
         """
         with self._lock:
             connection = self._idle.pop() if self._idle else self._connection()
-        send_message(connection, pickle.dumps((method, arguments)))
-        succeeded, result = pickle.loads(receive_message(connection))
+        try:
+            send_message(connection, pickle.dumps((method, arguments)))
+            succeeded, result = pickle.loads(receive_message(connection))
+        except BaseException:
+            connection.close()  # it may still carry a part of a message
+            raise
         with self._lock:
             self._idle.append(connection)
         if not succeeded:
@@ -157,6 +167,22 @@ class StoreProcess:
 
     def _connection(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [b"c"], [theirs.fileno()])
+        try:
+            with theirs:
+                socket.send_fds(self._control, [b"c"], [theirs.fileno()])
+        except BaseException:
+            ours.close()
+            raise
         return ours
+
+
+def _start_process(control: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "chunkstore.stores.store_process", str(control.fileno())],
+        pass_fds=[control.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        start_new_session=True,
+    )

@@ -25,8 +25,8 @@ def main() -> None:
         store: ObjectStore = pickle.loads(receive_message(control))
         send_message(control, b"ready")
         while True:
-            said, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-            if not said:
+            message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            if not message:
                 return
             for descriptor in descriptors:
                 threading.Thread(
@@ -53,7 +53,7 @@ def _called(store: ObjectStore, method: str, arguments: tuple[Any, ...]) -> tupl
             return True, pickle.PickleBuffer(result)  # the receiver gets bytes
         return True, list(result) if method == "list" else result
     except Exception as error:
-        error.__cause__ = error.__context__ = None  # of a library that the asker lacks
+        error.__cause__ = error.__context__ = None  # their library may be missing in the caller
         return False, error
 
 

@@ -23,7 +23,7 @@ from dieselfs.checking.files_hit import indexed_files, snapshot_files
 from dieselfs.checking.findings import Finding, SnapshotHit
 from dieselfs.checking.snapshot_check import downloaded
 from dieselfs.checking.store_check import StoredDataset
-from dieselfs.snapshots import list_local, list_published
+from dieselfs.snapshots.lifecycle import list_local, list_published
 from metadata import keys
 from metadata.errors import SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore, MapFields

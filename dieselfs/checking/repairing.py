@@ -16,16 +16,16 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef
 from chunkstore.commit_log import CommitLog
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs import snapshots
 from dieselfs.checking.findings import Finding, Repair
 from dieselfs.checking.fsck import FsckReport
 from dieselfs.checking.index_check import drop_name
-from dieselfs.dataset import open_dataset
+from dieselfs.dataset.dataset import open_dataset
 from dieselfs.errors import Conflict
+from dieselfs.snapshots import lifecycle
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.reapplication import reapply_later
 from metadata.rebuild import rebuild
-from metadata.rebuild.mended_index import RepairedIndex
+from metadata.rebuild.repaired_index import RepairedIndex
 from metadata.snapshot_folder import file_name
 
 
@@ -107,10 +107,10 @@ def _repair_snapshot(
         case Repair.REPUBLISH_SNAPSHOT:
             snapshot_id = finding.object.rpartition("/")[2]
             store.delete(finding.object)
-            snapshots.publish_snapshot(store, folder / file_name(report.dataset.name, snapshot_id))
+            lifecycle.publish_snapshot(store, folder / file_name(report.dataset.name, snapshot_id))
         case Repair.REPLACE_SNAPSHOT:
             # The new snapshot is built before the other is deleted, and stored after: it may have
             # the same id.
-            path = snapshots.build(open_dataset(store, index, report.dataset.name), folder)
+            path = lifecycle.build(open_dataset(store, index, report.dataset.name), folder)
             store.delete(finding.object)
-            snapshots.publish_snapshot(store, path)
+            lifecycle.publish_snapshot(store, path)

@@ -21,7 +21,7 @@ from dieselfs.checking.chunk_check import ChunkDamage
 from dieselfs.checking.files_hit import snapshot_hits
 from dieselfs.checking.findings import Finding, Kind, Repair, SnapshotHit
 from dieselfs.checking.store_check import StoredDataset
-from dieselfs.snapshots import PublishedSnapshot, list_local, list_published
+from dieselfs.snapshots.lifecycle import PublishedSnapshot, list_local, list_published
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 

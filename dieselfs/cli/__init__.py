@@ -15,10 +15,10 @@ from typing import Final, NoReturn
 
 import click
 
-from dieselfs.cli.exit_codes import ExitCode, Failure, explain
+from dieselfs.cli.command import Interrupted, ReaderGone
+from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
-from dieselfs.cli.verb import Interrupted, ReaderGone
-from dieselfs.cli.verbs import LazyCommands
+from dieselfs.cli.rendering.exit_codes import ExitCode, Failure, explain
 
 PROGRAM: Final = "dlcmd"
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from chunkstore.errors import Corrupt, NotFound
 from dieselfs.cli.local_folder import LocalFolder
-from dieselfs.cli.progress import ProgressDisplay
+from dieselfs.cli.rendering.progress import ProgressDisplay
 
 if TYPE_CHECKING:
     from dieselfs.client import Client
-    from dieselfs.file_stat import FileStat
+    from dieselfs.dataset.file_stat import FileStat
 
 WINDOW_FILES: Final = 1 << 16
 """Number of files that are sorted by chunk at a time; it bounds memory, at about 40 MB."""

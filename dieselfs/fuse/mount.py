@@ -22,37 +22,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dieselfs.ending import Shutdown
-from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.control_documents import (
+from dieselfs.fuse.control.control_documents import (
     dataset_document,
     encoded,
     statistics_document,
 )
-from dieselfs.fuse.control_files import ControlDirectory
-from dieselfs.fuse.control_names import (
+from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.fronts.made_front import MadeFront, make_front
+from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
+from dieselfs.fuse.mounts.control_names import (
     CONTROL_NAME,
     DATASET_NAME,
     REFRESH_NAME,
     STATISTICS_NAME,
 )
-from dieselfs.fuse.file_reader import CachedSource, FileReader
-from dieselfs.fuse.front_choice import WantedCache, WantedFront
-from dieselfs.fuse.fronts import MadeFront, make_front
-from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
-from dieselfs.fuse.mountpoint import check_mountable, resolve
+from dieselfs.fuse.mounts.front_choice import WantedCache, WantedFront
+from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.page_cache import PageCache
-from dieselfs.fuse.pending_reads import PendingReads
-from dieselfs.fuse.preload import Preload
-from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
-from dieselfs.fuse.statistics import (
+from dieselfs.fuse.pages.page_statistics import (
     FillStatistics,
     PageCacheStatistics,
     PlannedPagesStatistics,
 )
-from dieselfs.fuse.supervisor import Handed, Role
-from dieselfs.plan.requirement import require_room_for
-from dieselfs.shuffle import ShuffleParameters
+from dieselfs.fuse.requests.attributes import Owner
+from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
+from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.supervision.shutdown import Shutdown
+from dieselfs.fuse.supervision.supervisor import Handed, Role
+from dieselfs.prefetch.preload import Preload
+from dieselfs.prefetch.requirement import require_room_for
+from dieselfs.shuffle.order import ShuffleParameters
+from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
 from metadata.snapshot import ROOT, Snapshot
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ _STATE_EVERY_S: Final = 1.0
 
 
 class MountMemory(CachedSource, TaskMemory, Protocol):
-    """The source of a mount's bytes: `dieselfs.node_memory.node_memory.NodeMemory`."""
+    """The source of a mount's bytes: `dieselfs.cache.task.node_memory.NodeMemory`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,24 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dieselfs.errors import DieselFSError, MountError, UsageError
-from dieselfs.fuse.close_events import CloseEvents
-from dieselfs.fuse.listed_plans import ListedPlans
-from dieselfs.fuse.planned_pages import PlannedPages
-from dieselfs.fuse.shuffle_lists import ListedOrder
-from dieselfs.fuse.statistics import FillStatistics, PlannedPagesStatistics
-from dieselfs.fuse.watched_readers import MountProgress
-from dieselfs.plan.follower import PlannedMemory, PrefetchStatistics, ProgressTracker
-from dieselfs.plan.plan_file import open_plan
-from dieselfs.plan.plan_following import Planner
-from dieselfs.shuffle import parse_parameters
+from dieselfs.fuse.pages.page_statistics import FillStatistics, PlannedPagesStatistics
+from dieselfs.fuse.pages.planned_pages import PlannedPages
+from dieselfs.prefetch.close_events import CloseEvents
+from dieselfs.prefetch.listed_plans import ListedPlans
+from dieselfs.prefetch.mount_progress import MountProgress
+from dieselfs.prefetch.plan_file import open_plan
+from dieselfs.prefetch.planner import Planner
+from dieselfs.prefetch.prefetcher import PlannedMemory, PrefetchStatistics, ProgressTracker
+from dieselfs.shuffle.order import parse_parameters
+from dieselfs.shuffle.shuffle_lists import ListedOrder
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dieselfs.ending import Shutdown
-    from dieselfs.fuse.page_filler import PageFiller
-    from dieselfs.plan.plan_file import PlanFile, ReadingPlan
+    from dieselfs.fuse.pages.page_filler import PageFiller
+    from dieselfs.fuse.supervision.shutdown import Shutdown
+    from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dieselfs.fuse.close_events import CloseEvents
-from dieselfs.fuse.file_reader import CachedSource
-from dieselfs.fuse.miss_prefill import MissPrefill
-from dieselfs.fuse.page_filler import PageFiller
-from dieselfs.fuse.page_helper import PageHelper
-from dieselfs.fuse.statistics import FillStatistics, MissPrefillStatistics
+from dieselfs.fuse.pages.miss_prefill import MissPrefill
+from dieselfs.fuse.pages.page_filler import PageFiller
+from dieselfs.fuse.pages.page_helper import PageHelper
+from dieselfs.fuse.pages.page_statistics import FillStatistics, MissPrefillStatistics
+from dieselfs.fuse.requests.file_reader import CachedSource
+from dieselfs.prefetch.close_events import CloseEvents
 from metadata.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from dieselfs.ending import Shutdown
-    from dieselfs.fuse.fronts import MadeFront
+    from dieselfs.fuse.fronts.made_front import MadeFront
+    from dieselfs.fuse.supervision.shutdown import Shutdown
 
 _END_TIMEOUT_S: Final = 0.5
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dieselfs.class_labels import class_folder_labels
 from dieselfs.errors import UsageError
+from dieselfs.shuffle.class_labels import class_folder_labels
 from metadata.snapshot import Snapshot
 from metadata.snapshot_format import DIRECTORY_BASE
 

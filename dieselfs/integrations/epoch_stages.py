@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dieselfs.shuffle import Padding, ShuffledOrder, files_a_rank, shuffle_order
+from dieselfs.shuffle.order import Padding, ShuffledOrder, files_a_rank, shuffle_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from functools import partial
 
-from dieselfs.plan.plan_file import PlanFile, ReadingPlan
+from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
 
 Announce = Callable[[ReadingPlan, int, str], PlanFile | None]
 """A function that publishes a plan.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from dieselfs.errors import UsageError
-from dieselfs.plan.announcement import mount_above, mount_document
+from dieselfs.prefetch.announcement import mount_above, mount_document
 from metadata.snapshot import Snapshot
 
 _RESOLVED_AT_ONCE: Final = 65536

@@ -9,14 +9,14 @@ import warnings
 from dataclasses import dataclass
 from typing import Self
 
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.cache.task.sample_reader import SampleReader
+from dieselfs.cache.task.task_memory import open_task_memory
 from dieselfs.client import Client
-from dieselfs.dataset import Dataset
+from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
-from dieselfs.expected_files import ExpectedFiles
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
-from dieselfs.sample_reader import SampleReader
-from dieselfs.task_memory import open_task_memory
+from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
+from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
 
@@ -45,7 +45,7 @@ class SampleSource:
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:
         """Have the master of the node memory prefetch a plan.
 
-        With a mount, `dieselfs.plan.announcement.announce` does so.
+        With a mount, `dieselfs.prefetch.announcement.announce` does so.
         """
         try:
             file = write_plan(self.memory.folder.path, plan, position=position, after=after)

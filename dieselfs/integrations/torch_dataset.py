@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.integrations.class_folders import class_folders
 from dieselfs.integrations.sample_source import SampleSource, snapshot_of
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.plan.plan_file import PlanFile, ReadingPlan
+from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan
 from metadata.snapshot import Snapshot
 
 Load = Callable[[bytes], Any]

@@ -31,9 +31,9 @@ from dieselfs.integrations.epoch_stages import Division, Epoch, Stage
 from dieselfs.integrations.plan_publisher import Announce, PlanPublisher
 from dieselfs.integrations.sample_files import sample_files_of
 from dieselfs.integrations.sampler_state import SamplerState
-from dieselfs.plan.announcement import announce
-from dieselfs.plan.plan_file import ReadingPlan
-from dieselfs.shuffle import DEFAULT_GROUP_SIZE, ShuffledOrder, ShuffleParameters
+from dieselfs.prefetch.announcement import announce
+from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, ShuffleParameters
 from metadata.snapshot import Snapshot
 
 DEFAULT_IN_FLIGHT: Final = 2048

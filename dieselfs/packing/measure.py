@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dieselfs.packing.request import PackProgress, PackRequest, batches_of
+from dieselfs.packing.preflight import preflight
+from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
 from dieselfs.packing.source_tree import SkippedEntries
-from dieselfs.packing.survey import preflight
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,14 @@ from chunkstore.errors import AlreadyExists, ChunkStoreError
 from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.dataset import Dataset, open_dataset, remove_dataset
-from dieselfs.packing.background import BackgroundThread
+from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
+from dieselfs.dataset.publisher import Publisher
+from dieselfs.packing.background_thread import BackgroundThread
+from dieselfs.packing.preflight import preflight
 from dieselfs.packing.processes import PackingProcesses
-from dieselfs.packing.request import PackProgress, PackRequest, batches_of
+from dieselfs.packing.put_request import PackProgress, PackRequest, batches_of
 from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree, check_source, mixed
-from dieselfs.packing.survey import preflight
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure
-from dieselfs.publisher import Publisher
 from metadata.errors import MetadataError
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.records import DatasetState

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 
 from chunkstore.errors import Unavailable
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.packing.background import BackgroundThread
+from dieselfs.packing.background_thread import BackgroundThread
 from dieselfs.packing.source_tree import EntryBatch
 from dieselfs.packing.worker import ChunkReport, FileReport, PackRules, WorkerFailure, run_worker
 from metadata.kv.key_value_store import KeyValueStore

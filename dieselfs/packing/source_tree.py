@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from chunkstore.errors import BadSource
-from dieselfs.path_filter import PathFilter
+from dieselfs.dataset.path_filter import PathFilter
 
 BATCH_FILES = 32
 _MIXED_BATCHES = 8192

@@ -25,9 +25,9 @@ from chunkstore.chunk_writer import ChunkWriter, SealedChunk, hash_stream
 from chunkstore.errors import BadSource
 from chunkstore.stores.object_store import ObjectStore
 from chunkstore.uploader import Uploader
-from dieselfs.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
+from dieselfs.dataset.dataset_writer import CHUNK_IDS, MAX_MTIME_NS, MIN_MTIME_NS
+from dieselfs.dataset.parent_directories import ParentDirectories
 from dieselfs.packing.source_tree import EntryBatch
-from dieselfs.parent_directories import ParentDirectories
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import Namespace

@@ -20,10 +20,10 @@ from chunkstore.commit_log import Commit, CommitLog
 from chunkstore.object_keys import snapshot_key
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.errors import Conflict, HistoryDamaged, Refused, UsageError
-from dieselfs.recovery.adoption import commit_orphans, orphans
 from dieselfs.recovery.history import History, read_history
 from dieselfs.recovery.log_plan import carry_out, store_plan, stored_plan
 from dieselfs.recovery.log_rebuild import LogRebuild, plan_log
+from dieselfs.recovery.orphan_recovery import commit_orphans, orphans
 from dieselfs.recovery.points_in_time import PointInTime, generation_at
 from dieselfs.recovery.present_index import (
     CountedChanges,
@@ -39,7 +39,7 @@ from dieselfs.recovery.recovery_request import (
     RecoveryProgress,
     RecoveryReport,
 )
-from dieselfs.snapshots import publish_snapshot
+from dieselfs.snapshots.lifecycle import publish_snapshot
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.namespace import Namespace
@@ -49,7 +49,7 @@ from metadata.rebuild.chunk_table import chunks_to_read
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.map_sink import MapSink
-from metadata.rebuild.mended_index import RepairedIndex
+from metadata.rebuild.repaired_index import RepairedIndex
 from metadata.records import DatasetState
 from metadata.snapshot_builder import build_snapshot
 

@@ -20,8 +20,8 @@ import xxhash
 from redis import exceptions
 
 from metadata.errors import IndexUnavailable
-from metadata.kv.forgetting import Memory
 from metadata.kv.key_value_store import MapFields, MapUpdate
+from metadata.kv.lost_writes import Memory
 from metadata.kv.redis_pipeline import RedisCommand, Reply, Script, advice, is_error
 from metadata.kv.redis_replication import PUT, Replication
 

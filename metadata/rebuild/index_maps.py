@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from chunkstore.chunk_id import print_id
 from metadata.rebuild.chunk_table import ChunkTable
+from metadata.rebuild.current_versions import GroupedFields, current, encoded
 from metadata.rebuild.directory_table import ROOT, DirectoryRecords
 from metadata.rebuild.map_sink import IndexMapPart, MapKind
 from metadata.rebuild.memory_limits import MemoryLimits
 from metadata.rebuild.spill import DealtEntries, NamedEntries, joined
-from metadata.rebuild.standing import GroupedFields, current, encoded
 from metadata.records import is_file, is_tombstone
 
 _KEY_BYTES: Final = len(b"{" + print_id(bytes(16)).encode() + b"}f")

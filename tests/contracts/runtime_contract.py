@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dieselfs.peercache.runtime import PeerAddress, Runtime, Stream
+from dieselfs.cache.ports.runtime import PeerAddress, Runtime, Stream
 
 SOON_S = 10.0
 """For what must happen: waited for in full only if it doesn't."""

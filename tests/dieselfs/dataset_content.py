@@ -9,7 +9,7 @@ from pathlib import Path
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.dataset import Dataset
+from dieselfs.dataset.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)

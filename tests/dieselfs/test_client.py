@@ -14,8 +14,8 @@ import pytest
 from chunkstore.errors import InvalidPath, StoreFull
 from chunkstore.stores.memory import MemoryObjectStore
 from dieselfs.client import Client
+from dieselfs.dataset.file_stat import FileStat
 from dieselfs.errors import UsageError
-from dieselfs.file_stat import FileStat
 from metadata.errors import (
     DatasetNotFound,
     PathConflict,

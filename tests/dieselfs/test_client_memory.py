@@ -19,12 +19,12 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import Corrupt
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.task import master_process
+from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client, ClientStatistics
 from dieselfs.errors import PlanTooLarge, UsageError
-from dieselfs.node_memory import master_process
-from dieselfs.node_memory.master_port import MemoryStatistics
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.plan.plan_file import open_plan
+from dieselfs.prefetch.plan_file import open_plan
 from metadata.errors import PathConflict, PathNotFound
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot

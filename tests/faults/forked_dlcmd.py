@@ -17,7 +17,7 @@ from typing import Any
 from chunkstore.group_commit import GroupCommit
 from dieselfs import assembly
 from dieselfs.cli import run_dlcmd
-from dieselfs.packing.request import PackProgress
+from dieselfs.packing.put_request import PackProgress
 from metadata.kv.redis_server import RedisServerStore
 from tests.faults.killed_calls import KilledIndex, KilledStore, KillPoint, SharedCounts, Trap
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dieselfs import snapshots
 from dieselfs.assembly import open_index, open_store
-from dieselfs.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.snapshots import lifecycle
 from metadata.rebuild import rebuild
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.index_difference import IndexDifference
@@ -69,7 +69,7 @@ def check_kept(
     assert found.keys() >= acknowledged.keys()
     assert sum(found.get(path) == data for path, data in under_way.items()) >= told
     assert index_differences(dataset) == []
-    snapshot = Snapshot.open(snapshots.build(dataset, folder))
+    snapshot = Snapshot.open(lifecycle.build(dataset, folder))
     assert snapshot.header.files == len(found)
     snapshot.close()
     return found

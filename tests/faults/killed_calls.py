@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from chunkstore.stores.object_store import Buffer, ObjectInfo, ObjectStore
-from metadata.kv.forgetting import Memory, memory_of
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
+from metadata.kv.lost_writes import Memory, memory_of
 
 T = TypeVar("T")
 WHEN = ("before", "middle", "after")

@@ -16,7 +16,7 @@ from typing import Any
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
-from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.kv.lmdb_file import LmdbFileStore
 from metadata.snapshot import Snapshot
 from tests.faults.flapping_store import set_mode

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mounts.mount_table import entry_at
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
 from tests.faults.reading import content, readers
@@ -45,7 +45,7 @@ def mount(place: Place, tmp_path: Path) -> Iterator[Served]:
     "SIGKILL of the server, 5 times, while readers wait for a store that hangs",
     promise="another one answers what the killed one has not: readers notice a wait",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.kernel_connection:Connection.take_over=none",
+    check="dieselfs.fuse.requests.kernel_connection:Connection.take_over=none",
 )
 def test_server_killed(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
     set_mode(place.folder, "hung")
@@ -69,7 +69,7 @@ def test_server_killed(place: Place, mount: Served, measured: Measured, tmp_path
     "SIGKILL of supervisor and server while readers wait for a store that hangs, then the same command again",
     promise="readers get an error at once; the dead mountpoint is mounted again without a manual step",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.mountpoint:_clear_if_dead=none",
+    check="dieselfs.fuse.mounts.mountpoint:_clear_if_dead=none",
 )
 def test_daemon_killed(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
     set_mode(place.folder, "hung")
@@ -188,7 +188,7 @@ def helpers_of(task: str) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
-            if b"dieselfs.node_memory.master_process" in command and is_alive(int(process.name)):
+            if b"dieselfs.cache.task.master_process" in command and is_alive(int(process.name)):
                 log = (process / "fd" / "2").readlink()
                 if task in str(log):
                     found.append(int(process.name))
@@ -201,7 +201,7 @@ def helpers_of(task: str) -> list[int]:
     "a dataset published anew, its files changed, under readers that go on reading",
     promise="each read has one version's bytes; the refreshed mount shows the new one; what is open stays as it was",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.erofs_mounts:_show_at=none",
+    check="dieselfs.fuse.mounts.erofs_mounts:_show_at=none",
 )
 def test_republished(measured: Measured, tmp_path: Path) -> None:
     place = Place(tmp_path / "place")

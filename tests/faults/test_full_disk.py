@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.faults.case import Measured, fault_case
 from tests.faults.kept_dataset import Places, check_kept
 from tests.faults.reading import content

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs import snapshots
 from dieselfs.assembly import open_index, open_store
-from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.client import Client
+from dieselfs.snapshots import lifecycle
 from metadata import keys
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
 from tests.faults.case import Measured, fault_case
@@ -73,7 +73,7 @@ def kept() -> Iterator[Kept]:
             client.put(data, path)
         client.flush()
         dataset = client.dataset
-        snapshot = snapshots.build(dataset, folder / "snapshots")
+        snapshot = lifecycle.build(dataset, folder / "snapshots")
         [chunk] = dataset.namespace.chunks()
         client.close()
         index.close()
@@ -171,7 +171,7 @@ def test_a_missing_record(kept: Kept, record: str, measured: Measured) -> None:
     "the totals of the index are missing",
     promise="the next put says so and puts all commits again",
     bound_s=30,
-    check="dieselfs.publisher:Publisher._put_right=none",
+    check="dieselfs.dataset.publisher:Publisher._put_right=none",
 )
 def test_missing_totals(kept: Kept, measured: Measured) -> None:
     key, field = RECORDS["the totals"][0](kept)

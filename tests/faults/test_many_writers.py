@@ -14,9 +14,9 @@ import pytest
 from chunkstore.chunk_format import KIND_FILE, KIND_TOMBSTONE
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run_dlcmd
-from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.client import Client
-from dieselfs.dataset import Dataset
+from dieselfs.dataset.dataset import Dataset
 from dieselfs.recovery import recover
 from metadata.errors import PathNotFound
 from tests.faults.case import Measured, fault_case

@@ -140,7 +140,7 @@ def open_to_others(path: Path, home: Path, found: os.stat_result) -> bool:
     "a Redis with a password, named in the environment; the mount is looked at from all sides",
     promise="the password is in no argument, log, document or core file",
     bound_s=60,
-    check="dieselfs.cli.invocation:prevent_core_dumps=none",
+    check="dieselfs.cli.command_context:prevent_core_dumps=none",
 )
 def test_no_secret_is_seen(
     source: Path,
@@ -191,7 +191,7 @@ def test_no_secret_is_seen(
     for pid in daemons:
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert limits.split("Max core file size")[1].split()[0] == "0"
-    asked = "import ctypes, dieselfs.core_dumps as c; c.prevent_core_dumps(); print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+    asked = "import ctypes, dieselfs.cache.ports.core_dumps as c; c.prevent_core_dumps(); print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "0"
     measured.note(f"{len(daemons)} processes looked at")

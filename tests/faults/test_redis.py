@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dieselfs.cli.exit_codes import ExitCode
+from dieselfs.cli.rendering.exit_codes import ExitCode
 from tests.faults.case import Measured, fault_case
 from tests.faults.forked_dlcmd import start_dlcmd
 from tests.faults.killed_calls import PAUSED, KillPoint

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.object_keys import snapshot_key
-from dieselfs import snapshots
+from dieselfs.snapshots import lifecycle
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot
 from tests.faults.case import Measured, fault_case
@@ -111,7 +111,7 @@ DAMAGES = [
     "a published snapshot truncated, flipped, of another dataset, or of another generation under its name",
     promise="refused when it is pulled, saying why; nothing is left in the folder of snapshots",
     bound_s=BOUND_S,
-    check="dieselfs.snapshots:_verify=none",
+    check="dieselfs.snapshots.lifecycle:_verify=none",
 )
 def test_pulled(bench: Bench, measured: Measured, tmp_path: Path, damage: Callable[[Bench, Path], None]) -> None:  # fmt: skip
     file = bench.published()
@@ -120,7 +120,7 @@ def test_pulled(bench: Bench, measured: Measured, tmp_path: Path, damage: Callab
     damage(bench, file)
     try:
         pulled = measured.call(
-            lambda: snapshots.pull(
+            lambda: lifecycle.pull(
                 bench.place.objects, NAME, bench.id_of(bench.new), tmp_path / "pulled"
             )
         )
@@ -177,7 +177,7 @@ def test_refreshed(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     "a snapshot older than the dataset",
     promise="mounted when it is named, and otherwise only when asked; it says so",
     bound_s=BOUND_S,
-    check="dieselfs.snapshots:check_fresh=none",
+    check="dieselfs.snapshots.lifecycle:check_fresh=none",
 )
 def test_stale(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     place, mountpoint = Place(tmp_path / "place"), tmp_path / "mnt"

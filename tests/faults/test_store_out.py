@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from chunkstore.object_keys import chunk_key, leases_prefix
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mountpoint import unmount
 from metadata.snapshot import Snapshot
 from tests.faults.case import Measured, fault_case
 from tests.faults.flapping_store import calls, set_mode
@@ -202,7 +202,7 @@ def test_folder_away(bench: Bench, measured: Measured, tmp_path: Path) -> None:
     "a store that stays out for longer than the mount's patience (--patience 4)",
     promise="EIO when it is over, once, and not after another wait; the next read tries anew",
     bound_s=4.0 + 8.0,
-    check="dieselfs.fuse.file_reader:FileReader._check_failed=none",
+    check="dieselfs.fuse.requests.file_reader:FileReader._check_failed=none",
 )
 def test_out_for_too_long(impatient: Bench, measured: Measured) -> None:
     cold, _ = impatient.cold(1)
@@ -346,7 +346,7 @@ def test_unmount_in_an_outage(place: Place, snapshot: Snapshot, measured: Measur
     "umount while the store is out, of a mount whose readers were killed as they waited for it",
     promise="the mount is gone at once, and the daemon with all that it holds soon after",
     bound_s=5.0 + 1.0,
-    check="dieselfs.fuse.blob_server:BlobServer._release=none",
+    check="dieselfs.fuse.serving.blob_server:BlobServer._release=none",
 )
 def test_umount_after_readers_that_waited(place: Place, snapshot: Snapshot, measured: Measured, tmp_path: Path, front: str) -> None:  # fmt: skip
     task = f"left-{os.getpid()}-{front}"

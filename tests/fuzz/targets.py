@@ -35,12 +35,11 @@ from chunkstore.errors import Corrupt
 from chunkstore.leases import MAX_GENERATIONS, Lease
 from chunkstore.paths import check_paths
 from chunkstore.tags import Tag
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.wire import frames, local_messages
+from dieselfs.cache.wire.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
 from dieselfs.errors import PeerRefused, UsageError
-from dieselfs.node_memory import messages
-from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.peercache import frames
-from dieselfs.peercache.messages import MAX_MEMBERS, MAX_RANGES, Members, ReadFile, ReadRanges
-from dieselfs.plan.plan_file import ReadingPlan, open_plan, write_plan
+from dieselfs.prefetch.plan_file import ReadingPlan, open_plan, write_plan
 from metadata.errors import RecordCorrupt, SnapshotRefused
 from metadata.records import (
     ENTRY,
@@ -52,7 +51,7 @@ from metadata.records import (
 )
 from metadata.snapshot import ROOT, Snapshot
 from metadata.snapshot_format import _FILE_HASH_AT, blank_hashes
-from tests.dieselfs.peercache import golden_frames
+from tests.dieselfs.cache.wire import golden_frames
 from tests.metadata.snapshot_trees import PETS, build
 
 CHUNK = ChunkId(bytes(range(16)))
@@ -326,24 +325,24 @@ def _reseal_snapshot(data: bytes) -> bytes:
 
 def packets() -> Target:
     block = CacheBlock(ChunkRef(CHUNK, 64, 1 << 22))
-    said: list[messages.Message] = [
-        messages.JoinAsMember(b"m" * 16, 1 << 30),
-        messages.OpenRequests(b"m" * 16),
-        messages.Mapped((block.name,) * 5),
-        messages.Fetch(block, ahead=True),
-        messages.Prefetch((block,) * 3),
-        messages.Expect((block.name,) * 9, is_last=True),
-        messages.RequestFailed("Corrupt", "what", "hint"),
-        messages.EventsReported(((True, block.name),)),
-        messages.FollowPlan("/dev/shm/x/plans/1"),
+    said: list[local_messages.Message] = [
+        local_messages.JoinAsMember(b"m" * 16, 1 << 30),
+        local_messages.OpenRequests(b"m" * 16),
+        local_messages.Mapped((block.name,) * 5),
+        local_messages.Fetch(block, ahead=True),
+        local_messages.Prefetch((block,) * 3),
+        local_messages.Expect((block.name,) * 9, is_last=True),
+        local_messages.RequestFailed("Corrupt", "what", "hint"),
+        local_messages.EventsReported(((True, block.name),)),
+        local_messages.FollowPlan("/dev/shm/x/plans/1"),
     ]
-    seeds = [messages.encode(message) for message in said]
+    seeds = [local_messages.encode(message) for message in said]
 
     def use(data: bytes) -> None:
-        message = messages.decode(data)
-        assert messages.decode(messages.encode(message)) == message
+        message = local_messages.decode(data)
+        assert local_messages.decode(local_messages.encode(message)) == message
 
-    return Target("packet", seeds, use, (messages.BadPacket,), memory_times=256)
+    return Target("packet", seeds, use, (local_messages.BadPacket,), memory_times=256)
 
 
 def plans() -> Target:

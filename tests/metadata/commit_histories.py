@@ -207,7 +207,7 @@ def _purged(
 ) -> list[list[Entry]]:
     """What the commit that retires `leaving` adds. `chunks[n - 1]` is the content of chunk n, of all there ever were.
 
-    Half of the time it spares the directories that no retired chunk has a part in, as `dieselfs.purging` does."""
+    Half of the time it spares the directories that no retired chunk has a part in, as `dieselfs.housekeeping.purge` does."""
     carried: dict[tuple[bytes, bool], Entry] = {}
     concerned: set[bytes] = set()
     generations = {reference.chunks[number].generation for number in leaving}

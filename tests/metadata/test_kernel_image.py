@@ -463,7 +463,7 @@ def require_kernel() -> None:
 
 @contextmanager
 def mounted(image: Path, blobs: list[Path], where: Path) -> Iterator[bytes]:
-    from dieselfs.fuse import mount_syscalls  # here, so that all other tests need no product
+    from dieselfs.fuse.mounts import mount_syscalls  # here, so that all other tests need no product
 
     where.mkdir()
     options: list[tuple[str, str | None]] = [("source", str(image))]

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from chunkstore.commit_log import newest_generation
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs import snapshots
 from dieselfs.client import Client
-from dieselfs.dataset import open_dataset
-from dieselfs.purging.purge import purge
-from dieselfs.purging.request import PurgeRequest
+from dieselfs.dataset.dataset import open_dataset
+from dieselfs.housekeeping.purge.purge import purge
+from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 from dieselfs.recovery import RecoveryOptions, recover
+from dieselfs.snapshots import lifecycle
 from metadata import keys
 from metadata.errors import PathNotFound
 from metadata.kv.key_value_store import KeyValueStore, MapFields
@@ -235,7 +235,7 @@ class World:
 
     def _check_snapshot(self) -> None:
         dataset = open_dataset(self.store, self.index, NAME)
-        snapshot = Snapshot.open(snapshots.build(dataset, self.folder))
+        snapshot = Snapshot.open(lifecycle.build(dataset, self.folder))
         assert snapshot.header.files == len(self.model.files)
         assert snapshot.header.total_bytes == sum(map(len, self.model.content.values()))
         snapshot.close()

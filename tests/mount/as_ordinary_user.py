@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
-from dieselfs.fuse.mount_table import MountState, entry_at, mounts
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mountpoint import unmount
 from tests.mount.mounting import end, eventually, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.mount_table import MountState, entry_at, mounts
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mountpoint import unmount
 from tests.mount.mounting import Mount, end, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 

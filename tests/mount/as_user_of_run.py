@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dieselfs.fuse.mount_table import entry_at, mount_entries
+from dieselfs.fuse.mounts.mount_table import entry_at, mount_entries
 from tests.mount.mounting import Mount, mounted
 from tests.mount.packing import PackedDataset, random_bytes
 

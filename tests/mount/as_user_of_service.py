@@ -25,9 +25,12 @@ import numpy as np
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.blob_server import blob_name
-from dieselfs.fuse.kernel_connection import Answer, KernelConnection, KernelRequest
-from dieselfs.fuse.kernel_protocol import (
+from dieselfs.fuse.mounts import service_client
+from dieselfs.fuse.mounts.mount_table import entry_at, mount_entries
+from dieselfs.fuse.mounts.service_client import SERVICE_VARIABLE, _sealed_copy
+from dieselfs.fuse.mounts.service_messages import close_all, receive, send
+from dieselfs.fuse.requests.kernel_connection import Answer, KernelConnection, KernelRequest
+from dieselfs.fuse.requests.kernel_protocol import (
     KEEP_CACHE,
     NO_ENTRY,
     OPEN_OUT,
@@ -38,10 +41,7 @@ from dieselfs.fuse.kernel_protocol import (
     attributes_reply,
     entry,
 )
-from dieselfs.fuse.mount_table import entry_at, mount_entries
-from dieselfs.mountd import client
-from dieselfs.mountd.client import SERVICE_VARIABLE, _sealed_copy
-from dieselfs.mountd.messages import close_all, receive, send
+from dieselfs.fuse.serving.blob_server import blob_name
 from metadata.blob_layout import BlobLayout
 from metadata.snapshot import Snapshot
 from tests.mount.packing import random_bytes
@@ -128,7 +128,7 @@ class User:
         self.connections.append(connection)
 
     def mount(self, path: Path, *, direct_io: bool = False) -> list[int]:
-        return client.mount(self.snapshot, path, True, direct_io, self.serve)
+        return service_client.mount(self.snapshot, path, True, direct_io, self.serve)
 
     @contextmanager
     def mounted(self, name: str = "mnt") -> Iterator[Path]:
@@ -138,7 +138,7 @@ class User:
             yield path
         finally:
             while is_mounted(path):
-                client.unmount(path, lazy=True)
+                service_client.unmount(path, lazy=True)
 
 
 def is_mounted(path: Path) -> bool:
@@ -174,18 +174,18 @@ def mounts_reads_and_unmounts(user: User) -> None:
         os.posix_fadvise(opened, 0, 1 << 20, os.POSIX_FADV_DONTNEED)
         assert os.pread(opened, 4096, 0) == user.blob[:4096]
         os.close(opened)
-        fuse = client.attach_control(path)
+        fuse = service_client.attach_control(path)
         user.serve_file(fuse, "hello", b"from the control directory")
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from the control directory"
-        again = client.attach_control(path)
+        again = service_client.attach_control(path)
         user.serve_file(again, "hello", b"from another")
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from another"
         held = (path / "large").open("rb")
         with refused("in use"):
-            client.unmount(path, lazy=False)
+            service_client.unmount(path, lazy=False)
         assert (path / ".dieselfs" / "hello").read_bytes() == b"from another"
         held.close()
-        client.unmount(path, lazy=False)
+        service_client.unmount(path, lazy=False)
         assert entry_at(path) is None
         assert os.listdir(path) == []
         close_all([connection.fd for connection in user.connections] + [blob])
@@ -195,7 +195,7 @@ def mounts_reads_and_unmounts(user: User) -> None:
 def detaches_a_mount_in_use(user: User) -> None:
     with user.mounted() as path, (path / "large").open("rb") as held:
         held.seek(1 << 20)
-        client.unmount(path, lazy=True)
+        service_client.unmount(path, lazy=True)
         assert entry_at(path) is None
         assert held.read() == random_bytes(3_000_000)[1 << 20 :]
 
@@ -203,7 +203,7 @@ def detaches_a_mount_in_use(user: User) -> None:
 def replaces_a_mount_under_readers(user: User) -> None:
     with user.mounted() as path:
         before = path.stat().st_dev
-        user.serve_file(client.attach_control(path), "hello", b"control")
+        user.serve_file(service_client.attach_control(path), "hello", b"control")
         ended = threading.Event()
         rounds, problems = [0], []
 
@@ -219,7 +219,7 @@ def replaces_a_mount_under_readers(user: User) -> None:
         with (path / "large").open("rb") as held:
             reader.start()
             for _ in range(5):
-                client.mount(user.snapshot, path, True, False, user.serve, replaces=True)
+                service_client.mount(user.snapshot, path, True, False, user.serve, replaces=True)
                 at = rounds[0]
                 while rounds[0] < at + 2 and not problems:
                     time.sleep(0.01)
@@ -230,7 +230,7 @@ def replaces_a_mount_under_readers(user: User) -> None:
         assert path.stat().st_dev != before
         assert len([e for e in mount_entries() if e.mountpoint == path]) == 1
         with refused("no mount of yours"):
-            client.mount(
+            service_client.mount(
                 user.snapshot, user.mountpoint("other"), True, False, user.serve, replaces=True
             )
 
@@ -253,9 +253,9 @@ def may_not_mount_elsewhere(user: User) -> None:
             user.mount(path / ".dieselfs")
         for wrong in (path / "d0", path / ".dieselfs", user.mountpoint("plain")):
             with refused("no mount of yours"):
-                client.unmount(wrong, lazy=True)
+                service_client.unmount(wrong, lazy=True)
             with refused("no mount of yours"):
-                client.attach_control(wrong)
+                service_client.attach_control(wrong)
         reads_all(path)
     with _sealed_copy(user.snapshot) as snapshot, user.snapshot.open("rb") as file:
         with refused("not a directory"):
@@ -290,11 +290,11 @@ def may_not_touch_mounts_of_others(user: User) -> None:
         os.listdir(theirs)
     for lazy in (False, True):
         with refused("no mount of yours"):
-            client.unmount(theirs, lazy)
+            service_client.unmount(theirs, lazy)
     with refused("no mount of yours"):
-        client.mount(user.snapshot, theirs, True, False, user.serve, replaces=True)
+        service_client.mount(user.snapshot, theirs, True, False, user.serve, replaces=True)
     with refused("no mount of yours"):
-        client.attach_control(theirs)
+        service_client.attach_control(theirs)
     with refused("belongs to user"):
         user.mount(theirs)
 
@@ -330,13 +330,13 @@ def may_not_give_bytes_of_his_own(user: User) -> None:
 
 def may_not_show_mounts_to_others(user: User) -> None:
     with refused("private mounts only"):
-        client.mount(user.snapshot, user.mountpoint(), False, False, user.serve)
+        service_client.mount(user.snapshot, user.mountpoint(), False, False, user.serve)
 
 
 def shows_mounts_to_others_if_allowed(user: User) -> None:
     path = user.mountpoint()
-    client.mount(user.snapshot, path, False, False, user.serve)
-    user.serve_file(client.attach_control(path), "hello", b"control")
+    service_client.mount(user.snapshot, path, False, False, user.serve)
+    user.serve_file(service_client.attach_control(path), "hello", b"control")
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
@@ -345,7 +345,7 @@ def shows_mounts_to_others_if_allowed(user: User) -> None:
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    client.unmount(path, lazy=False)
+    service_client.unmount(path, lazy=False)
 
 
 def speaks_nonsense(user: User) -> None:
@@ -388,7 +388,7 @@ def is_not_kept_waiting_by_idle_connections(user: User) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     reads_all(path)
-    client.unmount(path, lazy=False)
+    service_client.unmount(path, lazy=False)
     for connection in idle:
         connection.close()
 
@@ -424,18 +424,18 @@ def hangs_the_service_in_vain(user: User) -> None:
     for serve in (silent, answers_init_only, never_opens):
         began = time.monotonic()
         with refused("does not answer"):
-            client.mount(user.snapshot, path, True, False, serve)
+            service_client.mount(user.snapshot, path, True, False, serve)
         assert time.monotonic() - began < 20
         assert entry_at(path) is None
     user.mount(path)
     reads_all(path)
-    client.unmount(path, lazy=False)
+    service_client.unmount(path, lazy=False)
 
 
 def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
     """A mountpoint in a FUSE mount of the user's whose server does not answer."""
     path = user.mountpoint()
-    client.mount(user.snapshot, path, False, False, user.serve)
+    service_client.mount(user.snapshot, path, False, False, user.serve)
 
     class NoAttributes(OneFile):
         def answer(self, request: KernelRequest) -> Answer:
@@ -446,7 +446,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
                 threading.Event().wait(3600)
             return super().answer(request)
 
-    connection = KernelConnection(client.attach_control(path), is_tree=False)
+    connection = KernelConnection(service_client.attach_control(path), is_tree=False)
     connection.start(NoAttributes("x", b""))
     for _ in range(2):
         began = time.monotonic()
@@ -454,7 +454,7 @@ def hangs_the_service_by_his_mountpoint_in_vain(user: User) -> None:
             user.mount(path / ".dieselfs" / "directory")
         assert time.monotonic() - began < 10
     reads_all(path)
-    client.unmount(path, lazy=True)
+    service_client.unmount(path, lazy=True)
 
 
 def leads_the_service_astray_in_vain(user: User) -> None:
@@ -466,13 +466,13 @@ def leads_the_service_astray_in_vain(user: User) -> None:
             user.serve_file(fuse, blob_name(0), b"/etc/shadow", kind)
 
         with refused("not a regular file"):
-            client.mount(user.snapshot, path, True, False, serve)
+            service_client.mount(user.snapshot, path, True, False, serve)
 
     def serve_nothing(fuse: int) -> None:
         user.serve_file(fuse, "something else", b"")
 
     with refused("No such file"):
-        client.mount(user.snapshot, path, True, False, serve_nothing)
+        service_client.mount(user.snapshot, path, True, False, serve_nothing)
     assert entry_at(path) is None
 
 
@@ -483,10 +483,10 @@ def reads_nothing_but_his_own_bytes(user: User) -> None:
     def serve(fuse: int) -> None:
         user.serve_file(fuse, blob_name(0), b"short")
 
-    client.mount(user.snapshot, path, True, False, serve)
+    service_client.mount(user.snapshot, path, True, False, serve)
     with contextlib.suppress(OSError):
         assert set((path / "large").read_bytes()) <= set(b"short\0")
-    client.unmount(path, lazy=False)
+    service_client.unmount(path, lazy=False)
 
 
 def has_no_more_than_his_share(user: User) -> None:
@@ -496,12 +496,12 @@ def has_no_more_than_his_share(user: User) -> None:
         user.mount(path)
     with refused("you have 3 mounts"):
         user.mount(paths[3])
-    client.mount(user.snapshot, paths[0], True, False, user.serve, replaces=True)
-    client.unmount(paths[0], lazy=False)
+    service_client.mount(user.snapshot, paths[0], True, False, user.serve, replaces=True)
+    service_client.unmount(paths[0], lazy=False)
     user.mount(paths[3])
     for path in paths[1:]:
         reads_all(path)
-        client.unmount(path, lazy=False)
+        service_client.unmount(path, lazy=False)
 
 
 def has_no_more_space_than_his_share(user: User) -> None:
@@ -515,11 +515,11 @@ def has_no_more_space_than_his_share(user: User) -> None:
         def serve(fuse: int) -> None:
             user.serve_file(fuse, blob_name(0), other_blob)
 
-        client.mount(Path(os.environ["OTHER_SNAPSHOT"]), others, True, False, serve)
+        service_client.mount(Path(os.environ["OTHER_SNAPSHOT"]), others, True, False, serve)
 
     with refused("images of your mounts exceed"):
         mount_other()
-    client.unmount(path, lazy=True)
+    service_client.unmount(path, lazy=True)
     with refused("images of your mounts exceed"):
         mount_other()
     assert held.read() == random_bytes(3_000_000)
@@ -532,7 +532,7 @@ def has_no_more_space_than_his_share(user: User) -> None:
         except MountError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    client.unmount(others, lazy=False)
+    service_client.unmount(others, lazy=False)
 
 
 def may_not_mount_from_another_namespace(user: User) -> None:
@@ -559,7 +559,7 @@ def dies_and_leaves_a_mount(user: User) -> None:
     assert len(list(path.rglob("*"))) >= 106
     with pytest.raises(OSError, match=r"Errno 5"):
         (path / "large").read_bytes()
-    client.unmount(path, lazy=False)
+    service_client.unmount(path, lazy=False)
     assert entry_at(path) is None
 
 

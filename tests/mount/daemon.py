@@ -22,15 +22,15 @@ from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.errors import Corrupt, NotFound, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.ending import Shutdown
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task.node_memory import CLOSE_S, NodeMemory
 from dieselfs.errors import DieselFSError
-from dieselfs.fuse import erofs_mounts, front_choice
 from dieselfs.fuse.mount import MountOptions, Observed, run_mount
-from dieselfs.fuse.mountpoint import check_mountable
-from dieselfs.fuse.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
-from dieselfs.node_memory.node_memory import CLOSE_S, NodeMemory
-from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.shuffle import parse_parameters
+from dieselfs.fuse.mounts import erofs_mounts, front_choice
+from dieselfs.fuse.mounts.mountpoint import check_mountable
+from dieselfs.fuse.supervision.shutdown import Shutdown
+from dieselfs.fuse.supervision.supervisor import UPGRADE_VARIABLE, Handed, Role, Supervisor
+from dieselfs.shuffle.order import parse_parameters
 from metadata import kernel_image_file
 from metadata.errors import SnapshotRefused
 from metadata.snapshot import Snapshot

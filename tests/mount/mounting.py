@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from dieselfs.fuse.background import start_in_background
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.supervision.daemonize import start_in_background
 from tests.mount.packing import PackedDataset
 
 KIND = "DIESELFS_TEST_FRONT"

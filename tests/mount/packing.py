@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs import snapshots
-from dieselfs.dataset import open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.snapshots import lifecycle
 from metadata.kv.memory import MemoryStore
 
 AN_HOUR_NS = 3_600_000_000_000
@@ -58,5 +58,5 @@ def pack(source: Path, folder: Path, name: str = "sample") -> PackedDataset:
                     content = reading.read()
                 writer.put(prefix + file, content, stat.S_IMODE(found.st_mode), found.st_mtime_ns)
     return PackedDataset(
-        snapshots.create(dataset, folder / "snapshots", publish=False), folder / "store", source
+        lifecycle.create(dataset, folder / "snapshots", publish=False), folder / "store", source
     )

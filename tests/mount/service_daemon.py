@@ -10,8 +10,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from dieselfs.mountd.limits import Settings
-from dieselfs.mountd.service import MountService, listening_socket
+from dieselfs.fuse.service.service import MountService, listening_socket
+from dieselfs.fuse.service.user_limits import Settings
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import entry_at
+from dieselfs.fuse.mounts.mount_table import entry_at
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import Mount, both_fronts, mounted
 from tests.mount.packing import BASE_TIME_NS, PackedDataset

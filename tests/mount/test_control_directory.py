@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.shuffle import parse_parameters, shuffle_order
+from dieselfs.shuffle.order import parse_parameters, shuffle_order
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import Mount, both_fronts, mounted, names_in
 from tests.mount.packing import PackedDataset, pack, write_file

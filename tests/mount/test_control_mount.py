@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.control_files import ControlDirectory
-from dieselfs.fuse.control_mount import ControlMount
-from dieselfs.fuse.mount_syscalls import attach, detach
-from dieselfs.fuse.shuffle_lists import ListedOrder, ShuffleLists
-from tests.dieselfs.test_fuse_shuffle_lists import FILES, Counting
+from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.fronts.control_mount import ControlMount
+from dieselfs.fuse.mounts.mount_syscalls import attach, detach
+from dieselfs.fuse.requests.attributes import Owner
+from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
+from tests.dieselfs.shuffle.test_shuffle_lists import FILES, Counting
 from tests.mount.test_tree_server import mount_by_system_calls
 
 pytestmark = pytest.mark.skipif(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.mount_table import entry_at, mount_entries
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import entry_at, mount_entries
+from dieselfs.fuse.mounts.mountpoint import unmount
 from tests.mount.mounting import Mount, end, mounted, start
 from tests.mount.packing import PackedDataset, random_bytes
 from tests.mount.test_ordinary_user import NOBODY
@@ -304,8 +304,8 @@ def test_a_mount_whose_daemon_is_this_python(own: PackedDataset, tmp_path: Path)
     """Listing and unmounting load nothing that serves."""
     with mounted(own, tmp_path) as mount:
         program = (
-            "import sys; from pathlib import Path; from dieselfs.fuse.mountpoint import unmount; "
-            "unmount(Path(sys.argv[1])); sys.exit('dieselfs.fuse.kernel_connection' in sys.modules)"
+            "import sys; from pathlib import Path; from dieselfs.fuse.mounts.mountpoint import unmount; "
+            "unmount(Path(sys.argv[1])); sys.exit('dieselfs.fuse.requests.kernel_connection' in sys.modules)"
         )
         subprocess.run([sys.executable, "-c", program, mount.path], check=True)
         mount.wait_until_ended()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse import fusermount
+from dieselfs.fuse.mounts import fusermount
 from tests.mount.test_ordinary_user import NOBODY, ROOT_OF_CHECKOUT, as_nobody
 
 pytestmark = pytest.mark.skipif(shutil.which("fusermount3") is None, reason="needs fusermount3")
@@ -20,7 +20,7 @@ SCENARIO = """
 import os, stat, subprocess, sys
 from pathlib import Path
 from dieselfs.errors import MountError
-from dieselfs.fuse import fusermount
+from dieselfs.fuse.mounts import fusermount
 
 home = Path(sys.argv[1])
 options = ["fsname=dieselfs:a,b", "subtype=dieselfs", "ro", "default_permissions"]

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError, MountpointBusy
-from dieselfs.fuse.background import start_in_background
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import check_mountable, unmount
+from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mountpoint import check_mountable, unmount
+from dieselfs.fuse.supervision.daemonize import start_in_background
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,

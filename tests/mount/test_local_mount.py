@@ -18,12 +18,12 @@ import pytest
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.front_choice import Front
-from dieselfs.fuse.local_front import LocalMount, local_front, mount_local
-from dieselfs.fuse.mount_table import MountState, mounts
-from dieselfs.fuse.mountpoint import unmount
-from dieselfs.ssd_blob import write_blob
+from dieselfs.cache.ssd.blob import write_blob
+from dieselfs.fuse.fronts.local_front import LocalMount, local_front, mount_local
+from dieselfs.fuse.mounts.front_choice import Front
+from dieselfs.fuse.mounts.mount_table import MountState, mounts
+from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.requests.attributes import Owner
 from metadata.snapshot import Snapshot
 from tests.dieselfs.dataset_content import tree_of
 from tests.mount.packing import PackedDataset, pack, random_bytes, write_file

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.front_choice import mounts_files, probe
-from dieselfs.fuse.mount_syscalls import detach
-from dieselfs.fuse.mount_table import mount_entries
-from dieselfs.mountd.client import SERVICE_VARIABLE
+from dieselfs.fuse.mounts.front_choice import mounts_files, probe
+from dieselfs.fuse.mounts.mount_syscalls import detach
+from dieselfs.fuse.mounts.mount_table import mount_entries
+from dieselfs.fuse.mounts.service_client import SERVICE_VARIABLE
 from tests.mount.mounting import KIND
 from tests.mount.packing import PackedDataset, pack, write_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import MountInfo, MountState, mounts
+from dieselfs.fuse.mounts.mount_table import MountInfo, MountState, mounts
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import Mount, both_fronts, eventually, mounted
 from tests.mount.packing import PackedDataset

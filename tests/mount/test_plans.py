@@ -20,11 +20,11 @@ import pytest
 
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
-from dieselfs.fuse.mountpoint import unmount
-from dieselfs.fuse.progress_probes import PROBE_FILES
-from dieselfs.plan.announcement import announce
-from dieselfs.plan.plan_file import PlanFile, ReadingPlan, write_plan
-from dieselfs.shuffle import shuffle_order
+from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.prefetch.announcement import announce
+from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
+from dieselfs.prefetch.progress_probes import PROBE_FILES
+from dieselfs.shuffle.order import shuffle_order
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import (

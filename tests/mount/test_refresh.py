@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
 from metadata.snapshot import Snapshot
 from tests.mount.mounting import (
     PATIENCE_S,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs import overlay_run
-from dieselfs.cli.output import Output
+from dieselfs.cli.rendering.output import Output
 from dieselfs.errors import MountError
-from dieselfs.fuse.mount_table import MountEntry
+from dieselfs.fuse.mounts import overlay_run
+from dieselfs.fuse.mounts.mount_table import MountEntry
 from tests.mount.mounting import Mount
 from tests.mount.packing import PackedDataset, random_bytes
 from tests.mount.test_ordinary_user import (
@@ -96,7 +96,7 @@ def test_only_visible_fuse_mounts_get_an_overlay() -> None:
 def test_without_a_namespace_the_command_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from dieselfs.cli.run import _prepare
+    from dieselfs.cli.commands.run import _prepare
 
     def refuse(below: list[Path]) -> None:
         raise MountError("this process gets no mount namespace: Operation not permitted", "do it")

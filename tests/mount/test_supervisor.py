@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from dieselfs.errors import MountError
-from dieselfs.fuse.background import start_in_background
-from dieselfs.fuse.mount_table import MountState, entry_at, mounts
-from dieselfs.fuse.mountpoint import unmount
-from dieselfs.fuse.refresh_request import request_upgrade
+from dieselfs.fuse.mounts.mount_table import MountState, entry_at, mounts
+from dieselfs.fuse.mounts.mountpoint import unmount
+from dieselfs.fuse.supervision.daemonize import start_in_background
+from dieselfs.fuse.supervision.refresh_request import request_upgrade
 from tests.mount.mounting import (
     PATIENCE_S,
     Mount,

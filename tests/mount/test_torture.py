@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.fuse.mount_table import entry_at
-from dieselfs.fuse.mountpoint import unmount
+from dieselfs.fuse.mounts.mount_table import entry_at
+from dieselfs.fuse.mounts.mountpoint import unmount
 from tests.mount import soak
 from tests.mount.mounting import Mount, both_fronts, end, eventually, is_alive, start
 from tests.mount.torture import MemoryGroup, tortured

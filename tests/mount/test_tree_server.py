@@ -20,17 +20,17 @@ import xxhash
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
-from dieselfs.fuse import fusermount
-from dieselfs.fuse.attributes import Owner
-from dieselfs.fuse.control_files import ControlDirectory
-from dieselfs.fuse.file_reader import FileReader
-from dieselfs.fuse.kernel_connection import KernelConnection
-from dieselfs.fuse.mount_syscalls import attach, detach, new_mount
-from dieselfs.fuse.pending_reads import PendingReads
-from dieselfs.fuse.shuffle_lists import ShuffleLists
-from dieselfs.fuse.tree_server import TreeServer
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.task_folder import TaskFolder
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.mounts import fusermount
+from dieselfs.fuse.mounts.mount_syscalls import attach, detach, new_mount
+from dieselfs.fuse.requests.attributes import Owner
+from dieselfs.fuse.requests.file_reader import FileReader
+from dieselfs.fuse.requests.kernel_connection import KernelConnection
+from dieselfs.fuse.requests.pending_reads import PendingReads
+from dieselfs.fuse.serving.tree_server import TreeServer
+from dieselfs.shuffle.shuffle_lists import ShuffleLists
 from metadata.snapshot import Snapshot
 from tests.mount.conftest import ODD_NAMES, SIZES
 from tests.mount.packing import PackedDataset, random_bytes

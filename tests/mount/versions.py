@@ -6,7 +6,7 @@ from pathlib import Path
 from chunkstore.chunk_writer import DEFAULT_TARGET_BYTES
 from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.client import Client
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from metadata.kv.memory import MemoryStore
 from tests.mount.packing import BASE_TIME_NS, PackedDataset
 

@@ -25,17 +25,17 @@ from chunkstore.chunk_source import ChunkRef
 from chunkstore.object_keys import chunk_key
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
+from dieselfs.cache.membership.membership import TaskMembership
+from dieselfs.cache.membership.redis_registry import RedisRegistry
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.members import Member, View
+from dieselfs.cache.ports.runtime import Listener, PeerAddress, Stream
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.os_runtime import OperatingSystem
+from dieselfs.cache.wire.peer_client import PeerClient
+from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import CacheFull
-from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.members import Member, View
-from dieselfs.peercache.membership import TaskMembership
-from dieselfs.peercache.os_runtime import OperatingSystem
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.redis_directory import RedisRegistry
-from dieselfs.peercache.runtime import Listener, PeerAddress, Stream
-from dieselfs.peercache.secret import TaskSecret
 from metadata.snapshot import Snapshot
 
 _SMALL: Final = 4096

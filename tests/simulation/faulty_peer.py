@@ -8,10 +8,10 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.stores.object_store import Buffer
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.errors import CacheFull
-from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.runtime import PeerAddress
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.network import SimulatedListener, SimulatedStream
 from tests.simulation.runtime import SimulatedRuntime

@@ -1,4 +1,4 @@
-"""A node's memory, as `dieselfs/node_memory/master.py` behaves: single flight, a budget, owned chunks displace copies and never the other way round."""
+"""A node's memory, as `dieselfs/cache/node/master.py` behaves: single flight, a budget, owned chunks displace copies and never the other way round."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.cached_chunks import NodeStatus
 from dieselfs.errors import CacheFull, MasterGone
-from dieselfs.node_memory.piece import CacheBlock
-from dieselfs.peercache.held_chunks import NodeStatus
-from dieselfs.peercache.peer_source import PeerSource
 from tests.simulation.runtime import SimulatedRuntime
 
 

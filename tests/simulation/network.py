@@ -13,7 +13,7 @@ from math import inf
 from typing import Final
 
 from chunkstore.stores.object_store import Buffer
-from dieselfs.peercache.runtime import PeerAddress
+from dieselfs.cache.ports.runtime import PeerAddress
 from tests.simulation.scheduler import Host, Scheduler, Task
 
 DRIP_S: Final = 0.2

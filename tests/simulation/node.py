@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from dieselfs.errors import CacheFull, MasterGone, PeerFailed
-from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.peercache.breakers import FIRST_HOLD_S, Breakers
-from dieselfs.peercache.members import Member, MemberId, View
-from dieselfs.peercache.membership import TaskMembership
-from dieselfs.peercache.messages import (
+from dieselfs.cache.membership.breakers import FIRST_HOLD_S, Breakers
+from dieselfs.cache.membership.membership import TaskMembership
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.cache.ports.members import Member, MemberId, View
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.wire.messages import (
     Answer,
     Join,
     Leave,
@@ -26,11 +27,10 @@ from dieselfs.peercache.messages import (
     ReadRanges,
     Request,
 )
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_connection import SentRequest
-from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.peer_source import PeerSource
-from dieselfs.peercache.secret import TaskSecret
+from dieselfs.cache.wire.peer_client import PeerClient
+from dieselfs.cache.wire.peer_connection import SentRequest
+from dieselfs.cache.wire.peer_server import PeerServer
+from dieselfs.errors import CacheFull, MasterGone, PeerFailed
 from tests.simulation.dataset import DATASET, SimulatedCallThreads
 from tests.simulation.faulty_peer import Conscience, FaultyCache, FaultyRuntime
 from tests.simulation.memory import SimulatedMemory

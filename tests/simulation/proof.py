@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from chunkstore.chunk_reader import ChunkReader
-from dieselfs.peercache import peer_questions, peer_source, placement, routing, task_peers
-from dieselfs.peercache.breakers import Breakers
-from dieselfs.peercache.membership import TaskMembership
-from dieselfs.peercache.messages import NotCached
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_connection import PeerConnection
-from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.served_connection import ServedConnection
-from dieselfs.peercache.slow_answers import SlowAnswers
+from dieselfs.cache.membership import placement
+from dieselfs.cache.membership.breakers import Breakers
+from dieselfs.cache.membership.membership import TaskMembership
+from dieselfs.cache.peers import peer_requests, peer_source, routing, task_peers
+from dieselfs.cache.wire.messages import NotCached
+from dieselfs.cache.wire.peer_client import PeerClient
+from dieselfs.cache.wire.peer_connection import PeerConnection
+from dieselfs.cache.wire.peer_server import PeerServer
+from dieselfs.cache.wire.served_connection import ServedConnection
+from dieselfs.cache.wire.slow_answers import SlowAnswers
 from tests.simulation.memory import SimulatedMemory
 from tests.simulation.run import Failure, run_seed
 
@@ -123,7 +124,7 @@ BREAKS = [
     ),
     Break("chunks from peers are not verified", ChunkReader, "verified", _unverified),
     Break("files from peers are not verified", peer_source, "verified_file", _file_as_it_is),
-    Break("batches from peers are not verified", peer_questions, "_take", _taken_as_they_are),
+    Break("batches from peers are not verified", peer_requests, "_take", _taken_as_they_are),
     Break("a master has no single flight", SimulatedMemory, "fetch", _fetch_each_for_himself),
     Break(
         "what is slow is not fetched for others",

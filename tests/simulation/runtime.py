@@ -1,11 +1,11 @@
-"""The port `Runtime` (dieselfs/peercache/runtime.py) on one simulated host."""
+"""The port `Runtime` (dieselfs/cache/ports/runtime.py) on one simulated host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
 
-from dieselfs.peercache.runtime import PeerAddress
+from dieselfs.cache.ports.runtime import PeerAddress
 from tests.simulation.network import Network, SimulatedListener, SimulatedStream
 from tests.simulation.scheduler import Host, Killed, Scheduler, Task
 

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
-from dieselfs.peercache.settings import CachePolicy
+from dieselfs.cache.ports.peer_settings import CachePolicy
 from tests.simulation.dataset import SmallDataset, small_dataset
-from tests.simulation.directories import DirectoryKind
 from tests.simulation.faulty_peer import VICES, Vice
 from tests.simulation.node import NodePlan
+from tests.simulation.registries import DirectoryKind
 
 Kind: TypeAlias = Literal["calm", "faults", "kill"]
 """`calm`: nothing happens, and each chunk leaves the store once. `kill`: one node is, for good. `faults`: anything, and then all is well again."""

@@ -25,15 +25,15 @@ from functools import partial
 from typing import Final
 
 from chunkstore.chunk_format import BLOCK_BYTES
+from dieselfs.cache.membership.placement import Placement
+from dieselfs.cache.ports.members import View
+from dieselfs.cache.wire.messages import Ping
+from dieselfs.cache.wire.peer_client import PeerClient
 from dieselfs.errors import MasterGone, PeerFailed
-from dieselfs.peercache.members import View
-from dieselfs.peercache.messages import Ping
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.placement import Placement
 from tests.simulation.dataset import SimulatedStore, small_dataset
-from tests.simulation.directories import Directories
 from tests.simulation.network import Network
 from tests.simulation.node import Reader, SimulatedNode
+from tests.simulation.registries import Directories
 from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scenario import Fault, Scenario
 from tests.simulation.scheduler import Host, Scheduler, SimulationFailed, Task

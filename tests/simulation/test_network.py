@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dieselfs.peercache.runtime import PeerAddress, Stream
+from dieselfs.cache.ports.runtime import PeerAddress, Stream
 from tests.simulation.network import Network
 from tests.simulation.runtime import SimulatedRuntime
 from tests.simulation.scheduler import Host, Scheduler

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
+from dieselfs.cache.ports.members import Member
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.wire.messages import Data, ReadFile
+from dieselfs.cache.wire.peer_client import PeerClient
+from dieselfs.cache.wire.peer_server import PeerServer
 from dieselfs.errors import PeerFailed
-from dieselfs.peercache.members import Member
-from dieselfs.peercache.messages import Data, ReadFile
-from dieselfs.peercache.peer_client import PeerClient
-from dieselfs.peercache.peer_server import PeerServer
-from dieselfs.peercache.runtime import PeerAddress
-from tests.dieselfs.peercache.plain_chunks import PlainChunks, chunk
+from tests.dieselfs.cache.peers.plain_chunks import PlainChunks, chunk
 from tests.simulation.network import Network
 from tests.simulation.node import SECRET, TASK
 from tests.simulation.runtime import SimulatedRuntime

@@ -9,8 +9,8 @@ from chunkstore.chunk_format import KIND_FILE, decode_head
 from chunkstore.chunk_id import ChunkId
 from chunkstore.commit_log import CommitLog
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.dataset import Dataset, open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from metadata.kv.memory import MemoryStore
 
 NAME = "pets"

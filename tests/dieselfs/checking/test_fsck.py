@@ -12,9 +12,9 @@ from chunkstore.commit_log import Commit
 from chunkstore.errors import Corrupt, Unavailable
 from chunkstore.object_keys import commit_key
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs import snapshots
 from dieselfs.checking import Finding, FsckReport, Kind, Verdict, fsck
 from dieselfs.client import Client
+from dieselfs.snapshots import lifecycle
 from metadata.errors import DatasetNotFound
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import CountingStore, StoreWrapper
@@ -39,7 +39,7 @@ def only(report: FsckReport) -> Finding:
 
 
 def test_a_sound_dataset_is_clean(made: MadeDataset, tmp_path: Path) -> None:
-    snapshots.create(made.open(), tmp_path / "snapshots")
+    lifecycle.create(made.open(), tmp_path / "snapshots")
     made.put(some_files(10, "more/"))
     report = fsck(made.store, made.index, NAME, snapshot_folder=tmp_path / "snapshots")
     assert (report.findings, report.verdict) == ((), Verdict.CLEAN)
@@ -151,9 +151,9 @@ def test_each_kept_snapshot_tells_how_many_of_its_files_are_hit(
 ) -> None:
     key = made.objects()[0]
     paths = made.paths(key)
-    older = snapshots.create(made.open(), tmp_path)
+    older = lifecycle.create(made.open(), tmp_path)
     made.put({paths[0].decode(): b"newer"})
-    newer = snapshots.create(made.open(), tmp_path)
+    newer = lifecycle.create(made.open(), tmp_path)
     made.replace(key, None)
     finding = only(check(made))
     assert finding.files == paths[1:]
@@ -179,7 +179,7 @@ class TestWithoutAnIndexThatKnows:
     def test_a_snapshot_tells(self, made: MadeDataset, tmp_path: Path) -> None:
         key = made.objects()[0]
         paths = made.paths(key)
-        snapshots.create(made.open(), tmp_path)
+        lifecycle.create(made.open(), tmp_path)
         made.put({paths[0].decode(): b"newer"})
         made.replace(key, None)
         made.index = MemoryStore()
@@ -188,7 +188,7 @@ class TestWithoutAnIndexThatKnows:
     def test_a_file_here_tells(self, made: MadeDataset, tmp_path: Path) -> None:
         key = made.objects()[0]
         paths = made.paths(key)
-        snapshots.create(made.open(), tmp_path, publish=False)
+        lifecycle.create(made.open(), tmp_path, publish=False)
         made.replace(key, None)
         report = fsck(made.store, MemoryStore(), NAME, snapshot_folder=tmp_path)
         assert report.findings[0].files == paths

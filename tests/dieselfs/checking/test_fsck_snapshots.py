@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from chunkstore import tags
-from dieselfs import snapshots
 from dieselfs.checking import Finding, FsckReport, Kind, Repair, Verdict, fsck, repair
-from dieselfs.dataset import remove_dataset
+from dieselfs.dataset.dataset import remove_dataset
+from dieselfs.snapshots import lifecycle
 from metadata.snapshot import Snapshot
 from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
 
@@ -34,7 +34,7 @@ def check(made: MadeDataset, here: Path | None = None) -> FsckReport:
 
 def publish(made: MadeDataset, folder: Path) -> tuple[str, Path]:
     """A snapshot of the present state: its key, and a file of it."""
-    path = snapshots.create(made.open(), folder)
+    path = lifecycle.create(made.open(), folder)
     return f"datasets/{NAME}/snapshots/{path.stem.removeprefix(f'{NAME}-')}", path
 
 
@@ -119,7 +119,7 @@ def test_another_sound_snapshot_under_the_name(made: MadeDataset, here: Path) ->
 def test_one_of_another_dataset(made: MadeDataset, here: Path) -> None:
     cows = MadeDataset(made.store, made.index, "cows")
     cows.put(some_files())
-    path = snapshots.build(cows.open(), here)
+    path = lifecycle.build(cows.open(), here)
     key = f"datasets/{NAME}/snapshots/{path.stem.removeprefix('cows-')}"
     made.store.create(key, [path.read_bytes()])
     report = check(made)

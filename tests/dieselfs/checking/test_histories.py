@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import ChunkStoreError
-from dieselfs import snapshots
 from dieselfs.checking import Verdict, fsck, scrub
 from dieselfs.client import Client
-from dieselfs.purging.purge import purge
-from dieselfs.purging.request import PurgeRequest
+from dieselfs.housekeeping.purge.purge import purge
+from dieselfs.housekeeping.purge.purge_request import PurgeRequest
+from dieselfs.snapshots import lifecycle
 from metadata.snapshot import Snapshot
 from tests.dieselfs.checking.made_dataset import NAME, MadeDataset
 from tests.dieselfs.dataset_content import content_of
@@ -39,7 +39,7 @@ def lived(seed: int, folder: Path) -> MadeDataset:
                 grace_s = chosen.choice([0, 1e6])
                 purge(made.open(), PurgeRequest(leave=0, grace_s=grace_s, target_bytes=4096))
             case 5:
-                snapshots.create(made.open(), folder)
+                lifecycle.create(made.open(), folder)
     return made
 
 

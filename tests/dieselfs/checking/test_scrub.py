@@ -17,10 +17,10 @@ import pytest
 from chunkstore.errors import Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs import snapshots
 from dieselfs.checking import Kind, Sample, ScrubReport, Verdict, scrub
 from dieselfs.checking.scrub_progress import ScrubFile
 from dieselfs.errors import Conflict
+from dieselfs.snapshots import lifecycle
 from metadata.kv.memory import MemoryStore
 from tests.chunkstore.packed import StoreWrapper
 from tests.dieselfs.checking.made_dataset import NAME, MadeDataset, retire, some_files
@@ -116,7 +116,7 @@ def test_damage_in_a_deleted_file_hits_nobody_now_but_a_kept_snapshot(
     key = made.objects()[0]
     at = made.head_bytes(key)
     path = made.file_at(key, at)
-    kept = snapshots.create(made.open(), tmp_path)
+    kept = lifecycle.create(made.open(), tmp_path)
     made.put({path.decode(): b"newer"})
     made.flip(key, at)
     [finding] = run(made).findings
@@ -129,7 +129,7 @@ def test_a_retired_chunk_is_read_for_the_snapshot_that_needs_it(
     made: MadeDataset, tmp_path: Path
 ) -> None:
     key = made.objects()[0]
-    kept = snapshots.create(made.open(), tmp_path)
+    kept = lifecycle.create(made.open(), tmp_path)
     retire(made, key)
     made.flip(key, made.head_bytes(key))
     [finding] = run(made).findings

@@ -13,7 +13,7 @@ import pytest
 from dieselfs.assembly import open_index, open_store
 from dieselfs.cli import run_dlcmd
 from dieselfs.client import Client
-from dieselfs.fuse.background import default_log_file
+from dieselfs.fuse.supervision.daemonize import default_log_file
 
 FILES = {
     "readme.txt": b"hello\n",

@@ -13,7 +13,7 @@ import chunkstore.errors
 import dieselfs.errors
 import metadata.errors
 from dieselfs.cli import dlcmd as dlcmd_group
-from dieselfs.cli.exit_codes import MEANINGS, ExitCode, explain
+from dieselfs.cli.rendering.exit_codes import MEANINGS, ExitCode, explain
 from tests.dieselfs.cli.conftest import Dlcmd
 
 OUR_ERRORS = [
@@ -129,7 +129,7 @@ def test_an_interrupt_is_130(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dieselfs.cli.invocation.CommandContext.places", interrupt)
+    monkeypatch.setattr("dieselfs.cli.command_context.CommandContext.places", interrupt)
     result = dlcmd("ls", "cows")
     assert (result.code, result.err) == (130, "dlcmd: interrupted\n")
 

@@ -11,13 +11,13 @@ import click
 import pytest
 
 from dieselfs.cli import dlcmd as root
-from dieselfs.cli import progress
+from dieselfs.cli.command import DlcmdCommand
+from dieselfs.cli.command_group import COMMANDS
 from dieselfs.cli.mount_helper import as_dlcmd
-from dieselfs.cli.mount_options import parse_mount_options
-from dieselfs.cli.output import Output, counted, printable
-from dieselfs.cli.sizes import human_size, parse_size
-from dieselfs.cli.verb import DlcmdCommand
-from dieselfs.cli.verbs import COMMANDS
+from dieselfs.cli.mounting.mount_options import parse_mount_options
+from dieselfs.cli.rendering import progress
+from dieselfs.cli.rendering.output import Output, counted, printable
+from dieselfs.cli.values.sizes import human_size, parse_size
 from dieselfs.errors import UsageError
 from tests.dieselfs.cli.conftest import Dlcmd
 

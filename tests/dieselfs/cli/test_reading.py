@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from dieselfs.cli.entries import iso_time
+from dieselfs.cli.rendering.entries import iso_time
 from dieselfs.client import Client
 from tests.dieselfs.cli.conftest import FILES, TIME_NS, Dlcmd
 
@@ -128,7 +128,7 @@ def test_shuffle_takes_the_fresh_snapshot_and_needs_no_index_for_a_named_one(
     dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dlcmd("snapshot", "create", "pets").code == 0
-    monkeypatch.setattr("dieselfs.snapshots.build", None)
+    monkeypatch.setattr("dieselfs.snapshots.lifecycle.build", None)
     first = dlcmd("shuffle", "pets", "-0")
     assert first.code == 0
     named = dlcmd("shuffle", "pets@2", "-0", "--index", "redis://127.0.0.1:1")

@@ -13,10 +13,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 from dieselfs.errors import UsageError
-from dieselfs.fuse.background import default_log_file
+from dieselfs.fuse.supervision.daemonize import default_log_file
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-from dieselfs.plan.announcement import mount_above
+from dieselfs.prefetch.announcement import mount_above
 from tests.dieselfs.integrations.conftest import MadeDataset, make
 from tests.dieselfs.integrations.imagefolder import ImageFolder
 from tests.mount.mounting import Mount, eventually, mounted, needs_fuse

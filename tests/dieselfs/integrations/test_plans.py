@@ -13,8 +13,8 @@ import pytest
 from dieselfs.errors import UsageError
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-from dieselfs.plan import announcement
-from dieselfs.plan.plan_file import FOLDER, PlanFile, open_plan
+from dieselfs.prefetch import announcement
+from dieselfs.prefetch.plan_file import FOLDER, PlanFile, open_plan
 from tests.dieselfs.integrations.conftest import MadeDataset
 
 

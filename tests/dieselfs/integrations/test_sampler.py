@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 from dieselfs.errors import Conflict, UsageError
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler, distributed_rank
-from dieselfs.shuffle import shuffle_order
+from dieselfs.shuffle.order import shuffle_order
 from tests.dieselfs.integrations.conftest import MadeDataset, make
 
 

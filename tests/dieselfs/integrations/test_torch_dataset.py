@@ -11,14 +11,14 @@ import pytest
 from torch.utils.data import DataLoader, Subset
 
 from chunkstore.stores.memory import MemoryObjectStore
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.client import Client
 from dieselfs.errors import PlanTooLarge, UsageError
 from dieselfs.integrations.torch_dataset import DieselDataset, load_image
 from dieselfs.integrations.torch_loader import ChunkShuffleLoader
 from dieselfs.integrations.torch_sampler import ChunkShuffleSampler
-from dieselfs.node_memory.node_memory import NodeMemory
-from dieselfs.node_memory.task_folder import TaskFolder
-from dieselfs.plan.plan_file import open_plan
+from dieselfs.prefetch.plan_file import open_plan
 from metadata.kv.memory import MemoryStore
 from tests.dieselfs.integrations.conftest import CLASSES, MadeDataset, content, keep, name_in
 from tests.dieselfs.integrations.imagefolder import DatasetFolder

@@ -15,16 +15,16 @@ import pytest
 from chunkstore.errors import BadSource, InvalidPath, StoreFull, Unavailable
 from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.object_store import Buffer
-from dieselfs.dataset import open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import UsageError
 from dieselfs.packing import pack as pack_module
 from dieselfs.packing import worker as worker_module
 from dieselfs.packing.measure import forecast
 from dieselfs.packing.pack import pack
-from dieselfs.packing.request import FileList, PackProgress, PackRequest
+from dieselfs.packing.preflight import preflight
+from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
 from dieselfs.packing.source_tree import EntryBatch, SourceTree
-from dieselfs.packing.survey import preflight
 from dieselfs.recovery import RecoveryOptions, read_history, recover
 from metadata.errors import DatasetNotFound
 from metadata.kv.key_value_store import KeyValueStore

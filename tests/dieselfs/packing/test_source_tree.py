@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chunkstore.errors import BadSource
+from dieselfs.dataset.path_filter import PathFilter, Rule
 from dieselfs.packing.source_tree import (
     BATCH_FILES,
     EntryBatch,
@@ -17,7 +18,6 @@ from dieselfs.packing.source_tree import (
     listed_batches,
     mixed,
 )
-from dieselfs.path_filter import PathFilter, Rule
 
 
 @pytest.fixture

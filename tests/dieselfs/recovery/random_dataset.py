@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from chunkstore.chunk_id import ChunkIdGenerator
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.dataset import Dataset, open_dataset
-from dieselfs.dataset_writer import DatasetWriter
-from dieselfs.purging.purge import purge
-from dieselfs.purging.request import PurgeRequest
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
+from dieselfs.housekeeping.purge.purge import purge
+from dieselfs.housekeeping.purge.purge_request import PurgeRequest
 from metadata import keys
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry

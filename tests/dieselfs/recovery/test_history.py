@@ -16,8 +16,8 @@ from chunkstore.group_commit import DurableChunk, GroupCommit
 from chunkstore.object_keys import chunk_key, commit_key
 from chunkstore.removal import mark_removed
 from chunkstore.stores.memory import MemoryObjectStore
-from dieselfs.dataset import Dataset, open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import DirectoryNotFound, UsageError
 from dieselfs.recovery import (
     AtTime,
@@ -27,7 +27,7 @@ from dieselfs.recovery import (
     read_history,
     recover,
 )
-from dieselfs.recovery import adoption as adoption_module
+from dieselfs.recovery import orphan_recovery as adoption_module
 from metadata.kv.memory import MemoryStore
 from metadata.records import NO_CHUNK
 from tests.dieselfs.recovery.random_dataset import contents

@@ -21,13 +21,13 @@ from chunkstore.object_keys import (
 )
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import Buffer
-from dieselfs.dataset import Dataset, open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import Dataset, open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import Conflict, HistoryDamaged
 from dieselfs.recovery import RecoveryOptions, read_history, recover
 from dieselfs.recovery.log_plan import store_plan
 from dieselfs.recovery.log_rebuild import plan_log
-from dieselfs.snapshots import create
+from dieselfs.snapshots.lifecycle import create
 from metadata.kv.memory import MemoryStore
 from tests.dieselfs.recovery.random_dataset import contents, make_dataset
 from tests.metadata.stepped_index import Stopped

@@ -24,14 +24,14 @@ from chunkstore.stores.local_directory import LocalDirectory
 from chunkstore.stores.memory import MemoryObjectStore
 from chunkstore.stores.object_store import ObjectInfo, ObjectStore
 from dieselfs.assembly import open_index
-from dieselfs.dataset import open_dataset
-from dieselfs.dataset_writer import DatasetWriter
+from dieselfs.dataset.dataset import open_dataset
+from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.errors import HistoryDamaged, Refused
 from dieselfs.packing.pack import pack
-from dieselfs.packing.request import PackProgress, PackRequest
+from dieselfs.packing.put_request import PackProgress, PackRequest
 from dieselfs.packing.source_tree import SourceTree
 from dieselfs.recovery import AtTime, RecoveryOptions, read_history, recover
-from dieselfs.snapshots import build, list_local
+from dieselfs.snapshots.lifecycle import build, list_local
 from metadata import keys
 from metadata.dataset_state import indexed_dataset, register_dataset
 from metadata.kv.key_value_store import KeyValueStore, MapFields, MapUpdate
@@ -40,7 +40,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.namespace import Namespace
 from metadata.snapshot import Snapshot
 from tests.chunkstore.packed import StoreWrapper
-from tests.dieselfs.purging.purged_dataset import NAME, PurgedDataset
+from tests.dieselfs.housekeeping.purge.purged_dataset import NAME, PurgedDataset
 from tests.dieselfs.recovery.random_dataset import (
     Maps,
     all_maps,
@@ -427,7 +427,7 @@ def test_what_an_interrupted_purge_had_stored_is_not_adopted() -> None:
     world.put({b"b": b"3" * 900})
     before = world.objects()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dieselfs.purging.purge.retire", Mock(side_effect=Stopped))
+        patch.setattr("dieselfs.housekeeping.purge.purge.retire", Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             world.purge()
     left = world.objects() - before

@@ -11,7 +11,7 @@ from metadata.kv.memory import MemoryStore
 from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.memory_limits import DEFAULT_LIMITS, MemoryLimits
-from metadata.rebuild.mended_index import RepairedIndex
+from metadata.rebuild.repaired_index import RepairedIndex
 from tests.metadata.commit_histories import History, random_history, random_purged_history
 from tests.metadata.rebuild.histories import followed, rebuild_into
 

@@ -18,7 +18,7 @@ from metadata.rebuild.compared_index import ComparedIndex
 from metadata.rebuild.empty_index import EmptyIndex
 from metadata.rebuild.index_difference import Fault, IndexDifference
 from metadata.rebuild.map_sink import MapKind
-from metadata.rebuild.mended_index import RepairedIndex
+from metadata.rebuild.repaired_index import RepairedIndex
 from metadata.rebuild.under_way import is_marked
 from tests.metadata.commit_histories import (
     DATASET,

@@ -1,0 +1,1 @@
+"""The tiers between readers and the store: node memory, peers, cache cluster, SSD."""

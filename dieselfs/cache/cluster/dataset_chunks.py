@@ -1,0 +1,290 @@
+"""The chunks of one dataset as a cache node serves them: from memory, its SSD or the store.
+
+Concurrent requests share one fetch. Chunks from the store are verified before they are kept. A part
+of a chunk on the SSD costs a read of that part; several parts in a short time cost a read of the
+chunk.
+
+A chunk that is not on the SSD is fetched whole from the store: other clients will need the rest,
+and a node that is asked for a chunk owns it. While the SSD is out of service nothing would be kept,
+and clients that ask for parts are told to read them from the store themselves.
+
+If the store is faster than the SSD writes, no epoch waits for the SSD: whole chunks are passed on,
+and kept if there is a place in the SSD's queue. A request for a part is answered if its chunk has
+such a place, else it is refused. So a warm-up, which asks for one part of each chunk, learns what
+is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import ChunkReader, verify_blocks
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import Corrupt
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.range_allowance import RangeAllowance
+from chunkstore.ssd.tier import CacheInsert, SsdTier
+from chunkstore.stores.read import Read
+from dieselfs.cache.cluster.chunk_memory import ChunkMemory, Part, WholeChunk
+from dieselfs.cache.cluster.single_flight import SingleFlight
+from dieselfs.cache.cluster.store_reads import StoreReads
+from dieselfs.cache.ports.block import CacheBlock, is_whole
+from dieselfs.cache.ports.cached_chunks import NodeStatus
+from dieselfs.errors import CacheFull
+
+BURST_S: Final = 1.0
+"""The time within which parts count as a burst."""
+_BURST: Final = 4
+"""The divisor of a chunk that gives a burst.
+
+When a quarter of a chunk was requested by parts within `BURST_S`, the chunk is read.
+"""
+_REMEMBERED: Final = 4096
+QUEUED_S: Final = 2.0
+"""The time that data from the store waits for a place in the SSD's queue.
+
+It is the time of 24 chunks of 4 MiB at 50 MB/s, the slowest SSD that the tier accepts when it
+reads.
+"""
+_BLOCK_BYTES: Final = 4 << 20
+"""The unit in which chunks above 16 MiB are fetched, counted from the start of their objects."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeParts:
+    """The parts of a node that its datasets share."""
+
+    store: StoreReads
+    tier: SsdTier
+    memory: ChunkMemory
+    allowance: RangeAllowance
+    status: Callable[[], NodeStatus]
+    chunks: SingleFlight[WholeChunk] = field(default_factory=SingleFlight)
+    blocks: SingleFlight[memoryview] = field(default_factory=SingleFlight)
+    """The fetches of blocks of chunks above 16 MiB."""
+    from_ssd_bytes: int = 0
+    """Bytes read from the SSD. All threads count them without a lock: see `NodeMemory`."""
+
+
+class DatasetChunks:
+    """The `CachedRanges` of one dataset. Thread-safe."""
+
+    def __init__(self, dataset: DatasetRef, node: NodeParts) -> None:
+        self._dataset, self._node = dataset, node
+        self._reader = ChunkReader(node.store, dataset)
+        self._asked: dict[bytes, tuple[float, int]] = {}
+        """For each chunk that was requested by parts, the start of the burst and its bytes."""
+
+    # The methods below look only into memory.
+
+    def payload(self, chunk: ChunkId) -> memoryview | None:
+        """See `CachedChunks`."""
+        found = self._node.memory.whole(chunk.value)
+        return None if found is None else found.payload
+
+    def head(self, chunk: ChunkId) -> memoryview | None:
+        """See `CachedChunks`."""
+        found = self._node.memory.whole(chunk.value)
+        return None if found is None else found.head
+
+    def part(self, chunk: ChunkRef, start: int, length: int) -> memoryview | None:
+        """See `CachedRanges`."""
+        return self._node.memory.part((chunk.id.value, chunk.head_bytes + start, length))
+
+    def block(self, block: CacheBlock) -> memoryview | None:
+        """See `CachedChunks`."""
+        if is_whole(block.chunk):
+            whole = self.payload(block.chunk.id)
+            if whole is not None or block.file is None:
+                return whole
+        return self._node.memory.part(_part_of(block))
+
+    def unit(self, chunk: ChunkRef, start: int, length: int) -> CacheBlock:
+        """See `CachedRanges`.
+
+        It is the chunk if parts of it come in a burst, or if it is being read.
+        """
+        if self._is_burst(chunk, length) or self._node.chunks.is_under_way(chunk.id.value):
+            return CacheBlock(chunk)
+        return CacheBlock(chunk, FileExtent(chunk, start, length, 0))
+
+    def is_loading(self, block: CacheBlock) -> bool:
+        """See `CachedChunks`."""
+        return self._node.chunks.is_under_way(block.chunk.id.value)
+
+    def status(self) -> NodeStatus:
+        """See `CachedChunks`."""
+        return self._node.status()
+
+    # The methods below read the SSD and the store.
+
+    def load(self, block: CacheBlock) -> WholeChunk | memoryview:
+        """See `CachedChunks`. Raises `CacheFull` if the client does better to ask the store."""
+        chunk = block.chunk
+        if is_whole(chunk) and block.file is None:
+            return self._node.chunks.run(chunk.id.value, lambda: self._whole(chunk))
+        part = _part_of(block)
+        data = self._node.memory.part(part)
+        if data is None:
+            data = self._small_part(chunk, part) if is_whole(chunk) else self._large_part(block)
+            self._node.memory.put_part(part, data)
+        return data
+
+    def _whole(self, chunk: ChunkRef, *, is_admitted: bool = False) -> WholeChunk:
+        found = self._node.memory.whole(chunk.id.value)
+        if found is not None:  # another thread has read it
+            return found
+        data = self._read_ssd(chunk.id.value, 0, None)
+        if data is None:
+            data = self._fetch(chunk, is_admitted)
+        found = WholeChunk.of(data)
+        if (len(found.head), len(found.payload)) != (chunk.head_bytes, chunk.payload_bytes):
+            raise Corrupt(f"chunk {chunk.id} has other lengths than were asked for")
+        self._node.memory.put_whole(chunk.id.value, found)
+        return found
+
+    def _small_part(self, chunk: ChunkRef, part: Part) -> memoryview:
+        node, (id, begin, length) = self._node, part
+        data = self._read_ssd(*part)
+        if data is not None:
+            return data
+        if not node.chunks.is_under_way(id):
+            if not self._node.tier.admits(self._dataset.id, id):
+                self._asked.pop(id, None)  # a repeated request is no second one
+                raise CacheFull("the chunk would not be kept")
+            if not node.allowance.grants(length, _size(chunk)):
+                raise CacheFull("too much was read of the store in vain")
+        whole = node.chunks.run(id, lambda: self._whole(chunk, is_admitted=True))
+        start = begin - chunk.head_bytes
+        return memoryview(bytes(whole.payload[start : start + length]))
+
+    def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
+        """Return the whole chunk from the store."""
+        tier, id = self._node.tier, chunk.id.value
+        with self._node.store.cached(Read(self._key(chunk))) as read:
+            data = memoryview(read)
+            self._reader.verified(data, chunk)
+            if is_admitted:
+                self._keep(chunk, 0, data, is_end=True)
+            elif tier.admits(self._dataset.id, id):
+                tier.insert(CacheInsert(self._dataset.id, id, 0, data, True))
+        return data
+
+    def _large_part(self, block: CacheBlock) -> memoryview:
+        """Return a part of a file in a chunk above 16 MiB.
+
+        It is verified by the hashes of its hash blocks, which are in the chunk's head.
+        """
+        part, file = _part_of(block), block.file
+        assert file is not None
+        hashes = self._reader.block_hashes(file)
+
+        def verified() -> memoryview:
+            data = self._read_ssd(*part)
+            if data is None:
+                data = self._from_blocks(block.chunk, part)
+            try:
+                verify_blocks(data, file, block.start, hashes)
+            except Corrupt:
+                self._forget_large(block.chunk, part)
+                raise
+            return data
+
+        try:
+            return verified()
+        except Corrupt:  # the store may have sent it so, and may be sound again
+            return verified()
+
+    def _forget_large(self, chunk: ChunkRef, part: Part) -> None:
+        """Remove a corrupt part from memory and SSD."""
+        self._node.tier.forget(chunk.id.value)
+        for key in _blocks(chunk, part):
+            self._node.memory.forget_part(key)
+
+    def _from_blocks(self, chunk: ChunkRef, part: Part) -> memoryview:
+        """Return a part of a large chunk's object.
+
+        Each block is read from the store once, however many parts it belongs to.
+        """
+        _, start, length = part
+        found = bytearray()
+        for key in _blocks(chunk, part):
+            block = self._node.blocks.run(key, partial(self._block, chunk, key))
+            found += block[max(0, start - key[1]) : start + length - key[1]]
+        if len(found) != length:
+            raise Corrupt(f"chunk {chunk.id} ends inside a file")
+        return memoryview(found).toreadonly()
+
+    def _block(self, chunk: ChunkRef, key: Part) -> memoryview:
+        found = self._node.memory.part(key)
+        if found is not None:
+            return found
+        _, begin, length = key
+        data = self._read_ssd(*key)
+        if data is None:
+            with self._node.store.cached(Read(self._key(chunk), begin, length)) as read:
+                data = memoryview(read)
+                if len(data) != length:
+                    raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")
+                if self._node.tier.admits(self._dataset.id, chunk.id.value, waits=True):
+                    self._keep(chunk, begin, data, is_end=begin + length == _size(chunk))
+        self._node.memory.put_part(key, data)
+        return data
+
+    def _read_ssd(self, chunk: bytes, start: int, length: int | None) -> memoryview | None:
+        data = self._node.tier.read(chunk, start, length, dataset=self._dataset.id)
+        self._node.from_ssd_bytes += 0 if data is None else len(data)
+        return data
+
+    def _keep(self, chunk: ChunkRef, begin: int, data: memoryview, *, is_end: bool) -> None:
+        """Queue the data for the SSD; do nothing while that is out of service.
+
+        Raises `CacheFull` if the SSD writes too slowly for it.
+        """
+        segments = self._node.tier.segments
+        if segments is None:
+            return
+        first = begin // segments.segment_bytes
+        insert = CacheInsert(self._dataset.id, chunk.id.value, first, data, is_end)
+        if not self._node.tier.insert(insert, QUEUED_S):
+            raise CacheFull("the SSD writes more slowly than the store is read")
+
+    def _key(self, chunk: ChunkRef) -> str:
+        return chunk_key(self._dataset.name, chunk.id)
+
+    def _is_burst(self, chunk: ChunkRef, length: int) -> bool:
+        """Return whether several parts make up so much of a chunk that it is to be read."""
+        now, asked = time.monotonic(), self._asked
+        since, total = asked.get(chunk.id.value, (now, 0))
+        if now - since > BURST_S:
+            since, total = now, 0
+        if len(asked) >= _REMEMBERED:
+            self._asked = asked = {}
+        is_burst = total > 0 and _BURST * (total + length) >= chunk.payload_bytes
+        asked[chunk.id.value] = since, 0 if is_burst else total + length
+        return is_burst
+
+
+def _part_of(block: CacheBlock) -> Part:
+    """Return the place of a cache block in its chunk's object."""
+    assert block.file is not None
+    begin = block.chunk.head_bytes + block.file.offset + block.start
+    return block.chunk.id.value, begin, block.length
+
+
+def _blocks(chunk: ChunkRef, part: Part) -> Iterator[Part]:
+    """Yield the blocks of a large chunk's object that a part touches."""
+    id, start, length = part
+    for begin in range(start // _BLOCK_BYTES * _BLOCK_BYTES, start + length, _BLOCK_BYTES):
+        yield id, begin, min(_BLOCK_BYTES, _size(chunk) - begin)
+
+
+def _size(chunk: ChunkRef) -> int:
+    """Return the bytes of the chunk's object."""
+    return chunk.head_bytes + chunk.payload_bytes

@@ -1,0 +1,231 @@
+"""Cache blocks as files in the folder `chunks` of a task's folder.
+
+A file appears under its name when it is complete. It is never written, truncated or renamed again
+while any process has it open or mapped. So a process that maps a file sees the same bytes as long
+as the map lives, also after the file is removed. Only then does another block take over the file's
+memory (`recycled_files`). A file whose name starts with a dot is not complete.
+
+Tmpfs blocks are reserved before they are filled, since a full tmpfs ends a process that fills them
+through a map (SIGBUS).
+
+In a task with peers the head of each whole chunk is kept too, as a file of the same name in the
+folder `heads`. It is written before the chunk's own file and removed after it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from chunkstore.chunk_id import PRINTED_LENGTH
+from dieselfs.cache.node.recycled_files import RecycledFile, RecycledFiles
+from dieselfs.errors import CacheFull, LocalFileError
+
+log = logging.getLogger(__name__)
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_COMPLETE_MODE: Final = 0o400
+
+
+class FileSystemFull(CacheFull):
+    """The file system, or this user's quota on it, has no free blocks."""
+
+
+class ChunkFiles:
+    """The folder of cache blocks as the task's master sees it; only the master changes it.
+
+    Thread-safe if each name is stored by one thread at a time.
+    """
+
+    def __init__(self, folder: Path, heads: Path | None = None) -> None:
+        """Use `folder` for cache blocks and `heads` for the heads of chunks.
+
+        `heads` is created if it is missing; None means that heads are not kept. Raises
+        `LocalFileError`.
+        """
+        self._folder = folder
+        self._spares = RecycledFiles(folder)
+        self._heads = heads
+        if heads is not None:
+            try:
+                heads.mkdir(0o700, exist_ok=True)
+            except OSError as error:
+                raise LocalFileError(f"{heads}: {error.strerror}") from error
+
+    def store(self, name: str, data: memoryview, head: memoryview | None = None) -> None:
+        """Write the file of a cache block, after the file of its head.
+
+        It takes about 2 ms for 4 MiB, and 0.4 ms if a recycled file is available.
+
+        Raises `FileSystemFull`, or `LocalFileError` for any other failure to write. Then no file is
+        left.
+        """
+        if not len(data):
+            raise ValueError(f"{name}: an empty piece is no file")
+        if head is None or self._heads is None:
+            self._store(self._folder, name, data)
+            return
+        self._store(self._heads, name, head)
+        try:
+            self._store(self._folder, name, data)
+        except BaseException:
+            (self._heads / name).unlink(missing_ok=True)
+            raise
+
+    def allow_recycled(self, limit_bytes: int) -> None:
+        """Keep up to `limit_bytes` of removed files as recycled buffers."""
+        self._spares.limit_bytes = limit_bytes
+
+    def _store(self, folder: Path, name: str, data: memoryview) -> None:
+        spare = self._spares.take() if folder is self._folder else None
+        try:
+            try:
+                _fill(folder, name, data, spare)
+            except FileSystemFull:
+                if not self._spares.clear():
+                    raise
+                _fill(folder, name, data, None)
+        finally:
+            if spare is not None:
+                os.close(spare.fd)
+
+    def remove(self, name: str) -> None:
+        """Remove the file of a cache block; do nothing if it is missing.
+
+        Its memory is freed, or used for another block, when no process maps it any more.
+        """
+        if not self._spares.keep(name):
+            (self._folder / name).unlink(missing_ok=True)
+        if self._heads is not None:
+            (self._heads / name).unlink(missing_ok=True)
+
+    def has(self, name: str, length: int) -> bool:
+        """Return whether a complete file of that length exists. 6 µs."""
+        try:
+            return os.lstat(self._folder / name).st_size == length
+        except FileNotFoundError:
+            return False
+
+    def free_bytes(self) -> int:
+        """Return the free bytes of the file system."""
+        found = os.statvfs(self._folder)
+        return found.f_bavail * found.f_frsize
+
+    def adopt(self) -> dict[str, int]:
+        """Return the name and the bytes of each complete cache block; its head counts too.
+
+        Files that a dead master left unfinished are removed. Where heads are kept, whole chunks
+        without a head are removed too, since peers cannot verify them.
+        """
+        found = _complete_files(self._folder)
+        if self._heads is None:
+            return found
+        heads = _complete_files(self._heads)
+        for name in heads.keys() ^ {name for name in found if len(name) == PRINTED_LENGTH}:
+            self.remove(name)
+            found.pop(name, None)
+        return {name: length + heads.get(name, 0) for name, length in found.items()}
+
+
+def _fill(folder: Path, name: str, data: memoryview, spare: RecycledFile | None) -> None:
+    """Write the data to a recycled or a new file and give the file its name."""
+    path = folder / f".{name}.{secrets.token_hex(4)}" if spare is None else spare.path
+    try:
+        if spare is None:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        else:
+            fd = os.dup(spare.fd)
+        try:
+            os.posix_fallocate(fd, 0, len(data))
+            _write_all(fd, data)
+            if spare is not None:
+                os.ftruncate(fd, len(data))
+            os.fchmod(fd, _COMPLETE_MODE)
+        finally:
+            os.close(fd)
+        os.rename(path, folder / name)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        if error.errno in _FULL:
+            raise FileSystemFull(f"{folder}: {error.strerror}") from error
+        raise LocalFileError(f"{path}: {error.strerror}") from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _complete_files(folder: Path) -> dict[str, int]:
+    found = {}
+    for entry in os.scandir(folder):
+        if entry.name.startswith("."):
+            os.unlink(entry.path)
+            continue
+        file = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(file.st_mode) and file.st_size:
+            found[entry.name] = file.st_size
+    return found
+
+
+def map_block(folder: Path, name: str, length: int) -> mmap.mmap | None:
+    """Return a read-only map of a cache block, or None if its file is missing.
+
+    It takes 10 µs, and 0.25 ms for the page faults of all bytes of 4 MiB. MAP_POPULATE takes 0.4 ms
+    at once instead: the kernel maps 16 pages a fault, but populates page by page.
+
+    The map keeps no descriptor open, so thousands of maps do not meet the limit on descriptors
+    (often 1,024).
+    """
+    try:
+        fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        if size != length:
+            log.warning("%s has %d bytes instead of %d: not used", folder / name, size, length)
+            return None
+        return _map(fd, length)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], done)
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_MAP_FIXED: Final = 0x10
+
+
+def _map(fd: int, length: int) -> mmap.mmap:
+    """Map a file over an anonymous map, so that no descriptor stays open.
+
+    `mmap.mmap` of a file keeps a duplicate of its descriptor (until Python 3.13).
+    """
+    view = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    if _libc.mmap(address, length, mmap.PROT_READ, flags, fd, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return view

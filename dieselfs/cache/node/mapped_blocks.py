@@ -1,0 +1,174 @@
+"""The cache blocks that one process maps, and which of these maps its master was told of.
+
+A reader's slice of a block keeps the map alive after the process has dropped it. So the moment that
+counts is when the map is gone for good. This may happen in any thread at any time, in a destructor,
+where no lock may be taken. So the destructor only records it, and the master is told later.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from chunkstore.chunk_id import PRINTED_LENGTH, ChunkId
+from dieselfs.cache.node.chunk_files import map_block
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.wire.local_messages import Mapped, Message, Unmapped, batches
+
+_Key: TypeAlias = bytes | str
+"""The chunk's id for its whole payload, which makes a hit quick; else the block's name."""
+
+
+class MappedBlocks:
+    """The maps of one process. Thread-safe. A lookup takes no lock and no system call."""
+
+    def __init__(self) -> None:
+        self._views: dict[_Key, memoryview] = {}
+        self.whole: Callable[[bytes], memoryview | None] = self._views.get
+        """Return the payload of the chunk of this id, if it is mapped.
+
+        It is not a method: a method would cost a hit a tenth of its time.
+        """
+        self._changes: deque[tuple[int, str]] = deque()
+        """The changes that are not counted yet.
+
+        Each is (+1 for a new map or -1 for one that is gone, the block's name).
+        """
+        self._maps: Counter[str] = Counter()
+        """The number of maps by name.
+
+        A block that was evicted and fetched again may be mapped twice.
+        """
+        self._told: set[str] = set()
+        """The names that the master believes to be mapped here."""
+        self._untold: set[str] = set()
+        """The names about which the master may be wrong."""
+        self._telling = threading.Lock()
+        self._listeners: tuple[Callable[[str], None], ...] = ()
+
+    def on_dropped(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the name of each block that is dropped from now on.
+
+        The thread that drops the block calls it.
+        """
+        self._listeners = (*self._listeners, listener)
+
+    def get(self, block: CacheBlock) -> memoryview | None:
+        """Return the block if it is mapped."""
+        return self._views.get(block.chunk.id.value if block.file is None else block.name)
+
+    def map(self, folder: Path, block: CacheBlock) -> memoryview | None:
+        """Map a block; return None if its file is missing or cannot be mapped.
+
+        Cost: see `map_block`.
+        """
+        return self._mapped(folder, block.name, block.length)
+
+    def map_chunk(self, folder: Path, name: str) -> memoryview | None:
+        """Map a whole chunk of which only the name is known."""
+        found = self._views.get(_key(name))
+        if found is not None:
+            return found
+        try:
+            length = os.stat(folder / name).st_size
+        except OSError:
+            return None
+        return self._mapped(folder, name, length)
+
+    def drop(self, name: str) -> None:
+        """Drop the map of a block; do nothing if it is not mapped."""
+        if self._views.pop(_key(name), None) is not None:
+            for listener in self._listeners:
+                listener(name)
+
+    def drop_missing(self, folder: Path) -> None:
+        """Drop the maps of all blocks whose files are gone."""
+        try:
+            there = set(os.listdir(folder))
+        except FileNotFoundError:
+            there = set()
+        for name in self.names():
+            if name not in there:
+                self.drop(name)
+
+    def clear(self) -> None:
+        """Drop all maps without calling the listeners."""
+        self._views.clear()
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of the mapped blocks."""
+        for key in tuple(self._views):
+            yield key if isinstance(key, str) else str(ChunkId(key))
+
+    def size(self) -> tuple[int, int]:
+        """Return (blocks, bytes)."""
+        views = tuple(self._views.values())
+        return len(views), sum(map(len, views))
+
+    def tell(self, tell: Callable[[Message], bool]) -> None:
+        """Tell the master what has changed, until `tell` returns False.
+
+        If another thread is doing so, this returns at once and leaves the changes to it.
+        """
+        if not self._changes and not self._untold:
+            return
+        if self._telling.acquire(blocking=False):
+            try:
+                self._tell(tell)
+            finally:
+                self._telling.release()
+
+    def report_all(self, tell: Callable[[Message], bool]) -> None:
+        """Tell a new master about all maps."""
+        with self._telling:
+            self._told.clear()
+            self._untold.update(self._maps)
+            self._tell(tell)
+
+    def renew_locks(self) -> None:
+        """Make new locks in a forked child, which has the maps of its parent."""
+        self._telling = threading.Lock()
+
+    def _mapped(self, folder: Path, name: str, length: int) -> memoryview | None:
+        if not length:
+            return memoryview(b"")
+        try:
+            made = map_block(folder, name, length)
+        except OSError:  # too many maps, too many files, too little memory
+            return None
+        if made is None:
+            return None
+        view = memoryview(made)
+        kept = self._views.setdefault(_key(name), view)
+        if kept is view:
+            self._changes.append((1, name))
+            weakref.finalize(made, self._changes.append, (-1, name)).atexit = False
+        return kept
+
+    def _tell(self, tell: Callable[[Message], bool]) -> None:
+        while self._changes:
+            change, name = self._changes.popleft()
+            self._maps[name] += change
+            if not self._maps[name]:
+                del self._maps[name]
+            self._untold.add(name)
+        mapped = [name for name in self._untold if name in self._maps and name not in self._told]
+        gone = [name for name in self._untold if name not in self._maps and name in self._told]
+        for part in batches(mapped):
+            if not tell(Mapped(part)):
+                return
+            self._told.update(part)
+        for part in batches(gone):
+            if not tell(Unmapped(part)):
+                return
+            self._told.difference_update(part)
+        self._untold.clear()
+
+
+def _key(name: str) -> _Key:
+    return ChunkId.parse(name).value if len(name) == PRINTED_LENGTH else name

@@ -1,0 +1,575 @@
+"""The master of a task's node memory, in the process that leads the task.
+
+The design is in docs/decisions/0006-node-memory.md. One lock guards the accounting and the names in
+the folder. The store is read, and files are filled, without the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chunkstore.chunk_source import ChunkSource
+from chunkstore.errors import Corrupt, NotFound
+from dieselfs.cache.node.accounting import PATIENCE_S, CacheAccounting
+from dieselfs.cache.node.background_fetching import Prefetching
+from dieselfs.cache.node.block_eviction import (
+    FarthestNextUse,
+    Owns,
+    PolicyName,
+    nothing_owned,
+    policy_of,
+)
+from dieselfs.cache.node.chunk_files import ChunkFiles, FileSystemFull
+from dieselfs.cache.node.events import CacheEvents
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import CacheObserver, MasterPort, MemoryStatistics
+from dieselfs.cache.ports.shared_source import SharedSource
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone, NotYetSupported
+from dieselfs.prefetch.prefetcher import PrefetchStatistics
+
+log = logging.getLogger(__name__)
+
+READER_PATIENCE_S: Final = 0.005
+"""The time that a reader's fetch waits for members to unmap evicted blocks.
+
+A member that waits for a block learns at once which blocks it must unmap. Without this wait many
+reads bypass a full cache under `lru`.
+"""
+CLOSE_S: Final = 0.5
+"""The time limit for store reads that are under way at the end.
+
+Their blocks are not kept in any case.
+"""
+DAMAGE_KNOWN_S: Final = 5.0
+"""The time for which a damaged or missing chunk is not fetched again.
+
+Otherwise each of its files would fetch the whole chunk.
+"""
+RECYCLED_SHARE: Final = 16
+"""The divisor of the budget that gives the bytes of recycled buffers.
+
+A sixteenth of the budget may exist beside it, in files of evicted blocks, and new blocks are
+written over these files.
+"""
+LOOK_AGAIN_S: Final = 10.0
+"""The shortest time between two checks for more room after the file system was full."""
+
+
+class AlreadyLoading(CacheFull):
+    """A reader of this node is fetching the block from another node.
+
+    The other node may be waiting for this one.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A fetch under way."""
+
+    ahead: bool
+    as_owner: bool
+    arrived: Future[bool] = field(default_factory=Future)
+    """True: the block is cached. False: the fetching thread was interrupted."""
+
+
+class Master:
+    """The implementation of `MasterPort` for its own process.
+
+    `member` makes a port for each other member. Thread-safe. It adopts the blocks that it finds in
+    the folder. Its files outlive it: `Leadership.release` removes them.
+    """
+
+    def __init__(
+        self,
+        folder: TaskFolder,
+        source: ChunkSource,
+        budget_bytes: int,
+        policy: PolicyName = "uniform",
+        prefetchers: int = 4,
+        follow: Callable[[Path], None] | None = None,
+        planned: Callable[[], PrefetchStatistics] | None = None,
+        owns: Owns | None = None,
+    ) -> None:
+        """`budget_bytes` counts while no member asks for another budget.
+
+        `follow` gets the paths of plan files (see `MasterPort.follow`); `planned` returns the
+        statistics of their prefetching. `owns` is given if other nodes ask this one for its share.
+        Then heads of chunks are kept too, if `source` is a `SharedSource`.
+        """
+        self._source = source
+        self._shared = source if owns is not None and isinstance(source, SharedSource) else None
+        self._owns = nothing_owned if owns is None else owns
+        self._files = ChunkFiles(folder.chunks, None if self._shared is None else folder.heads)
+        self._follow, self._planned = follow, planned
+        self._own_budget = budget_bytes
+        self._room_found: int | None = None
+        """The bytes that a full file system had for this task; None if it was never full."""
+        self._look_again_at = 0.0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        """Notified when a member has unmapped a block, a file is stored, or `close` is called."""
+        self._accounting = CacheAccounting(
+            budget_bytes, policy_of(policy, self._owns), time.monotonic
+        )
+        self._in_flight: dict[str, _Flight] = {}
+        self._damaged: dict[str, tuple[float, Exception]] = {}
+        """For each damaged block, the end of the time for which that counts, and its error."""
+        self._storing = 0
+        self._members: dict[Hashable, int | None] = {}
+        """The members with the budget that each asks for."""
+        self._planner: Hashable = None
+        """The member whose plan counts."""
+        self._events = CacheEvents()
+        self._prefetching = Prefetching(lambda block: self.fetch(block, ahead=True), prefetchers)
+        self._closed = False
+        self._hits = self._misses = self._fetches = self._fetched_bytes = 0
+        self._failed_fetches = self._prefetched = self._not_kept = 0
+        for name, length in self._files.adopt().items():
+            self._accounting.adopt(name, length)
+        self._files.allow_recycled(budget_bytes // RECYCLED_SHARE)
+        with self._lock:
+            self._remove(self._accounting.shrink())
+
+    def member(self) -> MasterPort:
+        """Return the port of one more member. To close the port drops its maps and its budget."""
+        member = _MemberPort(self)
+        with self._lock:
+            self._members[member] = None
+        return member
+
+    def fetch(self, block: CacheBlock, *, ahead: bool = False, as_owner: bool = False) -> None:
+        """See `MasterPort`. Raises `CacheFull` before anything is fetched.
+
+        The first thread that asks for a block fetches it itself; the others wait. If the fetch
+        fails, all of them get its error, and the next call tries again. If members are about to
+        unmap blocks, the call waits for them, up to `PATIENCE_S` if `ahead`, else up to
+        `READER_PATIENCE_S`.
+
+        `as_owner`: the fetch is for the task, not for a reader of this node. Then it raises
+        `AlreadyLoading` too.
+        """
+        # A peer's reader has another place to ask. Members that map evicted blocks may do nothing
+        # at all for minutes: waits of 0.5 s for each chunk turned 1 s into 30 s.
+        patient_until = time.monotonic() + (PATIENCE_S if ahead else READER_PATIENCE_S)
+        counted = ahead or as_owner
+        while True:
+            with self._lock:
+                self._check_open()
+                there = self._is_there(block)
+                if not counted:
+                    counted = True
+                    self._hits += there
+                    self._misses += not there
+                if there:
+                    if not ahead:
+                        self._accounting.use(block.name)
+                    return
+                flight = self._in_flight.get(block.name)
+                if flight is None:
+                    self._check_sound(block.name)
+                    if not self._reserve(block, ahead, patient_until):
+                        continue
+                    mine = self._in_flight[block.name] = self._flight(block, ahead, as_owner)
+                    break
+                if as_owner and not self._ends_here(block, flight):
+                    raise AlreadyLoading(f"piece {block.name} is on its way from another node")
+            if flight.arrived.result():
+                return
+        self._load(block, mine)
+
+    def is_loading(self, block: CacheBlock) -> bool:
+        """Return whether the block is being read from the store now.
+
+        A `fetch` that waits for it waits for no other node.
+        """
+        with self._lock:
+            return block.name in self._in_flight and self._is_reading_store(block)
+
+    def readers_wait(self) -> bool:
+        """Return whether a block is being fetched for a reader, of this node or of another."""
+        with self._lock:
+            return any(not flight.ahead for flight in self._in_flight.values())
+
+    def shares_changed(self) -> None:
+        """Note that `owns` gives other answers from now on."""
+        with self._lock:
+            self._accounting.regroup()
+
+    def holds(self, block: CacheBlock) -> bool:
+        """Return whether the block is cached."""
+        with self._lock:
+            return block.name in self._accounting
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the cached blocks."""
+        with self._lock:
+            return self._accounting.names()
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `MasterPort`."""
+        self._prefetching.submit(blocks)
+
+    def mapped(self, name: str, *, by: Hashable = None) -> None:
+        """See `MasterPort`. `by` is the member; None is this process."""
+        with self._lock:
+            if by is None or by in self._members:
+                self._accounting.map(by, name)
+
+    def unmapped(self, name: str, *, by: Hashable = None) -> None:
+        """See `MasterPort`. `by` is the member; None is this process."""
+        with self._changed:
+            self._accounting.unmap(by, name)
+            self._changed.notify_all()
+
+    def owns(self, name: str) -> bool:
+        """Return whether the block of that name is of this node's share."""
+        return self._owns(name)
+
+    def discard(self, name: str) -> None:
+        """Evict the block if it is cached, also one of this node's share."""
+        with self._changed:
+            if self._accounting.evict(name):
+                self._remove([name])
+                self._changed.notify_all()
+
+    def expect(self, names: Sequence[str], *, by: Hashable = None) -> None:
+        """See `MasterPort`. The plan of member `by` replaces any other member's plan."""
+        plan = FarthestNextUse(names, self._owns) if names else None
+        with self._lock:
+            self._planner = by
+            self._accounting.expect(plan)
+
+    def progress(self, used: int, *, by: Hashable = None) -> None:
+        """See `MasterPort`. A call for a plan that another one has replaced changes nothing."""
+        with self._lock:
+            if by is self._planner:
+                self._accounting.progress(used)
+
+    def set_budget(self, budget_bytes: int, *, by: Hashable = None) -> None:
+        """See `MasterPort`.
+
+        Without `by` it sets the budget that counts while no member asks for one.
+        """
+        with self._changed:
+            if by is None:
+                self._own_budget = budget_bytes
+            elif by in self._members:
+                self._members[by] = budget_bytes
+            self._settle_budget()
+
+    def follow(self, plan: Path) -> None:
+        """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
+        if self._follow is None:
+            raise NotYetSupported("this master follows no plans")
+        self._follow(plan)
+
+    def listen(self, observer: CacheObserver) -> None:
+        """Tell `observer` of the cached blocks, then of all cache events, in order.
+
+        The thread that calls it holds no lock.
+        """
+        with self._lock:
+            self._check_open()
+            self._events.listen(observer, self._accounting.names())
+
+    def ignore(self, observer: CacheObserver) -> None:
+        """Unsubscribe `observer`.
+
+        It is not called any more when this returns, unless the observer itself calls this.
+        """
+        with self._lock:
+            wait = self._events.forget(observer)
+        wait()
+
+    def statistics(self) -> MemoryStatistics:
+        """See `MasterPort`."""
+        planned = None if self._planned is None else self._planned()
+        with self._lock:
+            accounting = self._accounting
+            return MemoryStatistics(
+                budget_bytes=accounting.budget_bytes,
+                cached_bytes=accounting.taken_bytes,
+                blocks=len(accounting),
+                hits=self._hits,
+                misses=self._misses,
+                fetches=self._fetches,
+                fetched_bytes=self._fetched_bytes,
+                failed_fetches=self._failed_fetches,
+                prefetched=self._prefetched,
+                prefetched_used=accounting.prefetched_used,
+                prefetched_wasted=accounting.prefetched_wasted,
+                evictions=accounting.evictions,
+                evicted_bytes=accounting.evicted_bytes,
+                not_kept=self._not_kept,
+                members=len(self._members),
+                window_bytes=0 if planned is None else planned.window_bytes,
+                late=0 if planned is None else planned.late,
+            )
+
+    def close(self, timeout_s: float = 2 * CLOSE_S) -> None:
+        """End all fetches; threads that wait for a block get `MasterGone`.
+
+        When this returns no file is made any more. The threads have ended, except those that the
+        store keeps for longer than `CLOSE_S` each, and `timeout_s` together.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._closed = True
+            for flight in self._in_flight.values():
+                if not flight.arrived.done():
+                    flight.arrived.set_exception(_gone())
+            self._members.clear()
+            self._changed.notify_all()
+            while self._storing:
+                self._changed.wait()
+        self._prefetching.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
+        self._events.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
+
+    def leave(self, member: Hashable) -> None:
+        """Note that the member has ended."""
+        with self._changed:
+            if member not in self._members:
+                return
+            del self._members[member]
+            self._accounting.leave(member)
+            if self._planner is member:
+                self._planner = None
+                self._accounting.expect(None)
+            self._settle_budget()
+
+    # The methods below are called with the lock held.
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _gone()
+
+    def _check_sound(self, name: str) -> None:
+        known_until, error = self._damaged.get(name, (0.0, None))
+        if error is not None:
+            if time.monotonic() < known_until:
+                raise type(error)(*error.args)  # the traceback of the kept one would grow
+            del self._damaged[name]
+
+    def _note_damage(self, name: str, error: Exception) -> None:
+        now = time.monotonic()
+        self._damaged = {key: kept for key, kept in self._damaged.items() if kept[0] > now}
+        self._damaged[name] = now + DAMAGE_KNOWN_S, error
+        log.error("chunk %s: what is sound in it is read file by file: %s", name, error)
+
+    def _is_there(self, block: CacheBlock) -> bool:
+        if block.name not in self._accounting:
+            return False
+        if self._files.has(block.name, block.length):
+            return True
+        log.warning("%s has gone from node memory; it is fetched again", block.name)
+        self._accounting.evict(block.name)
+        self._remove([block.name])
+        return False
+
+    def _reserve(self, block: CacheBlock, ahead: bool, patient_until: float) -> bool:
+        """Reserve room for the block.
+
+        Return False if another attempt may succeed now: the caller checks the state again. Raises
+        `CacheFull`.
+        """
+        length = block.length + self._kept_head_bytes(block)
+        asked = self._accounting.reserve(block.name, length, ahead=ahead)
+        self._remove(asked.evicted)
+        if asked.granted:
+            return True
+        if self._note_more_room(length):
+            return False
+        patience = patient_until - time.monotonic()
+        if asked.room_coming and patience > 0 and self._changed.wait(patience):
+            return False
+        self._not_kept += 1
+        raise CacheFull(
+            f"node memory holds {self._accounting.taken_bytes} of"
+            f" {self._accounting.budget_bytes} bytes,"
+            f" and nothing may leave for {length} more",
+            "give it more with --memory",
+        )
+
+    def _kept_head_bytes(self, block: CacheBlock) -> int:
+        return 0 if self._shared is None or block.file is not None else block.chunk.head_bytes
+
+    def _flight(self, block: CacheBlock, ahead: bool, as_owner: bool) -> _Flight:
+        elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
+        return _Flight(ahead, as_owner or not elsewhere)
+
+    def _ends_here(self, block: CacheBlock, flight: _Flight) -> bool:
+        """Return whether a fetch waits for no other node that may wait for this one."""
+        return flight.as_owner or self._is_reading_store(block)
+
+    def _is_reading_store(self, block: CacheBlock) -> bool:
+        part = None if block.file is None else block
+        return self._shared is None or self._shared.is_reading_store(block.chunk.id, part)
+
+    def _settle_budget(self) -> None:
+        wanted_budgets = [
+            wanted_bytes for wanted_bytes in self._members.values() if wanted_bytes is not None
+        ]
+        budget = max(wanted_budgets, default=self._own_budget)
+        if self._room_found is not None:
+            budget = min(budget, self._room_found)
+        self._accounting.budget_bytes = budget
+        self._files.allow_recycled(budget // RECYCLED_SHARE)
+        self._remove(self._accounting.shrink())
+        self._changed.notify_all()
+
+    def _note_full(self) -> None:
+        """Note that the file system has less room than the budget: others use it too."""
+        if self._room_found is None:
+            log.warning(
+                "the file system of node memory is full at %d of %d bytes;"
+                " give the task less with --memory, or /dev/shm more",
+                self._accounting.taken_bytes,
+                self._accounting.budget_bytes,
+            )
+        self._room_found = self._accounting.taken_bytes
+        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
+        self._settle_budget()
+
+    def _note_more_room(self, length: int) -> bool:
+        """Return whether there is room for `length` more bytes by now.
+
+        Others may use the file system less than before.
+        """
+        if self._room_found is None or time.monotonic() < self._look_again_at:
+            return False
+        self._look_again_at = time.monotonic() + LOOK_AGAIN_S
+        stored = self._accounting.taken_bytes - self._accounting.coming_bytes
+        self._room_found = max(self._room_found, stored + self._files.free_bytes())
+        self._settle_budget()
+        return self._accounting.taken_bytes + length <= self._accounting.budget_bytes
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Remove the files of blocks that are not accounted any more.
+
+        0.5 ms for 4 MiB that no process maps.
+        """
+        if self._closed:
+            return  # the folder may belong to another master by now
+        for name in names:
+            self._files.remove(name)
+            self._events.evicted(name)
+
+    # The methods below are called without the lock.
+
+    def _fetched(self, block: CacheBlock, as_owner: bool) -> tuple[memoryview | None, memoryview]:
+        """Return (the head if it is kept, the bytes of the block)."""
+        shared = self._shared
+        if shared is None:
+            return None, block.fetch(self._source)
+        if block.file is None:
+            return (shared.whole_as_owner if as_owner else shared.whole)(block.chunk)
+        if as_owner:
+            return None, shared.read_as_owner(block.file, block.start, block.length)
+        return None, block.fetch(shared)
+
+    def _load(self, block: CacheBlock, flight: _Flight) -> None:
+        """Fetch a block for which there is room.
+
+        Raises `CacheFull` also if the file cannot be written for any other reason: the block's
+        reader can do without the file.
+        """
+        error: BaseException | None = None
+        try:
+            head, data = self._fetched(block, flight.as_owner)
+            self._store(block, data, head)
+        except LocalFileError as failure:
+            log.warning("node memory can't be filled: %s", failure)
+            error = CacheFull(str(failure), failure.hint)
+        except BaseException as failure:
+            error = failure
+        with self._changed:
+            del self._in_flight[block.name]
+            if error is None:
+                self._fetches += 1
+                self._prefetched += flight.ahead
+                self._fetched_bytes += block.length
+                self._accounting.keep(block.name)
+                self._events.arrived(block.name)
+                self._remove(self._accounting.shrink())
+            else:
+                self._accounting.drop(block.name)
+                if isinstance(error, FileSystemFull):
+                    self._note_full()
+                self._not_kept += isinstance(error, CacheFull)
+                self._failed_fetches += not isinstance(error, CacheFull)
+                if isinstance(error, Corrupt | NotFound):
+                    self._note_damage(block.name, error)
+            self._changed.notify_all()
+            if not flight.arrived.done():  # not closed meanwhile
+                if isinstance(error, Exception):
+                    flight.arrived.set_exception(error)
+                else:
+                    flight.arrived.set_result(error is None)
+        if error is not None:
+            raise error
+
+    def _store(self, block: CacheBlock, data: memoryview, head: memoryview | None) -> None:
+        assert len(data) == block.length
+        assert head is None or len(head) == block.chunk.head_bytes
+        with self._lock:
+            self._check_open()
+            self._storing += 1
+        try:
+            self._files.store(block.name, data, head)
+        finally:
+            with self._changed:
+                self._storing -= 1
+                self._changed.notify_all()
+
+
+def _gone() -> MasterGone:
+    return MasterGone("the master of this node memory has ended")
+
+
+class _MemberPort:
+    """The `MasterPort` of one member."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def fetch(self, block: CacheBlock, *, ahead: bool = False) -> None:
+        self._master.fetch(block, ahead=ahead)
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        self._master.prefetch(blocks)
+
+    def mapped(self, name: str) -> None:
+        self._master.mapped(name, by=self)
+
+    def unmapped(self, name: str) -> None:
+        self._master.unmapped(name, by=self)
+
+    def discard(self, name: str) -> None:
+        if not self._master.owns(name):  # other nodes ask for what this one owns
+            self._master.discard(name)
+
+    def expect(self, names: Sequence[str]) -> None:
+        self._master.expect(names, by=self)
+
+    def progress(self, used: int) -> None:
+        self._master.progress(used, by=self)
+
+    def set_budget(self, budget_bytes: int) -> None:
+        self._master.set_budget(budget_bytes, by=self)
+
+    def follow(self, plan: Path) -> None:
+        self._master.follow(plan)
+
+    def statistics(self) -> MemoryStatistics:
+        return self._master.statistics()
+
+    def close(self) -> None:
+        self._master.leave(self)

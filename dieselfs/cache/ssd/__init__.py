@@ -1,0 +1,1 @@
+"""The SSD tier of a node as configured and used, and the blobs pinned on it."""

@@ -1,0 +1,282 @@
+"""The configured SSD tier: a folder on a local SSD and its settings (docs/decisions/0013).
+
+Flags and code override the configuration (`DIESELFS_SSD`, … or a profile), which gives all other
+settings. So all mounts, clients and commands of a node share one tier without further flags. In a
+process, all users of one folder share one `SsdTier`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
+
+from chunkstore.call_threads import CallThreads
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_reader import ChunkReader, Expected
+from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
+from chunkstore.ssd.limits_folder import LimitsFolder
+from chunkstore.ssd.region_files import RegionFiles
+from chunkstore.ssd.segment_index import Order
+from chunkstore.ssd.segment_store import SegmentStore
+from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.ssd.tiered_store import TieredStore
+from chunkstore.stores.object_store import ObjectReader, ObjectStore
+from dieselfs.cache.node.task_folder import VARIABLE
+from dieselfs.cache.ssd.byte_sizes import human_size, parse_size
+from dieselfs.cache.ssd.options import ADMISSIONS, NONE, AdmissionName, SsdOptions
+from dieselfs.config import Config, Setting, load_config
+from dieselfs.errors import ConfigError, UsageError
+
+log = logging.getLogger(__name__)
+
+Name = TypeVar("Name", bound=str)
+EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
+_SHARE_OF_FREE: Final = 0.8
+"""The share of the free space that a tier without a configured size takes."""
+_LEAST_FREE_BYTES: Final = 16 << 20
+"""The least free space: below it a tier of that share would hold two regions at most."""
+_ANOTHER_FOLDER: Final = "name a folder on a local SSD that is yours"
+_LOOK_TIMEOUT_S: Final = 2.0
+_YES: Final = ("1", "yes", "true", "on")
+_NO: Final = ("0", "no", "false", "off")
+_DRAIN_S: Final = 0.5
+"""The time at the end of the process for what is still to be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SsdSettings:
+    """The settings of an SSD tier. They can be pickled."""
+
+    folder: Path
+    budget_bytes: int | None = None
+    """The size of the tier.
+
+    None means the size with which the folder was last opened, or else a share of the free space.
+    """
+    admission: AdmissionName = "all"
+    eviction: Order = "lru"
+    warmup: bool = False
+    """Load the dataset that is read in the background: `dieselfs.cache.warmup.background_warmup`."""
+    only_looks: bool = False
+    """A folder that has a size keeps it, whatever `budget_bytes` is."""
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+
+    def open_segments(self) -> SegmentStore:
+        """Open the segment store. Blocks; raises `OSError`, `lmdb.Error` or `ValueError`."""
+        return SegmentStore(
+            self.folder,
+            index_folder(self.folder),
+            self._budget_bytes(),
+            segment_bytes=self.segment_bytes,
+            order=self.eviction,
+            limits_of=LimitsFolder(self.folder).of,
+        )
+
+    def open(self) -> SsdTier:
+        """Return a new tier that opens itself in the background."""
+        admission: Admission = RejectFirst() if self.admission == "reject-first" else AdmitAll()
+        return SsdTier(self.open_segments, self.folder, admission)
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a folder that cannot be used, or too small a size.
+
+        It is called where a user watches. An SSD that does not answer, or is full, is no error
+        here.
+        """
+        try:
+            problem = CallThreads("ssd-look", 1).run(self._problem, _LOOK_TIMEOUT_S)
+        except TimeoutError:
+            return
+        if problem:
+            raise ConfigError(f"the SSD tier {self.folder}: {problem[0]}", problem[1])
+
+    def _problem(self) -> tuple[str, str] | None:
+        """Return what is wrong and what to do."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            return error.strerror or str(error), _ANOTHER_FOLDER
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            return "you may not write there", _ANOTHER_FOLDER
+        try:
+            RegionFiles(self.folder, self._budget_bytes(), self.segment_bytes)
+        except ValueError as error:
+            return str(error), "give it more with --ssd-size"
+        except OSError as error:
+            log.debug("the SSD tier %s can't be opened now: %s", self.folder, error)
+        return None
+
+    def _budget_bytes(self) -> int | None:
+        """Return the size to open the tier with; None for its former size.
+
+        Raises `OSError` for a new folder on a full disk, if no size is configured.
+        """
+        has_one = (self.folder / "budget").exists()
+        if has_one and self.only_looks:
+            return None
+        if has_one or self.budget_bytes is not None:
+            return self.budget_bytes
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk = os.statvfs(self.folder)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < _LEAST_FREE_BYTES:
+            raise OSError(
+                errno.ENOSPC, f"the disk has {human_size(free_bytes)} free, too little for a tier"
+            )
+        return int(free_bytes * _SHARE_OF_FREE)
+
+
+def configured(config: Config) -> SsdOptions:
+    """Return the options from variables and profile; without a folder, none of them count.
+
+    Raises `ConfigError`.
+    """
+    if config.ssd is None:
+        return SsdOptions()
+    return SsdOptions(
+        config.ssd.value,
+        None if config.ssd_size is None else _size(config.ssd_size),
+        None if config.ssd_admission is None else config.ssd_admission.value,
+        None if config.ssd_eviction is None else config.ssd_eviction.value,
+        None if config.ssd_warmup is None else _yes_or_no(config.ssd_warmup),
+    )
+
+
+def chosen_tier(
+    choice: SsdChoice, environment: Mapping[str, str] = os.environ
+) -> SsdSettings | None:
+    """Return the tier that the caller chose, or the one of variables and the default profile.
+
+    Raises `ConfigError`.
+    """
+    if choice == "configured":
+        return ssd_settings(configured(load_config(environment=environment)))
+    return choice
+
+
+def ssd_settings(options: SsdOptions) -> SsdSettings | None:
+    """Return the settings; None for no tier. Raises `UsageError` and `ConfigError`."""
+    if options.folder is None:
+        if options != SsdOptions():
+            raise UsageError("an SSD tier needs a folder", "add --ssd FOLDER, or set DIESELFS_SSD")
+        return None
+    if options.folder == NONE:
+        return None
+    folder = Path(os.path.expanduser(options.folder))
+    if not folder.is_absolute():
+        raise ConfigError(
+            f"{options.folder}: the folder of an SSD tier is an absolute path",
+            f"write {Path.cwd() / folder}",
+        )
+    return SsdSettings(
+        folder,
+        options.size_bytes,
+        _one_of(ADMISSIONS, options.admission or "all", "admission"),
+        _one_of(EVICTIONS, options.eviction or "lru", "eviction"),
+        bool(options.warmup),
+    )
+
+
+SsdChoice: TypeAlias = SsdSettings | Literal["configured"] | None
+"""A tier, `"configured"` (by variables and the default profile), or none."""
+
+
+def index_folder(folder: Path) -> Path:
+    """Return the folder of a tier's index.
+
+    It is in shared memory, but not among the folders of tasks, which are deleted when they end.
+    """
+    base = Path(os.environ.get(VARIABLE) or "/dev/shm").absolute()
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
+    return base / f"dieselfs-ssd-{os.geteuid()}" / name
+
+
+def shared_tier(settings: SsdSettings) -> SsdTier:
+    """Return this process's tier of a folder; the first caller's settings count.
+
+    The tier ends with the process.
+    """
+    with _opening:
+        tier = _tiers.get(settings.folder)
+        if tier is None:
+            tier = _tiers[settings.folder] = settings.open()
+        return tier
+
+
+def tiered_reader(
+    dataset: DatasetRef,
+    store: ObjectStore,
+    settings: SsdSettings | None,
+    expected: Expected | None = None,
+) -> ChunkReader:
+    """Return a reader of the dataset's chunks.
+
+    Cached chunks come from the tier, the others from the store.
+    """
+    return ChunkReader(with_tier(store, dataset, settings), dataset, expected)
+
+
+def with_tier(
+    store: ObjectStore, dataset: DatasetRef, settings: SsdSettings | None
+) -> ObjectReader:
+    """Return the source of chunk readers: the store behind the tier, if there is one."""
+    return store if settings is None else TieredStore(store, dataset, shared_tier(settings))
+
+
+_tiers: dict[Path, SsdTier] = {}
+_opening = threading.Lock()
+
+
+def end_tiers() -> None:
+    """Close this process's tiers, after a moment for what is still to be written.
+
+    The end of the process calls it.
+    """
+    with _opening:
+        ended = list(_tiers.values())
+        _tiers.clear()
+    for tier in ended:
+        tier.wait_until_written(_DRAIN_S)
+        tier.close(_DRAIN_S)
+
+
+def _after_fork() -> None:
+    """Replace the lock in a forked child; the tiers renew themselves."""
+    global _opening
+    _opening = threading.Lock()
+
+
+atexit.register(end_tiers)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _size(setting: Setting) -> int:
+    try:
+        return parse_size(setting.value)
+    except UsageError as error:
+        raise ConfigError(f"{error} (from {setting.origin})", error.hint) from error
+
+
+def _yes_or_no(setting: Setting) -> bool:
+    word = setting.value.lower()
+    if word not in (*_YES, *_NO):
+        raise ConfigError(
+            f"{setting.value!r} is neither yes nor no (from {setting.origin})", "write 1 or 0"
+        )
+    return word in _YES
+
+
+def _one_of(names: tuple[Name, ...], wanted: str, what: str) -> Name:
+    for name in names:
+        if name == wanted:
+            return name
+    raise UsageError(f"{wanted!r} is no {what} of an SSD tier", f"write {' or '.join(names)}")

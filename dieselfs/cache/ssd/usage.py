@@ -1,0 +1,206 @@
+"""The contents of an SSD tier by dataset, and the limits of each dataset: to show and to change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import chunkstore.errors
+from chunkstore.call_threads import CallThreads
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.commit_log import find_dataset
+from chunkstore.ssd.eviction import DatasetLimits
+from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
+from chunkstore.ssd.segment_index import CachedChunk
+from chunkstore.ssd.segment_store import Occupancy, SegmentStore
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.cache.node.task_folder import default_task, memory_root
+from dieselfs.cache.ssd.settings import SsdSettings
+from dieselfs.cache.warmup.ssd_warmup import open_tier, unavailable
+from dieselfs.errors import SsdUnavailable, UsageError
+from metadata.errors import DatasetNotFound
+
+T = TypeVar("T")
+_LOOK_S: Final = 10.0
+Share: TypeAlias = Literal["all", "part", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetUsage:
+    """The usage of a tier by one dataset."""
+
+    id: bytes
+    name: str
+    """The name; empty if it is not known here."""
+    bytes: int
+    """Bytes of the SSD, in whole regions."""
+    last_used: float | None
+    """Seconds since 1970; None if it was not used since the index was created."""
+    hits: int
+    """Reads of chunks, or of parts of them, that hit.
+
+    They are those of all processes of the node since the index was created. Reads of the last
+    second may be missing.
+    """
+    hit_bytes: int
+    misses: int
+    limits: DatasetLimits
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The part of reads that hit; None if nothing was read."""
+        reads = self.hits + self.misses
+        return self.hits / reads if reads else None
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    """The usage of a tier."""
+
+    budget_bytes: int
+    used_bytes: int
+    """Bytes of regions that are not empty."""
+    region_bytes: int
+    datasets: tuple[DatasetUsage, ...]
+    """The datasets, the largest first."""
+
+
+class TierAccess:
+    """Access to a tier for commands: no answer in time is an error."""
+
+    def __init__(self, settings: SsdSettings) -> None:
+        """Open the tier; raise `SsdUnavailable`."""
+        self._settings = settings
+        self._tier: SsdTier = open_tier(settings)
+        self._limits = LimitsFolder(settings.folder)
+        self._threads = CallThreads("ssd-look", 4)
+
+    def usage(self) -> TierUsage:
+        """Return the usage of the tier.
+
+        The datasets are those that have bytes, reads or limits there.
+        """
+        segments = self._segments()
+        occupied = {of.dataset: of for of in self._call(segments.occupancy)}
+        named = self._call(self._limits.read)
+        known = [_usage(id_, occupied.get(id_), named.get(id_)) for id_ in {*occupied, *named}]
+        shown = [
+            of
+            for of in known
+            if of.bytes or of.hit_rate is not None or of.limits != DatasetLimits()
+        ]
+        return TierUsage(
+            self._call(lambda: segments.budget_bytes),
+            sum(of.bytes for of in shown),
+            segments.region_bytes,
+            tuple(sorted(shown, key=lambda of: (-of.bytes, of.name, of.id))),
+        )
+
+    def ids_of(self, name: str, store: ObjectStore) -> list[bytes]:
+        """Return the id of the dataset of this name in the store, and of cached ones of the name.
+
+        Raises `DatasetNotFound` if there is none.
+        """
+        found = [id_ for id_, named in self._call(self._limits.read).items() if named.name == name]
+        try:
+            present = find_dataset(store, name)
+        except chunkstore.errors.ChunkStoreError:
+            if not found:
+                raise
+            present = None
+        if present is not None and present.id not in found:
+            found.append(present.id)
+        if not found:
+            raise DatasetNotFound(
+                f"there is no dataset {name!r}, and none on the SSD: `dlcmd cache ls` lists those "
+                "there are"
+            )
+        return found
+
+    def change(
+        self, name: str, store: ObjectStore, changed: Callable[[DatasetLimits], DatasetLimits]
+    ) -> DatasetLimits:
+        """Change the limits of a dataset; return the new ones. Running mounts obey within seconds.
+
+        Raises `UsageError`, `OSError` and `DatasetNotFound`.
+        """
+        limits = DatasetLimits()
+        known = self._call(self._limits.read)
+        for id_ in self.ids_of(name, store):
+            former = known.get(id_, NamedLimits(name, DatasetLimits())).limits
+            limits = changed(former)
+            self._check_quota(limits)
+            self._call(partial(self._limits.write, id_, NamedLimits(name, limits)))
+        self._call(self._segments().tend)
+        return limits
+
+    def evict(self, name: str, store: ObjectStore) -> int:
+        """Evict a dataset; return how many bytes of the SSD are free now."""
+        segments = self._segments()
+        return sum(self._call(partial(segments.evict, id_)) for id_ in self.ids_of(name, store))
+
+    def cached(self, dataset: bytes) -> dict[bytes, CachedChunk]:
+        """Return how much of each chunk of a dataset is cached."""
+        segments = self._segments()
+        return self._call(lambda: segments.cached(dataset))
+
+    def _check_quota(self, limits: DatasetLimits) -> None:
+        region_bytes = self._segments().region_bytes
+        if limits.quota_bytes is not None and limits.quota_bytes < region_bytes:
+            raise UsageError(
+                f"a quota of {limits.quota_bytes} bytes is smaller than a region of this tier",
+                f"give {region_bytes} at least (the SSD is shared out in regions of this size), "
+                "or none",
+            )
+
+    def _segments(self) -> SegmentStore:
+        segments = self._tier.segments
+        if segments is None:
+            raise unavailable(self._settings, self._tier)
+        return segments
+
+    def _call(self, access: Callable[[], T]) -> T:
+        try:
+            return self._threads.run(access, _LOOK_S)
+        except TimeoutError:
+            raise SsdUnavailable(
+                f"the SSD tier {self._settings.folder} did not answer within {_LOOK_S:.0f} s"
+            ) from None
+
+
+def chunks_in_memory(dataset: DatasetRef) -> set[bytes]:
+    """Return the chunks of which a part is in node memory, in the task named after the dataset."""
+    try:
+        names = os.listdir(memory_root() / default_task(dataset) / "chunks")
+    except OSError:
+        return set()
+    found = set()
+    for name in names:
+        with suppress(ValueError):  # not complete yet
+            found.add(ChunkId.parse(name.partition(".")[0]).value)
+    return found
+
+
+def share_of(chunk: bytes, cached: Mapping[bytes, CachedChunk]) -> Share:
+    """Return how much of a chunk is cached."""
+    found = cached.get(chunk)
+    return "none" if found is None else "all" if found.is_whole else "part"
+
+
+def _usage(id_: bytes, of: Occupancy | None, named: NamedLimits | None) -> DatasetUsage:
+    return DatasetUsage(
+        id_,
+        "" if named is None else named.name,
+        0 if of is None else of.bytes,
+        (of.last_used if of else None) or None,
+        of.hits if of else 0,
+        of.hit_bytes if of else 0,
+        of.misses if of else 0,
+        DatasetLimits() if named is None else named.limits,
+    )

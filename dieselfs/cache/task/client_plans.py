@@ -1,0 +1,82 @@
+"""The plans of a task's clients, which the process that leads the task follows.
+
+The process has no snapshot open, so a plan names the file of its snapshot.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import MasterPort
+from dieselfs.prefetch.plan_file import ReadingPlan
+from dieselfs.prefetch.planner import Planner
+from dieselfs.prefetch.prefetcher import PrefetchStatistics
+from metadata.errors import SnapshotRefused
+from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _MasterMemory:
+    """The `PlannedMemory` of a master."""
+
+    master: MasterPort
+
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        for chunk in chunks:
+            self.master.fetch(CacheBlock(chunk), ahead=True)
+
+    def expect(self, chunks: Sequence[ChunkId]) -> None:
+        self.master.expect([str(chunk) for chunk in chunks])
+
+    def progress(self, used: int) -> None:
+        self.master.progress(used)
+
+
+class ClientPlans:
+    """The planner of a task's clients. Thread-safe."""
+
+    def __init__(self, master: MasterPort) -> None:
+        self._planner = Planner(
+            _MasterMemory(master), self._snapshot_of, lambda: master.statistics().budget_bytes
+        )
+        self._snapshot: Snapshot | None = None
+        self._lock = threading.Lock()
+
+    def follow(self, plan: Path) -> None:
+        """Prefetch for the plan's reader.
+
+        Raises `PlanTooLarge`, `SnapshotRefused` or `FileNotFoundError`.
+        """
+        self._planner.follow(plan)
+
+    def statistics(self) -> PrefetchStatistics:
+        """Return the counters of the prefetcher."""
+        return self._planner.statistics()
+
+    def close(self) -> None:
+        """End the prefetcher and close the snapshot."""
+        self._planner.close()
+        if self._snapshot is not None:
+            self._snapshot.close()
+
+    def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
+        with self._lock:
+            known = self._snapshot
+            if known is None or str(known.id) != plan.snapshot_id:
+                found = Snapshot.open(Path(plan.snapshot_path))
+                if str(found.id) != plan.snapshot_id:
+                    found.close()
+                    raise SnapshotRefused(
+                        f"{plan.snapshot_path} is not snapshot {plan.snapshot_id},"
+                        " which a plan is of"
+                    )
+                # An earlier snapshot may be in use: its map is closed with its last reference.
+                self._snapshot = found
+                return found
+            return known

@@ -1,0 +1,287 @@
+"""A task's master as a member sees it over the socket."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import MemoryStatistics
+from dieselfs.cache.ports.task_statistics import TaskStatistics
+from dieselfs.cache.wire import packet_socket
+from dieselfs.cache.wire.local_messages import (
+    MAX_BLOCKS,
+    MEMBER_ID_BYTES,
+    BadPacket,
+    Discard,
+    Done,
+    EventsReported,
+    Expect,
+    Fetch,
+    FollowPlan,
+    GetStatistics,
+    GetTask,
+    JoinAsMember,
+    Mapped,
+    Message,
+    OpenRequests,
+    PlanProgress,
+    Prefetch,
+    RequestFailed,
+    SetBudget,
+    StatisticsReported,
+    StillWorking,
+    SuspectPeer,
+    TaskReported,
+    Unmapped,
+    batches,
+    error_of,
+)
+from dieselfs.cache.wire.task_report import MEMBERS_AT_ONCE, joined
+from dieselfs.errors import MasterGone
+
+CONNECT_TIMEOUT_S: Final = 2.0
+ANSWER_TIMEOUT_S: Final = 30.0
+"""The time limit for an answer, or for a sign that the master works on it.
+
+A master that has died is noticed at once; the limit is for one that hangs. A master that waits for
+its store reports three times as often that it works.
+"""
+STATISTICS_TIMEOUT_S: Final = 2.0
+_IDLE_CONNECTIONS: Final = 4
+
+
+class RemoteMaster:
+    """The `MasterPort` of a member in another process.
+
+    It is one membership, ended by `close` or with the process, and is never used in a forked child.
+
+    A request takes an idle connection or opens one, so threads do not wait for each other. Notices
+    and cache events share one more connection: they keep their order.
+    """
+
+    def __init__(self, path: Path, budget_bytes: int | None = None) -> None:
+        """Join the master that listens at `path`. Raises `MasterGone`."""
+        self._path = path
+        self._member = secrets.token_bytes(MEMBER_ID_BYTES)
+        self._open: set[socket.socket] = set()
+        self._idle: list[socket.socket] = []
+        self.is_gone = False
+        self._events = self._opened(JoinAsMember(self._member, budget_bytes))
+        self._events.setblocking(True)
+        packet_socket.limit_sends(self._events, ANSWER_TIMEOUT_S)
+        self.pid, _ = packet_socket.peer(self._events)
+
+    def fetch(
+        self, block: CacheBlock, *, ahead: bool = False, on_events: Callable[[], None] | None = None
+    ) -> None:
+        """See `MasterPort`.
+
+        `on_events` is called while this waits and cache events are pending: the room that it waits
+        for may be mapped by this process.
+        """
+        self._ask(Fetch(block, ahead), on_events=on_events)
+
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
+        """See `MasterPort`."""
+        starts = range(0, len(blocks), MAX_BLOCKS)
+        self._ask(*(Prefetch(tuple(blocks[at : at + MAX_BLOCKS])) for at in starts))
+
+    def mapped(self, name: str) -> None:
+        """See `MasterPort`."""
+        self.tell(Mapped((name,)))
+
+    def unmapped(self, name: str) -> None:
+        """See `MasterPort`."""
+        self.tell(Unmapped((name,)))
+
+    def discard(self, name: str) -> None:
+        """See `MasterPort`."""
+        self.tell(Discard(name))
+
+    def expect(self, names: Sequence[str]) -> None:
+        """See `MasterPort`."""
+        self._ask(*(Expect(part, False) for part in batches(names)), Expect((), True))
+
+    def progress(self, used: int) -> None:
+        """See `MasterPort`."""
+        self.tell(PlanProgress(used))
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """See `MasterPort`."""
+        self._ask(SetBudget(budget_bytes))
+
+    def follow(self, plan: Path) -> None:
+        """See `MasterPort`."""
+        self._ask(FollowPlan(str(plan)))
+
+    def statistics(self) -> MemoryStatistics:
+        """See `MasterPort`. It waits at most `STATISTICS_TIMEOUT_S`."""
+        answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
+        if not isinstance(answer, StatisticsReported):
+            raise self._lost(BadPacket("not statistics"))
+        return answer.statistics
+
+    def task_statistics(self) -> TaskStatistics | None:
+        """Return the statistics of the node's part in its task's peer cache; None if it has none.
+
+        It takes 0.3 ms, and as much again for each 48 members.
+        """
+        parts: list[TaskStatistics] = []
+        while True:
+            first = len(parts) * MEMBERS_AT_ONCE
+            answer = self._ask(GetTask(first), timeout_s=STATISTICS_TIMEOUT_S)
+            if not isinstance(answer, TaskReported):
+                raise self._lost(BadPacket("not a task's statistics"))
+            if answer.statistics is None:
+                return None
+            parts.append(answer.statistics)
+            if len(answer.statistics.members) < MEMBERS_AT_ONCE:
+                return joined(parts)
+
+    def suspect(self, peer: str) -> None:
+        """Report that a peer of the task failed to answer.
+
+        When this returns, the master does not ask the peer for a while.
+        """
+        self._ask(SuspectPeer(peer))
+
+    def tell(self, notice: Message, *, wait: bool = True) -> bool:
+        """Send a notice; return False if that would have to wait and may not.
+
+        Raises `MasterGone`, also if it waits too long.
+        """
+        try:
+            packet_socket.send(self._events, notice, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            if wait:
+                raise self._lost(error) from None
+            return False
+        except OSError as error:
+            raise self._lost(error) from None
+        return True
+
+    def events(self) -> Sequence[tuple[bool, str]]:
+        """Return the pending cache events in order, as (evicted, name).
+
+        One thread at a time may call it. Raises `MasterGone`.
+        """
+        items: list[tuple[bool, str]] = []
+        try:
+            while True:
+                heard = packet_socket.receive(self._events, socket.MSG_DONTWAIT)
+                if isinstance(heard, EventsReported):
+                    items.extend(heard.items)
+        except BlockingIOError:
+            return items
+        except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
+            raise self._lost(error) from None
+
+    def close(self) -> None:
+        """Leave the task. Threads that wait for an answer or for cache events get `MasterGone`."""
+        self.is_gone = True
+        for connection in tuple(self._open):
+            try:
+                connection.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it
+            except OSError:
+                pass
+        while self._idle:
+            self._closed(self._idle.pop())
+        self._closed(self._events)
+
+    def forsake(self) -> None:
+        """Close the copies of the connections in a forked child; the parent keeps its own."""
+        self.is_gone = True
+        for connection in tuple(self._open):
+            connection.close()
+
+    def _ask(
+        self,
+        *requests: Message,
+        timeout_s: float | None = None,
+        on_events: Callable[[], None] | None = None,
+    ) -> Message:
+        """Make the requests in order on one connection; return the answer to the last one."""
+        answer: Message = Done()
+        connection = None
+        try:
+            connection = self._taken()
+            connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
+            for request in requests:
+                packet_socket.send(connection, request)
+                answer = self._answer(connection, on_events)
+                if isinstance(answer, RequestFailed):
+                    break
+        except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
+            if connection is not None:
+                self._closed(connection)
+            raise self._lost(error) from None
+        except BaseException:  # interrupted: an answer may still come
+            if connection is not None:
+                self._closed(connection)
+            raise
+        self._give_back(connection)
+        if isinstance(answer, RequestFailed):
+            raise error_of(answer)
+        return answer
+
+    def _answer(self, connection: socket.socket, on_events: Callable[[], None] | None) -> Message:
+        while True:
+            if on_events is not None:
+                self._wait(connection, on_events)
+            answer = packet_socket.receive(connection)
+            if not isinstance(answer, StillWorking):
+                return answer
+
+    def _wait(self, connection: socket.socket, on_events: Callable[[], None]) -> None:
+        """Wait until there is an answer, or none for too long."""
+        answer = connection.fileno()
+        waiting = select.poll()
+        waiting.register(answer, select.POLLIN)
+        waiting.register(self._events, select.POLLIN)
+        while True:
+            ready = waiting.poll(ANSWER_TIMEOUT_S * 1000)
+            if not ready or any(fd == answer for fd, _ in ready):
+                return
+            on_events()
+
+    def _taken(self) -> socket.socket:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._opened(OpenRequests(self._member))
+
+    def _give_back(self, connection: socket.socket) -> None:
+        self._idle.append(connection)
+        while self._idle and (self.is_gone or len(self._idle) > _IDLE_CONNECTIONS):
+            try:
+                self._closed(self._idle.pop())
+            except IndexError:  # another thread took it
+                return
+
+    def _opened(self, greeting: Message) -> socket.socket:
+        """Return a new connection that was greeted. Raises `MasterGone`."""
+        try:
+            connection = packet_socket.connect(self._path, CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise self._lost(error) from None
+        self._open.add(connection)
+        try:
+            if not isinstance(packet_socket.ask(connection, greeting), Done):
+                raise BadPacket("not welcome")
+        except (OSError, BadPacket) as error:
+            self._closed(connection)
+            raise self._lost(error) from None
+        return connection
+
+    def _closed(self, connection: socket.socket) -> None:
+        self._open.discard(connection)
+        connection.close()
+
+    def _lost(self, error: Exception) -> MasterGone:
+        self.is_gone = True
+        return MasterGone(f"the master of {self._path.parent} does not answer: {error}")

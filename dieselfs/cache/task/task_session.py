@@ -1,0 +1,242 @@
+"""One process's membership in a task: it finds the task's master, or makes sure that there is one.
+
+A process that forks no user code leads the task itself if no other process does; a client starts a
+helper. If the source cannot be handed to a helper, this process serves it, in a folder of its own.
+
+When the master is gone, the next call elects another one. If none can be had in a few seconds,
+calls fail at once for a while, so that readers bypass node memory instead of waiting each time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from chunkstore.chunk_source import ChunkSource
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task import master_process
+from dieselfs.cache.task.leader import Leader, MemorySettings
+from dieselfs.cache.task.master_process import SourceNotPortable
+from dieselfs.cache.task.remote_master import CONNECT_TIMEOUT_S, RemoteMaster
+from dieselfs.cache.wire import packet_socket
+from dieselfs.errors import DieselFSError, MasterGone
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 3.0
+"""The time limit for finding a master; a helper takes 0.4 s to start."""
+RETRY_S: Final = 5.0
+"""The time after a failed election before the next one."""
+_STARTER: Final = "starter"
+"""The file that a client locks while it starts a helper.
+
+So sixteen workers do not start sixteen helpers.
+"""
+_LONGEST_PAUSE_S: Final = 0.1
+
+
+class TaskSession:
+    """The membership of one process. Thread-safe.
+
+    A forked child starts its own membership of the same task.
+    """
+
+    def __init__(
+        self,
+        settings: MemorySettings,
+        source: ChunkSource,
+        lead: bool,
+        joined: Callable[[RemoteMaster], None],
+    ) -> None:
+        """`joined` is called with each master that is found, before any other code gets it.
+
+        It may raise `MasterGone`.
+        """
+        self.settings = settings
+        self.joins = 0
+        self._source = source
+        self._leads = lead
+        self._starts_helpers = not lead
+        self._joined = joined
+        self._leader: Leader | None = None
+        self._master: RemoteMaster | None = None
+        self._electing = threading.Lock()
+        self._try_again_at = 0.0
+        self._closed = False
+        self._pid = os.getpid()
+        self._parents: list[object] = []
+        """The parent's objects in a forked child: they are never used or finalised here."""
+
+    @property
+    def folder(self) -> TaskFolder:
+        """The folder of the task."""
+        return self.settings.folder
+
+    def current(self) -> RemoteMaster | None:
+        """Return the master if this process has one now. Never wait."""
+        master = self._master
+        if master is None or master.is_gone or self._pid != os.getpid():
+            return None
+        return master
+
+    def master(self) -> RemoteMaster:
+        """Return the master, or elect another one if it is gone.
+
+        Raises `MasterGone`, after some seconds or at once.
+        """
+        if self._pid != os.getpid():
+            self.renew()
+        master = self._master
+        if master is not None and not master.is_gone:
+            return master
+        with self._electing:
+            master = self._master
+            if master is not None and not master.is_gone:
+                return master
+            if self._closed or time.monotonic() < self._try_again_at:
+                raise MasterGone(f"{self.folder.path} had no master a moment ago")
+            if master is not None:
+                self._master = None
+                master.close()
+            try:
+                self._master = self._elect()
+            except MasterGone as error:
+                self._try_again_at = time.monotonic() + RETRY_S
+                log.warning("reading past node memory for %g s: %s", RETRY_S, error)
+                raise
+            return self._master
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Set the budget for masters that are found, and helpers that are started, later."""
+        self.settings = replace(self.settings, budget_bytes=budget_bytes)
+
+    def close(self, timeout_s: float) -> None:
+        """Leave the task, and end the leadership if this process has it.
+
+        If an election is still under way after `timeout_s`, its leadership ends with the process.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._closed = True
+        if self._pid != os.getpid():
+            return
+        if self._master is not None:
+            self._master.close()
+        if not self._electing.acquire(timeout=timeout_s):
+            return
+        try:
+            master, self._master = self._master, None
+            leader, self._leader = self._leader, None
+        finally:
+            self._electing.release()
+        if master is not None:
+            master.close()
+        if leader is not None:
+            # No other process can lead a private task.
+            keep = self._leads or self._starts_helpers
+            leader.end(keep_for_members=keep, timeout_s=max(0.0, deadline - time.monotonic()))
+
+    def renew(self) -> None:
+        """Drop the parent's objects in a forked child.
+
+        Threads that do not exist in the child may hold their locks.
+        """
+        self._pid = os.getpid()
+        self._electing = threading.Lock()
+        self._try_again_at = 0.0
+        self.joins = 0
+        if self._master is not None:
+            self._master.forsake()
+        if self._leader is not None:
+            self._leader.server.forsake()
+        self._parents.extend((self._master, self._leader))
+        self._starts_helpers = self._starts_helpers and self._leader is None
+        self._leads = False
+        self._master = self._leader = None
+
+    def _elect(self) -> RemoteMaster:
+        can_found = self._leads or self._starts_helpers
+        deadline = time.monotonic() + (PATIENCE_S if can_found else 0.0)
+        pause_s = 0.005
+        while True:
+            try:
+                master = RemoteMaster(self.folder.socket_path, self.settings.budget_bytes)
+                try:
+                    self._joined(master)
+                except BaseException:
+                    master.close()
+                    raise
+                self.joins += 1
+                return master
+            except MasterGone:
+                if self._closed or time.monotonic() > deadline:
+                    raise
+            self._see_to_a_master()
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # all members notice at the same time
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _see_to_a_master(self) -> None:
+        """Lead or start a helper, if this process does that and no other one is doing it now."""
+        if self._leads:
+            self._try_lead(self.settings)
+        elif self._starts_helpers:
+            try:
+                self._start_helper()
+            except SourceNotPortable as error:
+                log.info("node memory of this process alone: %s", error)
+                self._lead_privately()
+
+    def _try_lead(self, settings: MemorySettings) -> None:
+        if self._leader is not None:
+            return
+        try:
+            self._leader = Leader.begin(settings, self._source)
+        except (OSError, DieselFSError) as error:
+            raise MasterGone(f"{settings.folder.path}: {error}") from error
+
+    def _lead_privately(self) -> None:
+        """Lead a private task, for a source that lives in this process alone.
+
+        Children that are forked share the task.
+        """
+        path = self.folder.path
+        try:
+            private = TaskFolder.at(f"private-{os.getpid()}-{secrets.token_hex(4)}", path.parent)
+        except DieselFSError as error:
+            raise MasterGone(str(error)) from error
+        settings = replace(self.settings, folder=private, peers=None)
+        self._try_lead(settings)
+        self.settings, self._starts_helpers = settings, False
+
+    def _start_helper(self) -> None:
+        try:
+            # A record lock: children do not inherit it.
+            starter = os.open(
+                self.folder.path / _STARTER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError:  # the folder was swept just now; the helper makes it
+            master_process.start(self.settings, self._source)
+            return
+        try:
+            fcntl.lockf(starter, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_served():
+                master_process.start(self.settings, self._source)
+        except (BlockingIOError, PermissionError):
+            pass  # another client starts one
+        finally:
+            os.close(starter)
+
+    def _is_served(self) -> bool:
+        """Return whether another client has started a helper since the last check."""
+        try:
+            packet_socket.connect(self.folder.socket_path, CONNECT_TIMEOUT_S).close()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,317 @@
+"""Warm-up of the SSD with the dataset of a mount or a client, in a background thread.
+
+One process of a node warms a dataset at a time. It holds a claim, which the kernel frees when the
+process ends; then another process takes over. Where the nodes read through a cache cluster, each
+chunk comes from its owner there. Cached chunks are not fetched, so a warm-up resumes after a
+restart. A chunk that cannot be fetched now is tried again until the warm-up ends or is stopped.
+
+Readers go first. While no process on the node misses, 4 blocks are fetched at once. While one does,
+a single block is fetched at a time, and then the store is left alone for 9 times as long as the
+fetch took: on a store that serves one request at a time, one disk arm, readers lose a tenth. The
+misses come from the tier's own counters, which all processes of the node update with a delay of at
+most some 2 s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.errors import ChunkStoreError
+from chunkstore.ssd.tier import SsdTier, TierStatistics
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.cluster.store import CacheClusterStore
+from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
+from dieselfs.cache.warmup.ssd_warmup import (
+    Turn,
+    WarmUp,
+    large_files,
+    open_tier,
+    wanted_chunks,
+    warmth,
+)
+from dieselfs.errors import SsdUnavailable
+from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+JOBS: Final = 4
+_REST: Final = 9
+"""The rest after a block, as a multiple of the time that its fetch took."""
+_MAX_REST_S: Final = 10.0
+_LOOK_S: Final = 1.0
+"""The time between two reads of the counters: processes update theirs as often."""
+_QUIET_S: Final = 3.0
+"""The time without a miss after which no process is taken to read the store."""
+_AGAIN_S: Final = 2.0
+"""The time to wait after a condition that may pass.
+
+Such conditions are a store or an SSD that does not answer, and another process that warms the
+dataset.
+"""
+CLOSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpProgress:
+    """The state of the warm-up of the snapshot that is shown now."""
+
+    state: str = "begins"
+    """begins, runs, done, no room, stopped; or `waits: ` and the reason."""
+    chunks: int = 0
+    bytes: int = 0
+    cached_chunks: int = 0
+    cached_bytes: int = 0
+    """Bytes on the SSD, whichever process loaded them; each cached block of a chunk counts."""
+    loaded_bytes: int = 0
+    """Bytes that this process has loaded since it started."""
+    failed: int = 0
+    """Chunks that are damaged or missing in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class SsdTierStatistics(TierStatistics):
+    """SSD statistics of one process, with its warm-up."""
+
+    warmup: WarmUpProgress | None = field(default=None)
+    """None: no warm-up is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    chunks: Sequence[ChunkRef]
+    large_files: Mapping[ChunkId, FileExtent]
+
+
+class BackgroundWarmUp:
+    """The warm-up of one process. Thread-safe. A forked child has none; its parent's continues."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset: DatasetRef,
+        settings: SsdSettings,
+        cache_cluster: CacheClusterSettings | None = None,
+    ) -> None:
+        """Prepare the warm-up; it starts at the first `load`."""
+        self._store, self._dataset, self._settings, self._cache_cluster = (
+            store,
+            dataset,
+            settings,
+            cache_cluster,
+        )
+        self._pid = os.getpid()
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._wanted: _Wanted | None = None
+        self._work: WarmUp | None = None
+        self._progress = WarmUpProgress()
+        self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Load the chunks of a snapshot, instead of those of an older one.
+
+        Returns at once; the snapshot may be closed.
+        """
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._wanted = _Wanted(wanted_chunks(snapshot), large_files(snapshot))
+            if self._work is not None:
+                self._work.stop()
+            if self._thread.ident is None and not self._stopping.is_set():
+                self._thread.start()
+            self._changed.notify_all()
+
+    def progress(self) -> WarmUpProgress:
+        """Return a copy of the progress, which is never changed later."""
+        return self._progress
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Stop the warm-up.
+
+        A fetch of a block that takes longer than `timeout_s` is left to the end of the process.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._stopping.set()
+        with self._changed:
+            if self._work is not None:
+                self._work.stop()
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (wanted := self._next()) is not None:
+            try:
+                self._load_all(wanted)
+            except Exception as error:  # readers work without the warm-up
+                log.exception("the dataset %s is not brought to the SSD", self._dataset.name)
+                self._say(f"stopped: {error}")
+        self._say("stopped")
+
+    def _next(self) -> _Wanted | None:
+        """Take the latest snapshot to load, once; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping.is_set() or self._wanted is not None)
+            wanted, self._wanted = self._wanted, None
+            return None if self._stopping.is_set() else wanted
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() or self._wanted is not None
+
+    def _load_all(self, wanted: _Wanted) -> None:
+        while not self._is_over():
+            try:
+                if self._load_once(wanted):
+                    return
+                self._say("waits: another process of this node is at it")
+            except (SsdUnavailable, ChunkStoreError) as error:
+                log.info("the warm-up of %s waits: %s", self._dataset.name, error)
+                self._say(f"waits: {error}")
+            self._stopping.wait(_AGAIN_S)
+
+    def _load_once(self, wanted: _Wanted) -> bool:
+        """Load the missing chunks once; False while another process warms the dataset."""
+        tier, chunks = open_tier(self._settings), wanted.chunks
+        found = warmth(tier, self._dataset, chunks)
+        self._progress = replace(
+            self._progress,
+            chunks=found.chunks,
+            bytes=found.bytes,
+            cached_chunks=found.cached_chunks,
+            cached_bytes=found.cached_bytes,
+        )
+        if found.is_all:
+            self._say("done")
+            return True
+        cache_cluster = self._cache_cluster
+        with _claimed(tier, b"warm-up of " + self._dataset.id) as is_ours:
+            if not is_ours:
+                return False
+            if cache_cluster is None:
+                self._load_missing(self._store, chunks, tier)
+                return True
+            through = CacheClusterStore(
+                self._store, self._dataset, chunks, cache_cluster, wanted.large_files
+            )
+            try:
+                self._load_missing(through, chunks, tier)
+            finally:
+                through.close()
+            return True
+
+    def _load_missing(self, store: ObjectStore, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
+        work = WarmUp(store, self._dataset, self._settings, chunks)
+        with self._changed:
+            if self._is_over():
+                return
+            self._work = work
+        self._say("runs")
+        before = self._progress.loaded_bytes
+        counting = threading.Lock()
+
+        def advance(chunks: int, size_bytes: int) -> None:
+            with counting:
+                now = self._progress
+                self._progress = replace(
+                    now,
+                    cached_chunks=now.cached_chunks + (chunks if size_bytes else 0),
+                    cached_bytes=min(now.bytes, now.cached_bytes + size_bytes),
+                    loaded_bytes=before + work.loaded_bytes,
+                )
+
+        try:
+            report = work.run(advance, JOBS, behind_readers(tier, self._stopping))
+        finally:
+            with self._changed:
+                self._work = None
+        if self._is_over():
+            return
+        self._progress = replace(self._progress, failed=report.failed)
+        self._say("no room" if report.no_room else "done")
+        log.info(
+            "%s: %d chunks brought to the SSD, %d have no room, %d could not be had",
+            *(self._dataset.name, report.loaded, report.no_room, report.failed),
+        )
+
+    def _say(self, state: str) -> None:
+        self._progress = replace(self._progress, state=state)
+
+
+def ssd_tier_statistics(
+    settings: SsdSettings | None, warmup: BackgroundWarmUp | None
+) -> SsdTierStatistics | None:
+    """Return the SSD statistics for `stats.json`; None without a tier."""
+    if settings is None:
+        return None
+    tier = shared_tier(settings).statistics()
+    shown = {name: getattr(tier, name) for name in TierStatistics.__dataclass_fields__}
+    return SsdTierStatistics(**shown, warmup=None if warmup is None else warmup.progress())
+
+
+def behind_readers(
+    tier: SsdTier, stopping: threading.Event, now: Callable[[], float] = time.monotonic
+) -> Turn:
+    """Return turns that leave the store to readers while these miss."""
+    return _Turns(tier, stopping, now).turn
+
+
+class _Turns:
+    def __init__(self, tier: SsdTier, stopping: threading.Event, now: Callable[[], float]) -> None:
+        self._tier, self._stopping, self._now = tier, stopping, now
+        self._alone, self._looking = threading.Lock(), threading.Lock()
+        self._misses = self._missed()
+        self._looked_at, self._changed_at = now(), float("-inf")
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        if not self._readers_miss():
+            yield
+            return
+        with self._alone:
+            began = self._now()
+            try:
+                yield
+            finally:
+                self._stopping.wait(min(_REST * (self._now() - began), _MAX_REST_S))
+
+    def _readers_miss(self) -> bool:
+        with self._looking:
+            now = self._now()
+            if now - self._looked_at >= _LOOK_S:
+                self._looked_at, misses = now, self._missed()
+                if misses != self._misses:
+                    self._misses, self._changed_at = misses, now
+            return now - self._changed_at < _QUIET_S
+
+    def _missed(self) -> int | None:
+        """Return the misses of all processes of the node, over all datasets."""
+        segments = self._tier.segments
+        if segments is None:
+            return None
+        return self._tier.call(lambda: sum(of.misses for of in segments.occupancy()), 0)
+
+
+@contextmanager
+def _claimed(tier: SsdTier, name: bytes) -> Iterator[bool]:
+    """Yield whether this process holds the claim; it keeps the claim until the context exits."""
+    segments = tier.segments
+    if segments is None or not tier.call(lambda: segments.claim(name), 0):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        tier.call(lambda: segments.disclaim(name), 0)

@@ -1,0 +1,1 @@
+"""The wires between nodes and on a node: messages, frames, connections, servers."""

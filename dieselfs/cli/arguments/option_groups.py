@@ -1,0 +1,131 @@
+"""Groups of options that several commands have.
+
+Each group is one decorator. Its options are in the order in which `--help` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import click
+
+from dieselfs.cli.command import Size, former_option
+
+Decorator: TypeAlias = Callable[[Any], Any]
+
+
+def _group(*options: Decorator) -> Decorator:
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def ssd_options(folder_help: str) -> Decorator:
+    """Return the options of the SSD tier: `dieselfs.cache.ssd.options.SsdOptions`."""
+    return _group(
+        click.option("--ssd", metavar="FOLDER", help=folder_help),
+        click.option(
+            "--ssd-size",
+            type=Size(),
+            metavar="SIZE",
+            help=(
+                "Budget of the SSD tier (default: as before; for a new one, four fifths of the "
+                "free space)."
+            ),
+        ),
+        click.option(
+            "--ssd-admission",
+            type=click.Choice(["all", "reject-first"]),
+            help=(
+                "Which chunks to insert: all that a read misses (default), or those missed for a "
+                "second time."
+            ),
+        ),
+        click.option(
+            "--ssd-eviction",
+            type=click.Choice(["lru", "fifo"]),
+            help="What to evict first: the least recently used (default), or the oldest.",
+        ),
+    )
+
+
+ssd_warmup_option: Final = click.option(
+    "--ssd-warmup/--no-ssd-warmup",
+    default=None,
+    help=(
+        "Load the whole dataset onto the SSD in the background; reads go first (`dlcmd stats` "
+        "shows the progress)."
+    ),
+)
+"""The warm-up option of commands that read one dataset."""
+
+
+cache_cluster_options: Final = _group(
+    click.option(
+        "--cache-cluster",
+        metavar="redis[:NAME]|[NAME@]HOST:PORT,…",
+        help=(
+            "Read through the nodes of this cache cluster, found in the index's Redis or by "
+            "this list (see `dlcmd serve`). none: through no cache cluster, whatever is "
+            "configured."
+        ),
+    ),
+    click.option(
+        "--cache-cluster-secret-file",
+        metavar="FILE",
+        help="File with the secret of the cache cluster.",
+    ),
+    former_option("--ring", "cache_cluster"),
+    former_option("--ring-secret-file", "cache_cluster_secret_file"),
+)
+"""The options of a cache cluster: `dieselfs.cache.cluster.settings.CacheClusterOptions`."""
+
+
+peer_options: Final = _group(
+    click.option(
+        "--peers",
+        metavar="redis|torch|HOST:PORT,…",
+        help=(
+            "Share memory with the task's other nodes, found in the index's Redis, by the "
+            "variables of a PyTorch job, or by this list."
+        ),
+    ),
+    click.option(
+        "--peer-listen",
+        metavar="ADDRESS[:PORT]",
+        help=(
+            "Address at which peers reach this node (default: 127.0.0.1; with a list, this "
+            "node's entry)."
+        ),
+    ),
+    click.option(
+        "--peer-advertise",
+        metavar="HOST",
+        help="Host that peers connect to, if it differs from --peer-listen.",
+    ),
+    click.option("--peer-name", metavar="ID", help="Name of this node (default: its address)."),
+    click.option(
+        "--peer-nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes of the task."
+    ),
+    click.option(
+        "--secret-file",
+        metavar="FILE",
+        help=(
+            "File with the secret that peers prove to each other; `dlcmd task secret` makes one."
+        ),
+    ),
+    click.option(
+        "--cache-policy",
+        type=click.Choice(["oneshot", "on-demand"]),
+        help=(
+            "When this node fetches its share: at the start, or each chunk at its first use "
+            "(default)."
+        ),
+    ),
+    click.option("--no-share", is_flag=True, help="Give peers no memory; only read from theirs."),
+)
+"""The options of a node in its task's peer cache: `dieselfs.cache.membership.peer_options.PeerOptions`."""

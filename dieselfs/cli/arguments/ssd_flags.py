@@ -1,0 +1,64 @@
+"""The options `--ssd` and `--ssd-size` of the commands that need an SSD tier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from dieselfs.cache.ssd.options import SsdOptions, typed_folder
+from dieselfs.cli.command import Decorated, Size
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.cache.ssd.settings import SsdSettings
+
+
+def ssd_flags(function: Decorated) -> Decorated:
+    """Add `--ssd` and `--ssd-size`.
+
+    The command gets `ssd: str | None` and `ssd_size: int | None`.
+    """
+    function = click.option(
+        "--ssd-size",
+        type=Size(),
+        metavar="SIZE",
+        help="Budget of the SSD tier from now on (default: as configured, or as before).",
+    )(function)
+    return click.option(
+        "--ssd", metavar="FOLDER", help="Folder of the SSD tier (default: as configured)."
+    )(function)
+
+
+def chosen_ssd(
+    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
+) -> SsdSettings:
+    """Return the settings of the SSD tier.
+
+    A command that only `looks` leaves the tier its size. Raises `UsageError` if no tier is named,
+    and `ConfigError` for a folder that can't be one.
+    """
+    settings = configured_ssd(context, folder, size, looks=looks)
+    if settings is None:
+        raise UsageError(
+            "no SSD tier is configured",
+            "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile",
+        )
+    return settings
+
+
+def configured_ssd(
+    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
+) -> SsdSettings | None:
+    """Return the same settings, or None for a command that can do without a tier."""
+    from dieselfs.cache.ssd.settings import configured, ssd_settings
+
+    options = SsdOptions(typed_folder(folder), size).otherwise(configured(context.config))
+    settings = None if options.folder is None else ssd_settings(options)
+    if settings is None:
+        return None
+    settings = replace(settings, only_looks=looks and size is None)
+    settings.check()
+    return settings

@@ -1,0 +1,258 @@
+"""The declaration of the commands of `dlcmd`.
+
+A command is a click command whose first argument is the `CommandContext`. Its help has examples.
+The options that every command has may stand before or after the command's name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, Final, TypeVar
+
+import click
+
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.values.sizes import parse_size
+from dieselfs.dataset.path_filter import PathFilter, Rule
+from dieselfs.errors import UsageError
+
+_RULES: Final = "dieselfs.cli.rules"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class ReaderGone(Exception):
+    """The reader of our output has closed it, as in `dlcmd ls | head`.
+
+    On a BrokenPipeError click would end the process.
+    """
+
+
+class Interrupted(Exception):
+    """The user pressed Ctrl-C. On a KeyboardInterrupt click would write an empty line."""
+
+
+class CommonOption(click.Option):
+    """An option of every command, which the help lists in a section of its own."""
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: object) -> object:
+    """Store a common option in the metadata that all contexts of a run share.
+
+    If an option is given twice, the innermost one counts.
+    """
+    if parameter.name and value not in (None, False):
+        context.meta[parameter.name] = value
+    return value
+
+
+def common_options() -> list[click.Parameter]:
+    """Return new objects of the common options; each command needs its own."""
+    shared: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    return [
+        CommonOption(["--store"], metavar="URL", help="Object store.", **shared),
+        CommonOption(["--index"], metavar="URL", help="Index of names.", **shared),
+        CommonOption(
+            ["--profile"], metavar="NAME", help="Profile of the configuration file.", **shared
+        ),
+        CommonOption(["--json"], is_flag=True, help="Print JSON, one object a line.", **shared),
+        CommonOption(
+            ["-q", "--quiet"], is_flag=True, help="Print only results and errors.", **shared
+        ),
+        CommonOption(["--only-show-errors", "quiet"], is_flag=True, hidden=True, **shared),
+        CommonOption(
+            ["--no-progress"], is_flag=True, help="Print no progress bar or lines.", **shared
+        ),
+        CommonOption(
+            ["--color"],
+            type=click.Choice(["auto", "never", "always"]),
+            help="Color names (default: auto).",
+            **shared,
+        ),
+        CommonOption(["--no-color", "color"], flag_value="never", hidden=True, **shared),
+        CommonOption(
+            ["--debug"],
+            is_flag=True,
+            help="Print debug logs, and a traceback with every error.",
+            **shared,
+        ),
+    ]
+
+
+class DlcmdCommand(click.Command):
+    """A command of `dlcmd`. `examples` are complete command lines."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        self.params.extend(common_options())
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(context, args)
+        if any(parameter.name == "exclude" for parameter in self.params):
+            context.meta[_RULES] = self._rules_in_order(context, given)
+        return rest
+
+    def _rules_in_order(self, context: click.Context, args: list[str]) -> list[Rule]:
+        """Return the rules of --exclude and --include in the order given.
+
+        click groups values by option; only its parser knows the order between the two options.
+        """
+        values, _, order = self.make_parser(context).parse_args(args=args)
+        queues = {name: iter(values.get(name) or ()) for name in ("exclude", "include")}
+        return [
+            Rule(parameter.name == "include", next(queues[parameter.name]))
+            for parameter in order
+            if parameter.name in queues
+        ]
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        own: list[tuple[str, str]] = []
+        common: list[tuple[str, str]] = []
+        for parameter in self.get_params(context):
+            record = (
+                parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
+            )
+            if record:
+                (common if isinstance(parameter, CommonOption) else own).append(record)
+        for title, records in (("Options", own), ("Options of every command", common)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+
+
+def command(
+    *, examples: Sequence[str], name: str | None = None
+) -> Callable[[Callable[..., Any]], DlcmdCommand]:
+    """Declare a function `f(context, …)` as a command.
+
+    The function returns the exit code; None means 0.
+    """
+
+    def declare(function: Callable[..., Any]) -> DlcmdCommand:
+        @click.pass_context
+        def invoke(context: click.Context, /, *args: Any, **kwargs: Any) -> Any:
+            if _RULES in context.meta and "exclude" in kwargs:
+                del kwargs["exclude"], kwargs["include"]
+                kwargs["filters"] = _path_filter(context.meta[_RULES])
+            if context.meta.get("debug"):
+                logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)
+            try:
+                return function(CommandContext.from_options(context.meta), *args, **kwargs)
+            except BrokenPipeError as error:
+                raise ReaderGone from error
+            except KeyboardInterrupt as error:
+                raise Interrupted from error
+
+        command = click.command(name, cls=DlcmdCommand, examples=examples)(
+            update_wrapper(invoke, function)
+        )
+        assert isinstance(command, DlcmdCommand)
+        return command
+
+    return declare
+
+
+def _path_filter(rules: Sequence[Rule]) -> PathFilter:
+    try:
+        return PathFilter(rules)
+    except re.error as error:
+        raise UsageError(
+            f"bad pattern {error.pattern!r}: {error.msg}", "correct the --exclude or --include"
+        ) from error
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A click type: a size in bytes, written as 64MiB."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        return value if isinstance(value, int) else parse_size(str(value))
+
+
+def filter_options(function: Decorated) -> Decorated:
+    """Add `--exclude` and `--include`; the command gets one `filters: PathFilter`."""
+    function = click.option(
+        "--include", multiple=True, metavar="PATTERN", help="Take paths that match (see --exclude)."
+    )(function)
+    return click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave out paths that match; the first rule that matches decides.",
+    )(function)
+
+
+def human_option(function: Decorated) -> Decorated:
+    """Add `-H/--human` and `--bytes`; the command gets `human: bool | None`.
+
+    None means units on a terminal and bytes elsewhere.
+    """
+    function = click.option(
+        "--bytes", "human", flag_value=False, type=bool, default=None, hidden=True
+    )(function)
+    return click.option(
+        "-H",
+        "--human",
+        "human",
+        flag_value=True,
+        type=bool,
+        default=None,
+        help="Print sizes with units (default on a terminal).",
+    )(function)
+
+
+def recursive_option(help_text: str | None = None) -> Callable[[Decorated], Decorated]:
+    """Return the option `-r/--recursive`.
+
+    It is hidden and has no effect where recursion is the default.
+    """
+    return click.option(
+        "-r", "-R", "--recursive", is_flag=True, hidden=help_text is None, help=help_text
+    )
+
+
+def dry_run_option(function: Decorated) -> Decorated:
+    """Add `-n/--dry-run`; the command gets `dry_run: bool`."""
+    function = click.option("--dryrun", "--dry", "dry_run", is_flag=True, hidden=True)(function)
+    return click.option(
+        "-n", "--dry-run", "dry_run", is_flag=True, help="Only print what would be done."
+    )(function)
+
+
+def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
+    """Return the option `-j/--jobs`; the command gets `jobs`, and None means its own default."""
+    return click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(1, 256),
+        default=default,
+        metavar="N",
+        help="Number of parallel jobs.",
+    )
+
+
+def former_option(option: str, parameter: str) -> Callable[[Decorated], Decorated]:
+    """Return the former spelling of the option for `parameter`.
+
+    It is accepted for one release, but hidden. Place it below the option itself.
+    """
+    return click.option(option, parameter, hidden=True)
+
+
+def yes_option(function: Decorated) -> Decorated:
+    """Add `-y/--yes`; the command gets `yes: bool`."""
+    return click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")(function)

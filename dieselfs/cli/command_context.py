@@ -1,0 +1,164 @@
+"""The context of one run of `dlcmd`: the common options, resolved, and ways to open a dataset."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dieselfs.cache.ports.core_dumps import prevent_core_dumps
+from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.rendering.progress import ProgressDisplay, progress_of
+from dieselfs.config import Config, Setting, load_config
+from dieselfs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from chunkstore.stores.resilient import ResilientStore
+    from dieselfs.cache.ssd.settings import SsdSettings
+    from dieselfs.client import Client
+    from dieselfs.dataset.address import DatasetAddress
+    from metadata.kv.key_value_store import KeyValueStore
+
+
+@dataclass(frozen=True, slots=True)
+class CommandContext:
+    """The first argument of every command."""
+
+    config: Config
+    output: Output
+    show_progress: bool = True
+    profile: str | None = None
+    """The value of --profile."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> CommandContext:
+        """Build the context from the values of the common options that were given."""
+        config = load_config(options.get("store"), options.get("index"), options.get("profile"))
+        if config.holds_secret:
+            prevent_core_dumps()
+        terminal = sys.stdout.isatty()
+        output = Output(
+            json=options.get("json", False),
+            quiet=options.get("quiet", False),
+            terminal=terminal,
+            color=_wants_color(options.get("color", "auto"), terminal),
+        )
+        if output.quiet:
+            # Without a handler, notices of the library (a store is new) go to stderr.
+            logging.getLogger().addHandler(logging.NullHandler())
+        show_progress = not (options.get("no_progress") or output.quiet)
+        return cls(config, output, show_progress, options.get("profile"))
+
+    def at(self, store: str | None, index: str | None, profile: str | None) -> CommandContext:
+        """Return the same context with other places, as an fstab line gives them.
+
+        A place that is None stays as the flags gave it.
+        """
+        if store is index is profile is None:
+            return self
+        store = store or _flag(self.config.store)
+        index = index or _flag(self.config.index)
+        profile = profile or self.profile
+        return replace(self, config=load_config(store, index, profile), profile=profile)
+
+    @property
+    def snapshot_folder(self) -> Path:
+        """The folder of local snapshots.
+
+        Snapshots are mapped into memory and trusted, so no other user may write there:
+        `ConfigError`.
+        """
+        folder = self.config.snapshot_folder
+        with suppress(FileNotFoundError):
+            found = folder.stat()
+            if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+                raise ConfigError(
+                    f"snapshot folder {self.config.snapshots} can be changed by other users",
+                    "make it yours alone (chmod 700), or choose another with DIESELFS_SNAPSHOTS",
+                )
+        return folder
+
+    def progress(self, action: str, what: str = "files") -> AbstractContextManager[ProgressDisplay]:
+        """Return the progress display of an action. `what` names the items that it counts."""
+        return progress_of(
+            action, silent=not self.show_progress, as_json=self.output.json, what=what
+        )
+
+    @contextmanager
+    def places(self) -> Iterator[tuple[ObjectStore, KeyValueStore]]:
+        """Yield the store and the index, open.
+
+        A user watches, so the store's operations fail soon if it does not answer.
+        """
+        from dieselfs.assembly import open_places
+
+        store, index = open_places(self.config, patience_s=None)
+        try:
+            yield store, index
+        finally:
+            index.close()
+
+    def store(self, patience_s: float | None = None) -> ResilientStore:
+        """Open the store alone, for commands that need no index.
+
+        `patience_s` is that of `dieselfs.assembly.open_store`.
+        """
+        from dieselfs.assembly import open_configured_store
+
+        return open_configured_store(self.config, patience_s)
+
+    def ssd(self) -> SsdSettings | None:
+        """Return the SSD tier that variables and profile name, or None."""
+        from dieselfs.cache.ssd.settings import configured, ssd_settings
+
+        return ssd_settings(configured(self.config))
+
+    @contextmanager
+    def client(self, address: DatasetAddress, create: bool = False) -> Iterator[Client]:
+        """Yield a client of the address's dataset.
+
+        It reads the address's snapshot, or the current state if the address names none.
+        """
+        from dieselfs.client import Client
+
+        with self.places() as (store, index):
+            client = Client.connect(
+                address.dataset,
+                store=store,
+                index=index,
+                create=create,
+                snapshot_folder=self.snapshot_folder,
+                ssd=self.ssd(),
+            )
+            with client:
+                self.load_snapshot(client, address)
+                yield client
+
+    def load_snapshot(self, client: Client, address: DatasetAddress) -> None:
+        """Make the client read the address's snapshot, if it names one."""
+        if address.snapshot:
+            from dieselfs.snapshots.snapshot_choice import find_snapshot
+
+            folder, store = self.snapshot_folder, client.dataset.store
+            path = find_snapshot(address.snapshot, address.dataset, folder, store)
+            client.load_meta(path, check_fresh=False)
+
+
+def _wants_color(when: str, terminal: bool) -> bool:
+    """Return True if names are coloured.
+
+    A variable NO_COLOR that is not empty turns `auto` off (https://no-color.org).
+    """
+    if when != "auto":
+        return when == "always"
+    return terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _flag(setting: Setting) -> str | None:
+    return setting.value if setting.origin.startswith("--") else None

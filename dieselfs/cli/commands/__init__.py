@@ -1,0 +1,1 @@
+"""The commands of `dlcmd`, one module each, imported when it is used."""

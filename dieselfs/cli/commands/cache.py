@@ -1,0 +1,255 @@
+"""`dlcmd cache`: the contents of this node's SSD tier, and the limits of each dataset on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cli.arguments.ssd_flags import chosen_ssd, ssd_flags
+from dieselfs.cli.command import command, human_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.command_group import SuggestingGroup
+from dieselfs.cli.rendering.entries import iso_time, local_time
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import Output
+from dieselfs.cli.values.durations import human_duration, parse_duration
+from dieselfs.cli.values.sizes import human_size, parse_size
+from dieselfs.dataset.address import parse_dataset
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from chunkstore.ssd.eviction import DatasetLimits
+    from dieselfs.cache.ssd.settings import SsdSettings
+    from dieselfs.cache.ssd.usage import DatasetUsage, TierUsage
+
+_HEADINGS = (
+    *("DATASET", "SIZE", "SHARE", "HITS", "HIT BYTES", "HIT RATE"),
+    *("LAST USED", "QUOTA", "TTL", "PINNED"),
+)
+_NONE = "none"
+
+
+@click.group(cls=SuggestingGroup)
+def cache() -> None:
+    """Show and limit what the SSD tier of this node caches (docs/ssd-tier.md)."""
+
+
+@command(
+    name="ls", examples=["dlcmd cache ls", "dlcmd cache ls --json", "dlcmd cache ls --ssd /ssd"]
+)
+@ssd_flags
+@human_option
+def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bool | None) -> None:
+    """List the cached datasets with hits and limits, and pinned mounts.
+
+    A hit is a read that the SSD answered, and a miss is a read that went to the store. Both count
+    all mounts and commands of this node since it booted. The last line shows the budget, how much
+    of it is used, and that the SSD works. If the SSD does not work, the command fails with the
+    reason.
+    """
+    from dieselfs.cache.ssd.blob import pinned_mounts
+    from dieselfs.cache.ssd.usage import TierAccess
+
+    settings = chosen_ssd(context, ssd, ssd_size, looks=True)
+    usage = TierAccess(settings).usage()
+    pinned = pinned_mounts(settings.folder)
+    output = context.output
+    if output.json:
+        for of in usage.datasets:
+            output.record(_record(of, usage))
+        for mount in pinned:
+            output.record({"pinned_mount": asdict(mount)})
+        output.record(
+            {
+                "folder": str(settings.folder),
+                "budget_bytes": usage.budget_bytes,
+                "used_bytes": usage.used_bytes,
+                "region_bytes": usage.region_bytes,
+                "in_service": True,
+            }
+        )
+        return
+    output.table(_HEADINGS, [_row(of, usage, output, human) for of in usage.datasets])
+    for mount in pinned:
+        state = "" if mount.is_complete else ", not complete: run `dlcmd warmup --pin-mount` again"
+        output.line(
+            f"pinned mount: {mount.dataset}@{mount.snapshot}, "
+            f"{output.size(mount.bytes, human)}{state}"
+        )
+    output.line(
+        f"{settings.folder}: {output.size(usage.used_bytes, human)} of "
+        f"{output.size(usage.budget_bytes, human)} used, in service"
+    )
+
+
+@command(
+    name="quota",
+    examples=["dlcmd cache quota imagenet 200GiB", "dlcmd cache quota imagenet none"],
+)
+@click.argument("dataset")
+@click.argument("size", metavar="SIZE|none")
+@ssd_flags
+def quota(
+    context: CommandContext, dataset: str, size: str, ssd: str | None, ssd_size: int | None
+) -> None:
+    """Limit how much of the SSD a dataset may use.
+
+    The bytes above the limit are evicted within seconds.
+    """
+    quota_bytes = None if size == _NONE else parse_size(size)
+    _change(
+        context,
+        dataset,
+        chosen_ssd(context, ssd, ssd_size, looks=True),
+        lambda limits: replace(limits, quota_bytes=quota_bytes),
+    )
+
+
+@command(name="ttl", examples=["dlcmd cache ttl imagenet 7d", "dlcmd cache ttl imagenet none"])
+@click.argument("dataset")
+@click.argument("duration", metavar="TIME|none")
+@ssd_flags
+def ttl(
+    context: CommandContext, dataset: str, duration: str, ssd: str | None, ssd_size: int | None
+) -> None:
+    """Evict parts of a dataset unused for TIME, even if there is room.
+
+    A pinned dataset stays. The eviction takes seconds while a mount or command of this node has the
+    SSD open. Otherwise it happens when the next one opens the SSD.
+    """
+    ttl_s = None if duration == _NONE else parse_duration(duration)
+    if ttl_s == 0:
+        raise UsageError("with a TTL of 0 nothing would stay", "let go of it: dlcmd cache evict")
+    _change(
+        context,
+        dataset,
+        chosen_ssd(context, ssd, ssd_size, looks=True),
+        lambda limits: replace(limits, ttl_s=ttl_s),
+    )
+
+
+@command(name="pin", examples=["dlcmd cache pin imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+    """Keep what is cached of a dataset, whatever else is read."""
+    _change(
+        context,
+        dataset,
+        chosen_ssd(context, ssd, ssd_size, looks=True),
+        lambda limits: replace(limits, pinned=True),
+    )
+
+
+@command(name="unpin", examples=["dlcmd cache unpin imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> None:
+    """Allow the eviction of a pinned dataset again."""
+    _change(
+        context,
+        dataset,
+        chosen_ssd(context, ssd, ssd_size, looks=True),
+        lambda limits: replace(limits, pinned=False),
+    )
+
+
+@command(name="evict", examples=["dlcmd cache evict imagenet"])
+@click.argument("dataset")
+@ssd_flags
+def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | None) -> int:
+    """Evict all of a dataset, pinned or not, with its pinned mounts.
+
+    Later reads load its chunks again.
+    """
+    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, looks=True), dataset)
+
+
+for _verb in (ls, quota, ttl, pin, unpin, evict):
+    cache.add_command(_verb)
+
+
+def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
+    """Evict a dataset and its pinned mounts from the SSD, and print how many bytes that freed."""
+    from dieselfs.cache.ssd.blob import remove_blobs
+    from dieselfs.cache.ssd.usage import TierAccess
+
+    name = parse_dataset(dataset)
+    freed = TierAccess(settings).evict(name, context.store()) + remove_blobs(settings.folder, name)
+    if context.output.json:
+        context.output.record({"dataset": name, "freed_bytes": freed})
+    else:
+        context.output.note(f"{name}: {human_size(freed)} of the SSD are free now")
+    return ExitCode.OK
+
+
+def _change(
+    context: CommandContext,
+    dataset: str,
+    settings: SsdSettings,
+    changed: Callable[[DatasetLimits], DatasetLimits],
+) -> None:
+    from dieselfs.cache.ssd.usage import TierAccess
+
+    name = parse_dataset(dataset)
+    limits = TierAccess(settings).change(name, context.store(), changed)
+    if context.output.json:
+        context.output.record({"dataset": name, **_limits_record(limits)})
+    else:
+        context.output.note(
+            f"{name}: quota {_size(limits, human=True)}, ttl {_ttl(limits)}, "
+            f"{'pinned' if limits.pinned else 'not pinned'}"
+        )
+
+
+def _record(of: DatasetUsage, usage: TierUsage) -> dict[str, Any]:
+    last_used = None if of.last_used is None else iso_time(int(of.last_used * 1e9))
+    return {
+        "dataset": of.name,
+        "dataset_id": of.id.hex(),
+        "bytes": of.bytes,
+        "share": round(of.bytes / usage.budget_bytes, 4),
+        "hits": of.hits,
+        "hit_bytes": of.hit_bytes,
+        "misses": of.misses,
+        "hit_rate": None if of.hit_rate is None else round(of.hit_rate, 4),
+        "last_used": last_used,
+        **_limits_record(of.limits),
+    }
+
+
+def _limits_record(limits: DatasetLimits) -> dict[str, Any]:
+    return {
+        "quota_bytes": limits.quota_bytes,
+        "ttl_s": limits.ttl_s,
+        "pinned": limits.pinned,
+    }
+
+
+def _row(of: DatasetUsage, usage: TierUsage, output: Output, human: bool | None) -> tuple[str, ...]:
+    return (
+        output.name(of.name) or f"(id {of.id.hex()})",
+        output.size(of.bytes, human),
+        f"{of.bytes / usage.budget_bytes:.1%}",
+        f"{of.hits}",
+        output.size(of.hit_bytes, human),
+        "-" if of.hit_rate is None else f"{of.hit_rate:.1%}",
+        "-" if of.last_used is None else local_time(int(of.last_used * 1e9)),
+        _size(of.limits, human=output.terminal if human is None else human),
+        _ttl(of.limits),
+        "yes" if of.limits.pinned else "no",
+    )
+
+
+def _size(limits: DatasetLimits, *, human: bool) -> str:
+    if limits.quota_bytes is None:
+        return _NONE
+    return human_size(limits.quota_bytes) if human else str(limits.quota_bytes)
+
+
+def _ttl(limits: DatasetLimits) -> str:
+    return _NONE if limits.ttl_s is None else human_duration(limits.ttl_s)

@@ -1,0 +1,35 @@
+"""`dlcmd cat`: write files to standard output, byte for byte."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from dieselfs.cli.command import command
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.entries import for_each
+from dieselfs.dataset.address import parse_address
+from dieselfs.errors import UsageError
+from metadata.errors import PathConflict
+
+
+@command(
+    examples=[
+        "dlcmd cat imagenet:labels.txt",
+        "dlcmd cat imagenet:a.tar imagenet:b.tar | tar -xi",
+    ]
+)
+@click.argument("addresses", nargs=-1, required=True)
+def cat(context: CommandContext, addresses: tuple[str, ...]) -> int:
+    """Write files to standard output, one after the other."""
+
+    def write(text: str) -> None:
+        address = parse_address(text)
+        with context.client(address) as client:
+            try:
+                client.read_to(address.path, sys.stdout.buffer)
+            except PathConflict as error:
+                raise UsageError(f"{address} is a directory", "use `dlcmd get`") from error
+
+    return for_each(addresses, write, as_json=context.output.json)

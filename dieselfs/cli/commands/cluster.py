@@ -1,0 +1,110 @@
+"""`dlcmd cluster`: the cache nodes of a cache cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dieselfs.cli.command import command, former_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import Output
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.cache.cluster.status import CacheNodeReport
+
+_HEADINGS: Final = (
+    *("NODE", "SHARE", "SSD", "USED", "SERVED", "REQUESTS", "FROM SSD", "FROM STORE"),
+    "STATE",
+)
+
+
+@command(
+    examples=[
+        "dlcmd cluster",
+        "dlcmd cluster redis:images",
+        "dlcmd cluster node1:7700,node2:7700 --cache-cluster-secret-file cluster.secret --json",
+    ]
+)
+@click.argument("cache_cluster", required=False, metavar="[redis[:NAME]|[NAME@]HOST:PORT,…]")
+@click.option(
+    "--cache-cluster-secret-file", metavar="FILE", help="File with the secret of the cache cluster."
+)
+@former_option("--ring-secret-file", "cache_cluster_secret_file")
+def cluster(
+    context: CommandContext, cache_cluster: str | None, cache_cluster_secret_file: str | None
+) -> int:
+    """Show the cache nodes of a cache cluster: shares, SSDs, and bytes served by source.
+
+    The argument, DIESELFS_CACHE_CLUSTER or the profile names the cache cluster, as for a mount. The
+    exit code is 6 if a node does not answer, or if there are no nodes.
+    """
+    from dieselfs.cache.cluster.options import cache_cluster_settings
+    from dieselfs.cache.cluster.settings import CacheClusterOptions
+    from dieselfs.cache.cluster.status import cluster_nodes
+
+    settings = cache_cluster_settings(
+        CacheClusterOptions(cache_cluster, cache_cluster_secret_file), context.config
+    )
+    if settings is None:
+        raise UsageError(
+            "which cache cluster?",
+            "name it: dlcmd cluster redis:NAME, or set DIESELFS_CACHE_CLUSTER",
+        )
+    nodes = cluster_nodes(settings)
+    output = context.output
+    if output.json:
+        for node in nodes:
+            output.record(_record(node))
+    else:
+        output.table(_HEADINGS, [_row(node, output) for node in nodes])
+        if not nodes:
+            output.note(
+                f"cache cluster {settings.name} has no nodes: is that its name, and do they run?"
+            )
+    answer = nodes and all(node.status for node in nodes)
+    return ExitCode.OK if answer else ExitCode.PARTIAL
+
+
+def _record(node: CacheNodeReport) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "node": node.member.id,
+        "host": node.member.node,
+        "weight": node.member.weight,
+        "share": round(node.share, 4),
+        "answers": node.status is not None,
+    }
+    if node.status is None:
+        return {**record, "trouble": node.trouble}
+    status = asdict(node.status)
+    return {
+        **record,
+        "ssd_in_service": bool(status["budget_bytes"]),
+        "ssd_bytes": status["budget_bytes"],
+        "ssd_used_bytes": status["cached_bytes"],
+        "served_bytes": status["served_bytes"],
+        "served_requests": status["served_requests"],
+        "from_ssd_bytes": status["from_peers_bytes"],
+        "from_store_bytes": status["from_store_bytes"],
+    }
+
+
+def _row(node: CacheNodeReport, output: Output) -> list[str]:
+    status = node.status
+    if status is None:
+        return [node.member.id, *[""] * 7, node.trouble or "does not answer"]
+    sizes = (status.budget_bytes, status.cached_bytes)
+    state = f"answers in {node.answered_in_s * 1e3:.1f} ms"
+    return [
+        node.member.id,
+        f"{node.share:.1%}",
+        *(map(output.size, sizes) if status.budget_bytes else ["", ""]),
+        output.size(status.served_bytes),
+        str(status.served_requests),
+        output.size(status.from_peers_bytes),
+        output.size(status.from_store_bytes),
+        state if status.budget_bytes else f"{state}, its SSD is out of service",
+    ]

@@ -1,0 +1,177 @@
+"""`dlcmd dataset`: list, describe and remove datasets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cli.command import command, human_option, yes_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.command_group import SuggestingGroup
+from dieselfs.cli.rendering.confirmation import confirm
+from dieselfs.cli.rendering.entries import iso_time
+from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.dataset.address import DatasetAddress, parse_dataset
+
+if TYPE_CHECKING:
+    from chunkstore.chunk_format import DatasetRef
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.client import Client
+    from metadata.kv.key_value_store import KeyValueStore
+    from metadata.records import DatasetState
+
+
+@click.group(cls=SuggestingGroup)
+def dataset() -> None:
+    """List, describe and remove datasets."""
+
+
+@command(name="ls", examples=["dlcmd dataset ls", "dlcmd dataset ls --json"])
+@human_option
+def ls(context: CommandContext, human: bool | None) -> None:
+    """List the datasets of the index."""
+    print_datasets(context, human)
+
+
+@command(
+    name="info", examples=["dlcmd dataset info imagenet", "dlcmd dataset info imagenet --json"]
+)
+@click.argument("name")
+@human_option
+def info(context: CommandContext, name: str, human: bool | None) -> None:
+    """Describe a dataset: totals, generation, chunks and holes.
+
+    Holes are entries of chunks that were deleted or replaced.
+    """
+    output = context.output
+    with context.client(DatasetAddress(parse_dataset(name))) as client:
+        record = _described(client)
+    if output.json:
+        output.record(record)
+    else:
+        _print_fields(output, record, human)
+
+
+def _print_fields(output: Output, record: dict[str, Any], human: bool | None) -> None:
+    holes = record.pop("holes")
+    fields = {key: str(value) for key, value in record.items()}
+    for key in ("bytes", "stored_bytes"):
+        fields[key] = output.size(record[key], human)
+    fields["holes"] = f"{holes['entries']} deleted entries, {output.size(holes['bytes'], human)}"
+    output.fields(fields)
+
+
+@command(
+    name="rm", examples=["dlcmd dataset rm old-imagenet", "dlcmd dataset rm old-imagenet --yes"]
+)
+@click.argument("name")
+@yes_option
+def rm(context: CommandContext, name: str, yes: bool) -> None:
+    """Remove a dataset with its files and published snapshots, for good."""
+    from dieselfs.dataset.dataset import remove_dataset
+
+    name = parse_dataset(name)
+    with context.places() as (store, index):
+        confirm(f"remove dataset {name}{_extent(store, index, name)} for good", yes=yes)
+        remove_dataset(store, index, name)
+    if context.output.json:
+        context.output.record({"dataset": name, "removed": True})
+    else:
+        context.output.note(f"removed dataset {name}")
+
+
+dataset.add_command(ls)
+dataset.add_command(info)
+dataset.add_command(rm)
+
+
+def print_datasets(context: CommandContext, human: bool | None = None) -> None:
+    """Print a line or a JSON record for each dataset of the index."""
+    from metadata.dataset_state import list_datasets
+
+    output = context.output
+    with context.places() as (store, index):
+        records = [_totals(ref, _applied(index, ref)) for ref in list_datasets(index)]
+        # This lists the whole store, so do it only if the index is new or lost.
+        if not records and (names := _stored_names(store)):
+            for name in names:
+                output.note(
+                    f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
+                    f"{name}` brings it there"
+                )
+    if output.json:
+        for record in records:
+            output.record(record)
+        return
+    rows = [
+        [
+            r["name"],
+            f"{r['files']}",
+            output.size(r["bytes"], human),
+            f"{r['chunks']}",
+            f"{r['generation']}",
+            r["updated"],
+        ]
+        for r in records
+    ]
+    output.table(["NAME", "FILES", "SIZE", "CHUNKS", "GENERATION", "UPDATED"], rows)
+
+
+def _stored_names(store: ObjectStore) -> list[str]:
+    """Return the names of the store's datasets; none if it does not answer or does not exist."""
+    from chunkstore.errors import ChunkStoreError
+
+    try:
+        keys = [info.key for info in store.list("datasets/")]
+    except ChunkStoreError:
+        return []
+    return sorted({key.split("/")[1] for key in keys})
+
+
+def _applied(index: KeyValueStore, ref: DatasetRef) -> DatasetState:
+    from metadata import keys
+    from metadata.dataset_state import read_state
+
+    return read_state(index, ref.id, keys.APPLIED)
+
+
+def _totals(ref: DatasetRef, state: DatasetState) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    return {
+        "name": ref.name,
+        "id": print_id(ref.id),
+        "generation": state.generation,
+        "files": state.files,
+        "bytes": state.bytes,
+        "directories": state.directories,
+        "chunks": state.chunks,
+        "updated": iso_time(state.updated_ns),
+    }
+
+
+def _described(client: Client) -> dict[str, Any]:
+    """Return the totals, and how much of the chunks deletions and newer versions hide."""
+    namespace = client.dataset.namespace
+    chunks = namespace.chunks().values()
+    holes = {
+        "entries": sum(chunk.deleted_count for chunk in chunks),
+        "bytes": sum(chunk.deleted_bytes for chunk in chunks),
+    }
+    stored = {"stored_bytes": sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)}
+    return _totals(client.dataset.ref, namespace.state()) | stored | {"holes": holes}
+
+
+def _extent(store: ObjectStore, index: KeyValueStore, name: str) -> str:
+    """Return how much would be lost, as far as the index knows.
+
+    A dataset that is half removed may be gone from the index already. Raises `DatasetNotFound`.
+    """
+    from chunkstore.commit_log import find_dataset
+    from metadata.errors import DatasetNotFound
+
+    ref = find_dataset(store, name)
+    if ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
+    return f" ({counted(_applied(index, ref).files, 'file')})"

@@ -1,0 +1,69 @@
+"""`dlcmd mounts`: list the mounts of this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.command import command
+from dieselfs.cli.command_context import CommandContext
+
+if TYPE_CHECKING:
+    from dieselfs.fuse.mounts.mount_table import MountInfo
+
+
+@command(examples=["dlcmd mounts", "dlcmd mounts --json | jq -r .mountpoint"])
+def mounts(context: CommandContext) -> None:
+    """List the mounts of this machine: place, snapshot, state, front, start and process.
+
+    The state shows whether a mount answers.
+    """
+    from dieselfs.fuse.mounts.mount_table import mounts as mounted
+
+    found = mounted()
+    if context.output.json:
+        for info in found:
+            context.output.record(_record(info))
+        return
+    rows = [
+        [
+            os.fspath(info.mountpoint),
+            _shown(info),
+            str(info.state),
+            _front(info),
+            info.mounted or "-",
+            str(info.pid or "-"),
+        ]
+        for info in found
+    ]
+    context.output.table(["MOUNTPOINT", "SNAPSHOT", "STATE", "FRONT", "SINCE", "PID"], rows)
+
+
+def _shown(info: MountInfo) -> str:
+    """Return the snapshot that the mount reports.
+
+    The kernel's mount table knows only the one that the mount began with; it is the fallback.
+    """
+    if info.snapshot is None:
+        return info.source.partition(":")[2]
+    return f"{info.dataset}@{info.snapshot}"
+
+
+def _front(info: MountInfo) -> str:
+    """Return the front that the mount reports, or else what the kernel's mount table shows."""
+    told = (info.details.get("front") or {}).get("kind")
+    return str(told or ("erofs" if info.is_erofs else "fuse"))
+
+
+def _record(info: MountInfo) -> dict[str, object]:
+    return {
+        "mountpoint": os.fspath(info.mountpoint),
+        "source": info.source,
+        "state": str(info.state),
+        "front": _front(info),
+        "dataset": info.dataset,
+        "generation": info.generation,
+        "snapshot": info.snapshot,
+        "mounted": info.mounted,
+        "pid": info.pid,
+    }

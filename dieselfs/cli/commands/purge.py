@@ -1,0 +1,216 @@
+"""`dlcmd purge`: merge chunks with holes and free their space."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cli.command import Size, command, dry_run_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.cli.values.durations import grace_option, human_duration
+from dieselfs.cli.values.percentages import Share
+from dieselfs.cli.values.sizes import human_size
+from dieselfs.dataset.address import DatasetAddress, parse_dataset
+
+if TYPE_CHECKING:
+    from dieselfs.housekeeping.purge.purge_request import PurgePlan, PurgeReport
+    from dieselfs.housekeeping.retention import RetiredChunk
+
+
+@command(
+    examples=[
+        "dlcmd purge imagenet",
+        "dlcmd purge -n imagenet",
+        "dlcmd purge --leave 5% --grace 14d imagenet",
+        "dlcmd purge --grace 0 imagenet    # nobody reads older snapshots",
+    ]
+)
+@click.argument("dataset")
+@click.option(
+    "--leave",
+    type=Share(or_none=True),
+    default="1%",
+    show_default=True,
+    metavar="SHARE",
+    help="Holes that may remain, as a share of the live bytes.",
+)
+@click.option(
+    "--merge-small",
+    type=Size(),
+    default="1MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Also merge chunks below this size if there are eight or more; 0: none.",
+)
+@grace_option(
+    "Keep retired chunks this long, for mounts and snapshots that the store does not know."
+)
+@click.option(
+    "--chunk-size",
+    type=Size(),
+    metavar="SIZE",
+    help="Size of the new chunks (default: the dataset's, at least 4 MiB).",
+)
+@click.option(
+    "--round",
+    "round_bytes",
+    type=Size(),
+    default="1GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Commit after moving this much.",
+)
+@dry_run_option
+def purge(
+    context: CommandContext,
+    dataset: str,
+    leave: float,
+    merge_small: int,
+    grace: float,
+    chunk_size: int | None,
+    round_bytes: int,
+    dry_run: bool,
+) -> int:
+    """Merge chunks with holes into new chunks, and delete the old ones.
+
+    Deleted and replaced files leave holes. An old chunk is deleted after the grace period, and
+    never while a published snapshot, a tag or a running mount needs it. Until then the dataset
+    takes more space. The next purge or gc deletes the chunks that wait now. Readers and writers may
+    go on. The same command finishes an interrupted purge.
+    """
+    from dieselfs.housekeeping.purge.purge import plan
+    from dieselfs.housekeeping.purge.purge_request import PurgeRequest
+
+    request = PurgeRequest(
+        leave=leave,
+        small_bytes=merge_small,
+        grace_s=grace,
+        round_bytes=round_bytes,
+        target_bytes=chunk_size,
+    )
+    name = parse_dataset(dataset)
+    with context.client(DatasetAddress(name)) as client:
+        if dry_run:
+            return _print_plan(context.output, name, plan(client.dataset, request))
+        with context.progress(f"purge {name}") as progress:
+            report = client.purge(request, progress)
+    _print_report(context.output, name, report, grace)
+    return ExitCode.INTEGRITY if report.damaged else ExitCode.OK
+
+
+def _print_plan(output: Output, name: str, plan: PurgePlan) -> int:
+    freed = sum(chunk.hole_bytes for chunk in plan.retired)
+    deleted = sum(chunk.size_bytes for chunk in plan.deletable)
+    if output.json:
+        for planned in plan.retired:
+            output.record(
+                {
+                    "action": "rewrite" if planned.live_bytes else "retire",
+                    "chunk": str(planned.id),
+                    "live_bytes": planned.live_bytes,
+                    "hole_bytes": planned.hole_bytes,
+                }
+            )
+        for chunk in plan.deletable:
+            output.record(
+                {"action": "delete", "chunk": str(chunk.ref.id), "bytes": chunk.size_bytes}
+            )
+        output.record(
+            {
+                "dataset": name,
+                "bytes": plan.dataset_bytes,
+                "live_bytes": plan.live_bytes,
+                "rewrite": len(plan.retired),
+                "move_bytes": sum(chunk.live_bytes for chunk in plan.retired),
+                "free_bytes": freed,
+                "delete": len(plan.deletable),
+                "delete_bytes": deleted,
+                "waiting": _summary(plan.waiting),
+            }
+        )
+    else:
+        for planned in plan.retired:
+            output.line(
+                f"would rewrite chunk {planned.id}: {human_size(planned.live_bytes)} live,"
+                f" {human_size(planned.hole_bytes)} of holes"
+            )
+        for chunk in plan.deletable:
+            output.line(f"would delete chunk {chunk.ref.id}: {human_size(chunk.size_bytes)}")
+        moved = human_size(sum(chunk.live_bytes for chunk in plan.retired))
+        output.note(
+            f"{name}: would move {moved} out of {counted(len(plan.retired), 'chunk')} to free "
+            f"{human_size(freed)},"
+            f" and delete {counted(len(plan.deletable), 'old chunk')} ({human_size(deleted)})"
+        )
+    return ExitCode.OK
+
+
+def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float) -> None:
+    pinned = [chunk for chunk in report.waiting if chunk.ref.id in report.pinned]
+    young = [chunk for chunk in report.waiting if chunk.ref.id not in report.pinned]
+    if output.json:
+        output.record(_record(name, report, pinned, young))
+        return
+    output.fields(
+        {
+            "before": human_size(report.bytes_before),
+            "after": human_size(report.bytes_after),
+            "live": human_size(report.live_bytes),
+            "moved": f"{counted(report.files_moved, 'file')}, {human_size(report.bytes_moved)}",
+            "chunks": (
+                f"{report.chunks_retired:,} retired ({report.chunks_dead:,} without anything "
+                f"live), {report.chunks_added:,} new"
+            ),
+            "deleted": (
+                f"{counted(report.chunks_deleted, 'old chunk')}, {human_size(report.bytes_deleted)}"
+            ),
+        }
+    )
+    for chunks, why in (
+        (
+            pinned,
+            "a published snapshot, a tag or a mount needs them (see `dlcmd snapshot ls`, `prune`)",
+        ),
+        (young, f"the grace period of {human_duration(grace_s)} is not over"),
+    ):
+        if chunks:
+            size = human_size(sum(chunk.size_bytes for chunk in chunks))
+            output.line(f"waiting: {counted(len(chunks), 'old chunk')}, {size}: {why}")
+    for reason in report.unreadable:
+        output.line(f"nothing is deleted: {reason}")
+    for damaged in report.damaged:
+        output.line(f"left alone: chunk {damaged.id}: {damaged.reason}")
+    if report.damaged:
+        output.note(f"{name}: see `dlcmd fsck {name}` for the files that are damaged")
+    elif not report.changed:
+        output.note(f"{name}: nothing to do")
+
+
+def _record(
+    name: str, report: PurgeReport, pinned: list[RetiredChunk], young: list[RetiredChunk]
+) -> dict[str, Any]:
+    return {
+        "dataset": name,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "live_bytes": report.live_bytes,
+        "files_moved": report.files_moved,
+        "bytes_moved": report.bytes_moved,
+        "rounds": report.rounds,
+        "chunks_retired": report.chunks_retired,
+        "chunks_dead": report.chunks_dead,
+        "chunks_added": report.chunks_added,
+        "chunks_deleted": report.chunks_deleted,
+        "bytes_deleted": report.bytes_deleted,
+        "deletions_dropped": report.deletions_dropped,
+        "waiting": {"pinned": _summary(pinned), "grace": _summary(young)},
+        "unreadable": list(report.unreadable),
+        "damaged": [{"chunk": str(found.id), "reason": found.reason} for found in report.damaged],
+    }
+
+
+def _summary(chunks: list[RetiredChunk] | tuple[RetiredChunk, ...]) -> dict[str, int]:
+    return {"chunks": len(chunks), "bytes": sum(chunk.size_bytes for chunk in chunks)}

@@ -1,0 +1,357 @@
+"""`dlcmd put`: pack files into a dataset."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from dieselfs.cli.command import (
+    Size,
+    command,
+    dry_run_option,
+    filter_options,
+    jobs_option,
+    recursive_option,
+)
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import printable
+from dieselfs.cli.rendering.progress import ProgressDisplay
+from dieselfs.cli.values.sizes import human_size
+from dieselfs.dataset.address import DatasetAddress, parse_address
+from dieselfs.dataset.path_filter import PathFilter
+from dieselfs.errors import PartialFailure, UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.packing.put_request import FileList, PackProgress, PackRequest
+    from dieselfs.packing.source_tree import SourceTree
+
+_SHOWN_FAILURES = 20
+_MIN_CHUNK_BYTES = 4 << 10
+_MAX_CHUNK_BYTES = 1 << 30
+
+
+@command(
+    examples=[
+        "dlcmd put photos/ dl://photos             # the contents of photos",
+        "dlcmd put train val dl://imagenet         # as imagenet/train and imagenet/val",
+        "dlcmd put -n --exclude '*.tmp' data/ dl://data",
+        "find . -name '*.jpg' | dlcmd put --files-from - . dl://pictures",
+    ]
+)
+@click.argument("places", nargs=-1, required=True, metavar="SRC... DST")
+@click.option(
+    "--order",
+    type=click.Choice(["scatter", "path", "given"]),
+    default="scatter",
+    show_default=True,
+    help=(
+        "How files share chunks: scatter mixes classes (best for shuffled training); path "
+        "and given keep that order, and pack with one process, whatever -j says."
+    ),
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
+@click.option("--chunk-size", type=Size(), default="4MiB", show_default=True, metavar="SIZE")
+@click.option(
+    "-c",
+    "--checksum",
+    is_flag=True,
+    help="Compare content, not size and mtime, to find unchanged files.",
+)
+@click.option(
+    "--files-from",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="File with the names to put, one a line, below SRC ('-': standard input).",
+)
+@click.option("-0", "--null", is_flag=True, help="Names of --files-from end with NUL.")
+@click.option("--no-follow", is_flag=True, help="Refuse symbolic links instead of following them.")
+@jobs_option()
+@recursive_option()
+@filter_options
+@dry_run_option
+def put(
+    context: CommandContext,
+    places: Sequence[str],
+    order: str,
+    seed: int,
+    chunk_size: int,
+    checksum: bool,
+    files_from: BinaryIO | None,
+    null: bool,
+    no_follow: bool,
+    jobs: int | None,
+    recursive: bool,
+    filters: PathFilter,
+    dry_run: bool,
+) -> int:
+    """Pack files and directories into a dataset, which is created if needed.
+
+    A SRC with a trailing slash means its contents; one without is put under its own name. Files
+    that the dataset has already (same size, mode and mtime) are skipped, so the same command
+    finishes an interrupted put. Nothing becomes visible until all sources have been found readable.
+    After that, whole files become visible as they are committed.
+    """
+    from dieselfs.packing.put_request import PackProgress, PackRequest
+
+    if len(places) < 2 and files_from is None:
+        raise UsageError(
+            "a source and a destination are wanted", "write dlcmd put SRC dl://DATASET"
+        )
+    if not _MIN_CHUNK_BYTES <= chunk_size <= _MAX_CHUNK_BYTES:
+        raise UsageError(
+            f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"
+        )
+    address = parse_address(places[-1])
+    if address.snapshot:
+        raise UsageError(
+            f"{address} is a snapshot, which never changes",
+            f"write {DatasetAddress(address.dataset, address.path)}",
+        )
+    if files_from is not None:
+        sources: list[SourceTree | FileList] = [
+            _listed(
+                places[:-1],
+                address,
+                files_from,
+                b"\0" if null else b"\n",
+                filters,
+                follow_links=not no_follow,
+            )
+        ]
+    else:
+        sources = [
+            *_trees(
+                context,
+                places[:-1],
+                address,
+                filters,
+                follow_links=not no_follow,
+                by_path=order == "path",
+            )
+        ]
+    request = PackRequest(
+        sources,
+        jobs=jobs or min(os.cpu_count() or 1, 8),
+        order=order,
+        seed=seed,
+        target_bytes=chunk_size,
+        checksum=checksum,
+    )
+    if dry_run:
+        return _dry_run(context, request, address)
+    return _put(context, request, address, PackProgress())
+
+
+def _trees(
+    context: CommandContext,
+    sources: Sequence[str],
+    address: DatasetAddress,
+    filters: PathFilter,
+    *,
+    follow_links: bool,
+    by_path: bool,
+) -> list[SourceTree]:
+    from dieselfs.packing.source_tree import SourceTree
+
+    trees = []
+    for source in sources:
+        target = address.path
+        name = os.path.basename(source.rstrip("/"))
+        exact = (
+            os.path.isfile(source) and len(sources) == 1 and address.path and not address.contents
+        )
+        if exact:
+            exact = not _is_directory(context, address)
+        if not exact and not source.endswith("/") and name not in ("", ".", ".."):
+            target = f"{target}/{name}" if target else name
+        trees.append(
+            SourceTree(
+                os.fsencode(source.rstrip("/") or "/"),
+                os.fsencode(target),
+                filters,
+                follow_links,
+                by_path,
+            )
+        )
+    return trees
+
+
+def _is_directory(context: CommandContext, address: DatasetAddress) -> bool:
+    """Return True if the destination is a directory: a file then goes into it, not over it."""
+    from chunkstore.errors import Unavailable
+    from metadata.errors import DatasetNotFound, PathNotFound
+
+    try:
+        with context.client(address) as client:
+            return client.stat(address.path).kind == "directory"
+    except (
+        DatasetNotFound,
+        PathNotFound,
+        Unavailable,
+    ):  # the put itself finds out that a store does not answer
+        return False
+
+
+def _listed(
+    sources: Sequence[str],
+    address: DatasetAddress,
+    names: BinaryIO,
+    separator: bytes,
+    filters: PathFilter,
+    *,
+    follow_links: bool,
+) -> FileList:
+    from dieselfs.packing.put_request import FileList
+
+    if len(sources) > 1:
+        raise UsageError("--files-from goes with one SRC at most, below which the names lie")
+    paths = [os.path.normpath(name) for name in names.read().split(separator) if name]
+    for path in paths:
+        if path == b".." or path.startswith((b"/", b"../")):
+            raise UsageError(
+                f"{os.fsdecode(path)}: names of --files-from lie below SRC",
+                "write them relative to it",
+            )
+    wanted = [path for path in paths if filters.takes(os.fsdecode(path))]
+    return FileList(
+        os.fsencode(sources[0]) if sources else b".",
+        os.fsencode(address.path),
+        wanted,
+        follow_links,
+    )
+
+
+def _dry_run(context: CommandContext, request: PackRequest, address: DatasetAddress) -> int:
+    from dieselfs.packing.measure import forecast
+    from dieselfs.packing.source_tree import SourceTree
+
+    found = forecast(request)
+    if context.output.json:
+        context.output.record(
+            {
+                "dry_run": True,
+                "files": found.files,
+                "bytes": found.bytes,
+                "chunks": found.chunks,
+                "target": str(address),
+            }
+        )
+        return ExitCode.OK
+    for source in request.sources:
+        if isinstance(source, SourceTree):
+            context.output.line(
+                f"{os.fsdecode(source.disk_path)} -> {address.at(os.fsdecode(source.target))}"
+            )
+    size = human_size(found.bytes)
+    context.output.line(
+        f"would put {found.files:,} files, {size}, in about {found.chunks:,} chunks; nothing "
+        "was put"
+    )
+    return ExitCode.OK
+
+
+def _put(
+    context: CommandContext, request: PackRequest, address: DatasetAddress, progress: PackProgress
+) -> int:
+    from dieselfs.assembly import open_configured_store, open_places
+    from dieselfs.packing.pack import pack
+
+    def open_store():  # type: ignore[no-untyped-def]
+        return open_configured_store(context.config)
+
+    def open_index():  # type: ignore[no-untyped-def]
+        return open_places(context.config)[1]
+
+    began = time.monotonic()
+    with ExitStack() as shown:
+        progress.on_change = _Shown(lambda: shown.enter_context(context.progress("put")))
+        try:
+            pack(address.dataset, request, open_store, open_index, progress)
+        except KeyboardInterrupt:
+            context.output.note(
+                f"interrupted: {progress.files_committed:,} files are committed; the same "
+                "command again puts the rest"
+            )
+            raise
+    _summary(context, address, progress, time.monotonic() - began)
+    if request.order == "path" and not context.output.json:
+        context.output.note(
+            f"packed by path: if folders are classes, see `dlcmd shuffle {address.dataset} "
+            "--report` before training"
+        )
+    if progress.failed:
+        for reason in progress.failed[:_SHOWN_FAILURES]:
+            context.output.note(f"not put: {printable(reason)}")
+        raise PartialFailure(
+            f"{len(progress.failed):,} files could not be put",
+            "correct them, then run the same command again",
+        )
+    return ExitCode.OK
+
+
+class _Shown:
+    """Turns counts since the start into steps of a progress bar.
+
+    The bar begins at the first change: it has a thread, and the packing processes are forked
+    before.
+    """
+
+    def __init__(self, begin: Callable[[], ProgressDisplay]) -> None:
+        self._begin = begin
+        self._shown: ProgressDisplay | None = None
+        self._files = self._bytes = 0
+        self._expected = False
+
+    def __call__(self, progress: PackProgress) -> None:
+        if self._shown is None:
+            self._shown = self._begin()
+        if progress.walked and not self._expected:
+            self._expected = True
+            self._shown.expect(progress.files_found, 0)
+        files = progress.files_committed + progress.files_unchanged + len(progress.failed)
+        self._shown.advance(files - self._files, progress.bytes_committed - self._bytes)
+        self._files, self._bytes = files, progress.bytes_committed
+
+
+def _summary(
+    context: CommandContext, address: DatasetAddress, progress: PackProgress, elapsed_s: float
+) -> None:
+    if context.output.json:
+        context.output.record(
+            {
+                "files": progress.files_committed,
+                "bytes": progress.bytes_committed,
+                "chunks": progress.chunks_committed,
+                "unchanged": progress.files_unchanged,
+                "failed": len(progress.failed),
+                "special": len(progress.special),
+                "elapsed_s": round(elapsed_s, 3),
+                "target": str(address),
+            }
+        )
+        return
+    if progress.special:
+        named = ", ".join(printable(os.fsdecode(path)) for path in progress.special[:3])
+        more = ", …" if len(progress.special) > 3 else ""
+        context.output.note(
+            f"left out {len(progress.special):,} special files (sockets, pipes, devices): "
+            f"{named}{more}"
+        )
+    if context.output.quiet:
+        return
+    rate = progress.files_committed / elapsed_s if elapsed_s else 0
+    skipped = f", {progress.files_unchanged:,} unchanged" if progress.files_unchanged else ""
+    context.output.line(
+        f"put {progress.files_committed:,} files, {human_size(progress.bytes_committed)}, in "
+        f"{progress.chunks_committed:,} chunks"
+        f"{skipped}, {elapsed_s:.1f} s, {rate:,.0f} files/s"
+    )
+    if sys.stdout.isatty():
+        context.output.line(f"next: dlcmd mount dl://{address.dataset} MOUNTPOINT")

@@ -1,0 +1,320 @@
+"""`dlcmd recover`: rebuild or verify the index from the object store alone.
+
+It can also make the index or a snapshot of an earlier time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from chunkstore.chunk_id import parse_id
+from dieselfs.cli.command import command, dry_run_option, yes_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.confirmation import confirm
+from dieselfs.cli.rendering.entries import iso_time
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import Output, counted
+from dieselfs.dataset.address import parse_dataset
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.recovery import History, RecoveryOptions, RecoveryReport
+    from metadata.kv.key_value_store import KeyValueStore
+
+_SHOWN: Final = 1000
+"""The most lines of differences, and of chunks with -v, that are printed."""
+
+
+@command(
+    examples=[
+        "dlcmd recover imagenet",
+        "dlcmd recover imagenet --check",
+        "dlcmd recover imagenet --since 2h",
+        "dlcmd recover imagenet --until 2026-01-31T12:00",
+        "dlcmd recover imagenet --until 41 --to lmdb:///data/imagenet-41",
+        "dlcmd recover imagenet --adopt -n",
+        "dlcmd recover imagenet --without-commits -n",
+    ]
+)
+@click.argument("dataset")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help=(
+        "Apply only the commits after WHEN again; the index must be complete up to then. "
+        "WHEN is a generation, a time, or 2h for two hours ago."
+    ),
+)
+@click.option(
+    "--until",
+    metavar="WHEN",
+    help=(
+        "Make the dataset as it was then: a snapshot, published in the store, or with "
+        "--to an index that stays there."
+    ),
+)
+@click.option("--to", metavar="URL", help="Make another index, and leave the present one alone.")
+@click.option("--check", is_flag=True, help="Compare the index with the store; change nothing.")
+@click.option(
+    "--adopt", is_flag=True, help="Commit the orphans: whole chunks that no commit names."
+)
+@click.option(
+    "--without-commits",
+    is_flag=True,
+    help="If commits are lost, rebuild the log from the chunks.",
+)
+@click.option(
+    "--without-chunks", is_flag=True, help="If chunks are lost, go on without the files in them."
+)
+@click.option(
+    "--dataset-id", metavar="ID", help="Id of the dataset, if the store holds several of this name."
+)
+@click.option("-v", "--verbose", is_flag=True, help="List each chunk that no commit names.")
+@dry_run_option
+@yes_option
+def recover(
+    context: CommandContext,
+    dataset: str,
+    since: str | None,
+    until: str | None,
+    to: str | None,
+    check: bool,
+    adopt: bool,
+    without_commits: bool,
+    without_chunks: bool,
+    dataset_id: str | None,
+    verbose: bool,
+    dry_run: bool,
+    yes: bool,
+) -> ExitCode:
+    """Rebuild the index from the object store alone: all of it, or what is wrong with it.
+
+    Mounts go on serving. Chunks that no commit names are reported and stay invisible. With --check
+    or -n, the exit code is 10 if something is to be repaired.
+    """
+    from dieselfs.recovery import RecoveryOptions, parse_point
+    from dieselfs.recovery import recover as recover_dataset
+
+    name, now_ns = parse_dataset(dataset), time.time_ns()
+    options = RecoveryOptions(
+        since=None if since is None else parse_point(since, now_ns),
+        until=None if until is None else parse_point(until, now_ns),
+        check=check,
+        dry_run=dry_run,
+        adopt=adopt,
+        without_commits=without_commits,
+        without_chunks=without_chunks,
+        dataset_id=None if dataset_id is None else _parse_dataset_id(dataset_id),
+        snapshot_folder=context.snapshot_folder if until is not None else None,
+    )
+    with _places(context, to, until) as (store, index):
+        if not (check or dry_run):
+            _ask(store, index, name, options, yes=yes)
+        with context.progress("recover") as progress:
+            report = recover_dataset(store, index, name, options, progress)
+    _print(context.output, report, options, verbose)
+    if check or dry_run:
+        found = report.difference_count or report.log or report.adopted
+        return ExitCode.FOUND if found else ExitCode.OK
+    return ExitCode.OK
+
+
+def _parse_dataset_id(text: str) -> bytes:
+    try:
+        return parse_id(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no dataset id", "see `dlcmd recover -v -n`") from error
+
+
+@contextmanager
+def _places(
+    context: CommandContext, to: str | None, until: str | None
+) -> Iterator[tuple[ObjectStore, KeyValueStore | None]]:
+    """Yield the store, and the index that the options mean. No other index is opened."""
+    if until is not None and to is None:
+        yield context.store(), None
+        return
+    target = context.at(None, to, None)
+    if until is not None and target.config.index.value == context.config.index.value:
+        raise UsageError(
+            "the present index would stay at that point in time", "name another one with --to"
+        )
+    with target.places() as (store, index):
+        yield store, index
+
+
+def _ask(
+    store: ObjectStore,
+    index: KeyValueStore | None,
+    name: str,
+    options: RecoveryOptions,
+    *,
+    yes: bool,
+) -> None:
+    """Ask before anything is committed, and say how much that is."""
+    from dataclasses import replace
+
+    from dieselfs.recovery import recover as recover_dataset
+
+    if yes or not (options.adopt or options.without_commits):
+        return
+    report = recover_dataset(store, index, name, replace(options, dry_run=True))
+    if report.log is not None:
+        made, dealt = len(report.log.plan.commits), report.log.dealt
+        confirm(
+            (
+                f"make {counted(made, 'commit')} of {name} again from "
+                f"{counted(dealt, 'chunk')}; nobody may be writing"
+            ),
+            yes=yes,
+        )
+    elif report.adopted:
+        confirm(
+            f"commit {counted(len(report.adopted), 'chunk')} to {name}; no put may be under way",
+            yes=yes,
+        )
+
+
+def _print(output: Output, report: RecoveryReport, options: RecoveryOptions, verbose: bool) -> None:
+    if output.json:
+        output.record(_record(report, verbose))
+        return
+    for difference in report.differences[:_SHOWN]:
+        path = output.name(os.fsdecode(difference.path))
+        output.line(f"{difference.fault.value} {difference.kind.value} {path}")
+    if report.difference_count > min(len(report.differences), _SHOWN):
+        output.line(f"… {report.difference_count:,} differences in all")
+    for line in _summary(report, options):
+        output.line(line)
+    chunks = report.history.uncommitted if verbose else []
+    for chunk in chunks[:_SHOWN]:
+        output.line(f"  {chunk.id}  {chunk.object_bytes} bytes  {chunk.flaw or 'whole'}")
+    if len(chunks) > _SHOWN:
+        output.line(f"  … {len(chunks):,} chunks in all")
+
+
+def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
+    history, state = report.history, report.state
+    would = "would be " if options.check or options.dry_run else ""
+    if report.log is not None:
+        log = report.log
+        yield (
+            f"{counted(len(log.plan.commits), 'commit')} {would}made again from "
+            f"{counted(log.dealt, 'chunk')}"
+            f" with {counted(log.dealt_files, 'file')}"
+        )
+        yield "not known any more:"
+        for line in log.unknowable:
+            yield f"  - {line}"
+        if log.foreign:
+            yield f"{counted(log.foreign, 'chunk')} of other datasets of that name left alone"
+    if report.moved_aside:
+        yield f"{counted(report.moved_aside, 'damaged commit')} moved to commits/GENERATION.damaged"
+    if report.adopted:
+        yield f"{counted(len(report.adopted), 'chunk')} {would}committed"
+    if report.lost_chunks:
+        yield (
+            f"{counted(len(report.lost_chunks), 'chunk')} not in the store: their files are missing"
+        )
+    if state is not None:
+        yield (
+            f"{history.name}, generation {state.generation:,}: {counted(state.files, 'file')},"
+            f" {counted(state.directories, 'directory')}, {counted(state.chunks, 'chunk')}"
+        )
+    yield from _done(report, options)
+    if history.uncommitted:
+        yield _uncommitted(history)
+
+
+def _done(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
+    if report.state is None:
+        return
+    if report.snapshot_id is not None:
+        name = report.history.name
+        yield (
+            f"snapshot {report.snapshot_id}; next: dlcmd mount "
+            f"{name}@{report.snapshot_id.partition('-')[0]} MOUNTPOINT"
+        )
+    elif options.until is not None:
+        yield "the index stays at this generation"
+    elif options.check or options.dry_run:
+        count = report.difference_count
+        yield f"the index differs in {counted(count, 'record')}" if count else "nothing is wrong"
+    elif report.was_empty:
+        yield "the index was empty and has been filled"
+    elif report.changed or report.removed:
+        changed, removed = counted(report.changed, "record"), counted(report.removed, "record")
+        yield f"put right: {changed}; removed: {removed} of which the store says nothing"
+    else:
+        yield "nothing was wrong with the index"
+
+
+def _uncommitted(history: History) -> str:
+    chunks = history.uncommitted
+    whole = sum(chunk.is_whole for chunk in chunks)
+    seconds = [chunk.id.seconds for chunk in chunks]
+    oldest, newest = iso_time(min(seconds) * 10**9), iso_time(max(seconds) * 10**9)
+    return (
+        f"{counted(len(chunks), 'chunk')} ({sum(chunk.object_bytes for chunk in chunks):,} "
+        f"bytes) named by no commit, {whole:,} whole,"
+        f" from {oldest[:19]}Z to {newest[:19]}Z: invisible, being written, or waste for `dlcmd "
+        "gc`; --adopt commits the whole ones"
+    )
+
+
+def _record(report: RecoveryReport, verbose: bool) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    history, state, log = report.history, report.state, report.log
+    record: dict[str, Any] = {
+        "dataset": history.name,
+        "id": print_id(history.dataset.id) if history.dataset else None,
+        "generation": state.generation if state else history.newest,
+        "files": state.files if state else None,
+        "bytes": state.bytes if state else None,
+        "directories": state.directories if state else None,
+        "chunks": state.chunks if state else None,
+        "commits_read": len(history.commits),
+        "commits_lost": list(history.lost),
+        "earliest_generation": history.earliest_generation,
+        "was_empty": report.was_empty,
+        "changed": report.changed,
+        "removed": report.removed,
+        "differences": report.difference_count,
+        "moved_aside": report.moved_aside,
+        "adopted": [str(ref.id) for ref in report.adopted],
+        "lost_chunks": [str(ref.id) for ref in report.lost_chunks],
+        "snapshot": report.snapshot_id,
+        "uncommitted": {
+            "chunks": len(history.uncommitted),
+            "bytes": sum(chunk.object_bytes for chunk in history.uncommitted),
+            "whole": sum(chunk.is_whole for chunk in history.uncommitted),
+        },
+    }
+    if log is not None:
+        record["log"] = {
+            "commits": len(log.plan.commits),
+            "chunks": log.dealt,
+            "files": log.dealt_files,
+            "left": log.left,
+            "foreign": log.foreign,
+            "unknowable": log.unknowable,
+        }
+    if report.differences:
+        record["different"] = [
+            {"fault": d.fault.value, "kind": d.kind.value, "path": os.fsdecode(d.path)}
+            for d in report.differences
+        ]
+    if verbose:
+        record["uncommitted"]["list"] = [
+            {"chunk": str(chunk.id), "bytes": chunk.object_bytes, "flaw": chunk.flaw or None}
+            for chunk in history.uncommitted
+        ]
+    return record

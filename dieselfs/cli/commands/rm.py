@@ -1,0 +1,117 @@
+"""`dlcmd rm`: delete files and directories of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from dieselfs.cli.command import command, dry_run_option, recursive_option, yes_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.confirmation import confirm
+from dieselfs.cli.rendering.entries import for_each
+from dieselfs.cli.rendering.output import counted
+from dieselfs.dataset.address import DatasetAddress, parse_address
+from dieselfs.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from dieselfs.client import Client
+    from dieselfs.dataset.file_stat import FileStat
+
+
+@command(
+    examples=[
+        "dlcmd rm imagenet:train/broken.jpg",
+        "dlcmd rm -r -n imagenet:train/n01440764",
+        "dlcmd rm -r --yes --max-delete 2000 imagenet:train/n01440764",
+    ]
+)
+@click.argument("addresses", nargs=-1, required=True)
+@recursive_option("Delete directories with all below them.")
+@dry_run_option
+@yes_option
+@click.option(
+    "--max-delete",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refuse to delete more than N files.",
+)
+def rm(
+    context: CommandContext,
+    addresses: tuple[str, ...],
+    recursive: bool,
+    dry_run: bool,
+    yes: bool,
+    max_delete: int | None,
+) -> int:
+    """Delete files or, with -r, directories of a dataset.
+
+    Earlier snapshots keep what is deleted. Use `dlcmd dataset rm` to remove a whole dataset.
+    """
+
+    def delete(text: str) -> None:
+        address = _checked(parse_address(text))
+        with context.client(address) as client:
+            entry = client.stat(address.path)
+            if entry.kind == "directory" and not recursive:
+                raise UsageError(
+                    f"{address} is a directory", "add -r to delete it with all below it"
+                )
+            count = _count_files(client, entry, max_delete)
+            if dry_run:
+                _print_plan(context, client, address, entry)
+                return
+            confirm(f"delete {address} ({counted(count, 'file')})", yes=yes)
+            deleted = client.delete_tree(address.path)
+            client.flush()
+        _print_result(context, address, deleted)
+
+    return for_each(addresses, delete, as_json=context.output.json)
+
+
+def _checked(address: DatasetAddress) -> DatasetAddress:
+    if address.snapshot:
+        raise UsageError(
+            f"{address}: snapshots do not change", f"write {address.dataset}:{address.path}"
+        )
+    if not address.path:
+        raise UsageError(
+            f"{address} is a whole dataset", f"use `dlcmd dataset rm {address.dataset}`"
+        )
+    return address
+
+
+def _files(client: Client, entry: FileStat) -> Iterator[FileStat]:
+    return (found for found in client.walk(entry.path) if found.kind == "file")
+
+
+def _count_files(client: Client, entry: FileStat, limit: int | None) -> int:
+    count = sum(1 for _ in _files(client, entry))
+    if limit is not None and count > limit:
+        raise Refused(
+            f"{entry.path} holds {counted(count, 'file')}, --max-delete allows {limit:,}",
+            "nothing was deleted",
+        )
+    return count
+
+
+def _print_plan(
+    context: CommandContext, client: Client, address: DatasetAddress, entry: FileStat
+) -> None:
+    for found in _files(client, entry):
+        if context.output.json:
+            context.output.record(
+                {"action": "delete", "dataset": address.dataset, "path": found.path}
+            )
+        else:
+            context.output.line(f"would delete {context.output.name(str(address.at(found.path)))}")
+
+
+def _print_result(context: CommandContext, address: DatasetAddress, deleted: int) -> None:
+    if context.output.json:
+        context.output.record(
+            {"dataset": address.dataset, "path": address.path, "deleted": deleted}
+        )
+    else:
+        context.output.note(f"deleted {address} ({counted(deleted, 'file')})")

@@ -1,0 +1,161 @@
+"""`dlcmd scrub`: read and verify every byte of a dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cli.command import command, jobs_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.finding_lines import exit_code, print_findings
+from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.values.percentages import Share
+from dieselfs.cli.values.sizes import human_size, parse_size
+from dieselfs.config import cache_folder
+from dieselfs.dataset.address import parse_dataset
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.checking import Sample, ScrubReport
+    from metadata.kv.key_value_store import KeyValueStore
+
+
+class _Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A click type: bytes per second, written as 200MiB/s or 200MiB."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        rate = value if isinstance(value, int) else parse_size(str(value).removesuffix("/s"))
+        if rate <= 0:
+            raise UsageError("a rate of 0 reads nothing", "write for instance 200MiB/s")
+        return rate
+
+
+@command(
+    examples=[
+        "dlcmd scrub imagenet",
+        "dlcmd scrub --rate 200MiB/s imagenet",
+        "dlcmd scrub --sample 5% imagenet",
+        "dlcmd scrub --json --restart imagenet",
+    ]
+)
+@click.argument("dataset")
+@click.option(
+    "--rate", type=_Rate(), metavar="RATE", help="Read no faster than this, such as 200MiB/s."
+)
+@click.option(
+    "--sample", type=Share(), metavar="SHARE", help="Read only a share of the chunks, such as 5%."
+)
+@click.option(
+    "--seed", type=int, metavar="N", help="Seed of the sample (default: a new one each time)."
+)
+@click.option("--restart", is_flag=True, help="Begin again instead of where the last run stopped.")
+@click.option("--files", is_flag=True, help="List every affected file, not only the first ten.")
+@jobs_option()
+def scrub(
+    context: CommandContext,
+    dataset: str,
+    rate: int | None,
+    sample: float | None,
+    seed: int | None,
+    restart: bool,
+    files: bool,
+    jobs: int | None,
+) -> int:
+    """Read and verify every chunk of a dataset: header, files and blocks against their checksums.
+
+    After Ctrl-C or a crash, the same command goes on where it stopped. The exit code is 0 if all
+    that was read is sound, and 7 if something is damaged.
+    """
+    from dieselfs.checking import Sample
+
+    if seed is not None and sample is None:
+        raise UsageError("--seed chooses a sample", "add --sample 5%, or leave --seed out")
+    with context.places() as (store, index):
+        report = run_scrub(
+            context,
+            store,
+            index,
+            parse_dataset(dataset),
+            rate=rate,
+            sample=Sample(sample, seed) if sample is not None else None,
+            restart=restart,
+            jobs=jobs,
+        )
+    print_scrub(context, report, all_files=files)
+    return exit_code(report.verdict)
+
+
+def run_scrub(
+    context: CommandContext,
+    store: ObjectStore,
+    index: KeyValueStore,
+    name: str,
+    *,
+    rate: int | None = None,
+    sample: Sample | None = None,
+    restart: bool = False,
+    jobs: int | None = None,
+) -> ScrubReport:
+    """Scrub with the user's progress file, and show the progress."""
+    from dieselfs import checking
+    from dieselfs.checking.scrub import JOBS
+
+    with context.progress("scrub") as progress:
+        return checking.scrub(
+            store,
+            index,
+            name,
+            rate_bytes_per_s=rate,
+            sample=sample,
+            jobs=jobs or JOBS,
+            progress_folder=cache_folder() / "scrub",
+            place=context.config.store.value,
+            restart=restart,
+            snapshot_folder=context.snapshot_folder,
+            expect=progress.expect,
+            advance=progress.advance,
+        )
+
+
+def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool) -> None:
+    """Print the findings and a summary."""
+    output = context.output
+    print_findings(context, report.findings, all_files=all_files)
+    hit = sorted({path for finding in report.findings for path in finding.files})
+    if output.json:
+        output.record(
+            {
+                "dataset": report.dataset.name,
+                "verdict": report.verdict.value,
+                "generation": report.generation,
+                "chunks": report.chunks,
+                "chunks_there": report.chunks_there,
+                "files": report.files,
+                "bytes": report.size_bytes,
+                "seed": report.seed,
+                "resumed": report.resumed,
+                "read_again": report.read_again,
+                "findings": len(report.findings),
+                "files_hit": len(hit),
+            }
+        )
+        return
+    of = f" of {report.chunks_there:,}" if report.chunks < report.chunks_there else ""
+    sample = f", sample of seed {report.seed}" if report.seed is not None else ""
+    output.line(
+        f"{report.dataset.name}: {report.verdict.value} ({counted(report.chunks, 'chunk')}{of}, "
+        f"{counted(report.files, 'file')}, "
+        f"{human_size(report.size_bytes)} read up to generation "
+        f"{report.generation}{sample}{', resumed' if report.resumed else ''})"
+    )
+    if report.read_again:
+        output.note(
+            f"{counted(report.read_again, 'chunk')} came damaged at first and sound the second "
+            "time: look at memory, cables and network"
+        )

@@ -1,0 +1,258 @@
+"""`dlcmd snapshot`: one dataset's metadata at one generation, in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cli.arguments.snapshot_files import local_file, without_path
+from dieselfs.cli.command import command, human_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.command_group import SuggestingGroup
+from dieselfs.cli.commands.snapshot_diff import diff_command
+from dieselfs.cli.commands.snapshot_rm import prune_command, rm_command
+from dieselfs.cli.commands.snapshot_tags import tag_command, untag_command
+from dieselfs.cli.rendering.entries import iso_time
+from dieselfs.cli.rendering.output import counted
+from dieselfs.dataset.address import DatasetAddress, parse_dataset
+
+if TYPE_CHECKING:
+    from chunkstore.chunk_format import DatasetRef
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.dataset.dataset import Dataset
+    from metadata.snapshot import Snapshot
+
+
+@click.group(cls=SuggestingGroup)
+def snapshot() -> None:
+    """Create, list, tag, compare and prune snapshots of a dataset.
+
+    A mount reads a snapshot instead of an index. Snapshots are also the versions of a dataset.
+    """
+
+
+@command(
+    name="create",
+    examples=["dlcmd snapshot create imagenet", "dlcmd snapshot create imagenet --no-publish"],
+)
+@click.argument("dataset")
+@click.option(
+    "--publish/--no-publish", default=True, help="Also store it in the object store (default)."
+)
+def create(context: CommandContext, dataset: str, publish: bool) -> None:
+    """Make a snapshot of the dataset as it is now."""
+    name = parse_dataset(dataset)
+    with context.client(DatasetAddress(name)) as client:
+        path = create_snapshot(context, client.dataset, publish=publish)
+    _print_file(context, path, published=publish)
+    if not context.output.json:
+        context.output.note(f"next: dlcmd mount {name} MOUNTPOINT")
+
+
+def create_snapshot(context: CommandContext, dataset: Dataset, *, publish: bool = True) -> Path:
+    """Make a snapshot, and show the progress."""
+    from dieselfs.snapshots import lifecycle
+
+    folder = context.snapshot_folder
+    with context.progress("snapshot") as progress:
+        progress.expect(dataset.namespace.state().files, 0)
+        report = _Increments(progress).reached
+        return lifecycle.create(dataset, folder, publish=publish, progress=report)
+
+
+class _Increments:
+    """Turns "n files so far" into steps of a progress display."""
+
+    def __init__(self, progress: Any) -> None:
+        self._progress = progress
+        self._reached = 0
+
+    def reached(self, files: int) -> None:
+        """Advance to `files` files in all."""
+        self._progress.advance(files - self._reached, 0)
+        self._reached = files
+
+
+@command(name="ls", examples=["dlcmd snapshot ls imagenet", "dlcmd snapshot ls imagenet --json"])
+@click.argument("dataset")
+@human_option
+def ls(context: CommandContext, dataset: str, human: bool | None) -> None:
+    """List snapshots on this machine and in the store, oldest first."""
+    output = context.output
+    records = _known(context, parse_dataset(dataset))
+    if output.json:
+        for record in records:
+            output.record(record)
+        return
+    rows = [
+        [
+            r["id"],
+            str(r["generation"]),
+            output.size(r["bytes"], human),
+            ", ".join(_places(r)),
+            ", ".join(r["tags"]),
+        ]
+        for r in records
+    ]
+    output.table(["ID", "GENERATION", "SIZE", "WHERE", "TAGS"], rows)
+
+
+def _known(context: CommandContext, name: str) -> list[dict[str, Any]]:
+    from chunkstore.commit_log import find_dataset
+    from dieselfs.snapshots import lifecycle
+    from metadata.errors import DatasetNotFound
+
+    store = context.store()
+    ref = find_dataset(store, name)
+    tags = {} if ref is None else _tags(context, store, ref)
+    found: dict[str, dict[str, Any]] = {}
+    for published in lifecycle.list_published(store, name):
+        found[published.snapshot_id] = _record(
+            published.snapshot_id, published.size_bytes, None, True
+        )
+    for path in lifecycle.list_local(context.snapshot_folder, name):
+        snapshot_id = path.stem.removeprefix(f"{name}-")
+        found[snapshot_id] = _record(
+            snapshot_id, path.stat().st_size, str(path), snapshot_id in found
+        )
+    if not found and ref is None:
+        raise DatasetNotFound(f"there is no dataset {name!r}")
+    for snapshot_id, record in found.items():
+        record["tags"] = tags.pop(snapshot_id, [])
+    for snapshot_id, names in tags.items():
+        context.output.note(f"tagged {', '.join(names)}, but gone: snapshot {snapshot_id}")
+    return sorted(found.values(), key=lambda record: (record["generation"], record["id"]))
+
+
+def _tags(context: CommandContext, store: ObjectStore, ref: DatasetRef) -> dict[str, list[str]]:
+    """Return the tags of each snapshot id. Tags that can't be read are reported."""
+    from chunkstore.tags import current, read_tags
+
+    survey = read_tags(store, ref)
+    for name, reason in survey.damaged.items():
+        context.output.note(f"tag {name} can't be read: {reason}")
+    found: dict[str, list[str]] = {}
+    for tag in current(survey, ref):
+        found.setdefault(tag.snapshot_id, []).append(tag.name)
+    return found
+
+
+def _record(snapshot_id: str, size_bytes: int, file: str | None, published: bool) -> dict[str, Any]:
+    generation = int(snapshot_id.partition("-")[0])
+    return {
+        "id": snapshot_id,
+        "generation": generation,
+        "bytes": size_bytes,
+        "file": file,
+        "published": published,
+    }
+
+
+def _places(record: dict[str, Any]) -> list[str]:
+    return (["local"] if record["file"] else []) + (["store"] if record["published"] else [])
+
+
+@command(
+    name="show", examples=["dlcmd snapshot show imagenet", "dlcmd snapshot show imagenet@12 --json"]
+)
+@click.argument("which", metavar="DATASET[@ID]|FILE")
+@human_option
+def show(context: CommandContext, which: str, human: bool | None) -> None:
+    """Show a snapshot's dataset, generation, counts and size.
+
+    Without ID, show the newest snapshot known.
+    """
+    from metadata.snapshot import Snapshot
+
+    path = local_file(context, which)
+    with Snapshot.open(path) as opened:
+        record = _described(opened, path)
+    if context.output.json:
+        context.output.record(record)
+        return
+    fields = {key: str(value) for key, value in record.items()}
+    for key in ("bytes", "file_bytes"):
+        fields[key] = context.output.size(record[key], human)
+    context.output.fields(fields)
+
+
+def _described(opened: Snapshot, path: Path) -> dict[str, Any]:
+    from chunkstore.chunk_id import print_id
+
+    return {
+        "dataset": opened.dataset.name,
+        "dataset_id": print_id(opened.dataset.id),
+        "id": opened.id,
+        "generation": opened.generation,
+        "updated": iso_time(opened.updated_ns),
+        "files": opened.file_count,
+        "directories": opened.directory_count,
+        "chunks": opened.chunk_count,
+        "bytes": opened.total_bytes,
+        "file": str(path),
+        "file_bytes": path.stat().st_size,
+    }
+
+
+@command(name="pull", examples=["dlcmd snapshot pull imagenet", "dlcmd snapshot pull imagenet@12"])
+@click.argument("which", metavar="DATASET[@ID]")
+def pull(context: CommandContext, which: str) -> None:
+    """Download a published snapshot to this machine, and verify it.
+
+    Without ID, download the newest.
+    """
+    from dieselfs.snapshots.snapshot_choice import pull_snapshot
+
+    address = without_path(which)
+    folder = context.snapshot_folder
+    path = pull_snapshot(address.snapshot, address.dataset, folder, context.store())
+    _print_file(context, path, published=True)
+
+
+@command(
+    name="verify",
+    examples=["dlcmd snapshot verify imagenet@12", "dlcmd snapshot verify ./imagenet-12.snapshot"],
+)
+@click.argument("which", metavar="FILE|DATASET[@ID]")
+def verify(context: CommandContext, which: str) -> None:
+    """Check every byte of a snapshot file: its hash, names and ranges."""
+    from metadata.snapshot import Snapshot
+
+    path = local_file(context, which)
+    Snapshot.verify(path)
+    if context.output.json:
+        context.output.record({"file": str(path), "sound": True})
+    else:
+        context.output.line(f"{path}: sound")
+
+
+for _command in (
+    create,
+    ls,
+    show,
+    pull,
+    verify,
+    tag_command,
+    untag_command,
+    diff_command,
+    rm_command,
+    prune_command,
+):
+    snapshot.add_command(_command)
+
+
+def _print_file(context: CommandContext, path: Path, *, published: bool) -> None:
+    from metadata.snapshot import Snapshot
+
+    with Snapshot.open(path) as opened:
+        record = _described(opened, path) | {"published": published}
+    if context.output.json:
+        context.output.record(record)
+    else:
+        context.output.line(str(path))
+        context.output.note(
+            f"snapshot {record['id']} of {record['dataset']}: "
+            f"{counted(record['files'], 'file')}, generation {record['generation']}"
+        )

@@ -1,0 +1,411 @@
+"""`dlcmd warmup`: load a dataset's chunks onto the SSD, print how many are there, or evict them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dieselfs.cache.cluster.settings import CacheClusterOptions
+from dieselfs.cli.arguments.option_groups import cache_cluster_options
+from dieselfs.cli.arguments.ssd_flags import chosen_ssd, configured_ssd, ssd_flags
+from dieselfs.cli.command import command, jobs_option
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.commands import warmup_pin
+from dieselfs.cli.commands.warmup_background import start_in_background
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import counted
+from dieselfs.cli.values.sizes import human_size
+from dieselfs.dataset.address import DatasetAddress, parse_address
+from dieselfs.errors import UsageError
+
+if TYPE_CHECKING:
+    from chunkstore.chunk_source import ChunkRef
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.cache.cluster.settings import CacheClusterSettings
+    from dieselfs.cache.ssd.settings import SsdSettings
+    from dieselfs.cache.warmup.ssd_warmup import Warmth, WarmUpReport
+    from metadata.snapshot import Snapshot
+
+
+@command(
+    examples=[
+        "dlcmd warmup imagenet",
+        "dlcmd warmup --background imagenet",
+        "dlcmd warmup --check imagenet",
+        "dlcmd warmup imagenet@v2 --since v1",
+        "dlcmd warmup --evict imagenet",
+        "dlcmd warmup --pin-mount imagenet",
+        "dlcmd warmup --pin-mount --check imagenet",
+        "dlcmd warmup --unpin-mount imagenet",
+        (
+            "dlcmd warmup imagenet --ssd none --cache-cluster redis "
+            "--cache-cluster-secret-file cluster.secret"
+        ),
+    ]
+)
+@click.argument("address", metavar="DATASET[@SNAPSHOT]")
+@click.option(
+    "-b",
+    "--background",
+    is_flag=True,
+    help="Return at once; print where the log is, and how to stop it.",
+)
+@click.option("--check", is_flag=True, help="Only print how much is there.")
+@click.option("--evict", is_flag=True, help="Evict all that is there of the dataset.")
+@click.option(
+    "--pin-mount",
+    is_flag=True,
+    help=(
+        "Write all files as one local file, over which `dlcmd mount` needs no daemon; "
+        "with --check: compare that file, byte by byte."
+    ),
+)
+@click.option("--unpin-mount", is_flag=True, help="Remove the file of --pin-mount.")
+@click.option(
+    "--since", metavar="SNAPSHOT", help="Load only chunks that this older snapshot does not have."
+)
+@click.option(
+    "--no-index", is_flag=True, help="Don't ask the index; take the newest snapshot known."
+)
+@ssd_flags
+@cache_cluster_options
+@jobs_option()
+def warmup(
+    context: CommandContext,
+    address: str,
+    background: bool,
+    check: bool,
+    evict: bool,
+    pin_mount: bool,
+    unpin_mount: bool,
+    since: str | None,
+    no_index: bool,
+    ssd: str | None,
+    ssd_size: int | None,
+    cache_cluster: str | None,
+    cache_cluster_secret_file: str | None,
+    jobs: int | None,
+) -> int:
+    """Load the chunks of a dataset onto the SSD of this node.
+
+    Chunks that are there are not read again, so the same command goes on where it was stopped, and
+    several at once share the work. With a cache cluster, given or configured, chunks come through
+    its cache nodes, so that several nodes read the store once. With a cache cluster and no SSD of
+    this node, only the SSDs of the cache cluster are filled.
+
+    The exit code is 0 if all chunks are there, and 6 if there was no room for all or some could not
+    be fetched. With --check it is 10 if some are missing, and 7 if a pinned mount is damaged.
+
+    --pin-mount writes the content of one snapshot, aligned to blocks, into the SSD's folder. As
+    root, `dlcmd mount` with that SSD then mounts it without a daemon and without the store. The
+    file counts against --ssd-size. A mount that uses it goes on when it is removed.
+    """
+    place = parse_address(address)
+    if place.path:
+        raise UsageError(f"{address}: only whole datasets are warmed", f"write {place.dataset}")
+    if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
+        raise UsageError(
+            (
+                "--background, --check and --evict exclude each other, and --evict lets go of "
+                "a whole dataset"
+            ),
+            "see `dlcmd warmup --help`",
+        )
+    if (pin_mount or unpin_mount) and (background or evict or since or (pin_mount and unpin_mount)):
+        raise UsageError(
+            "--pin-mount goes with --check alone, and --unpin-mount with nothing",
+            "see `dlcmd warmup --help`",
+        )
+    if unpin_mount and check:
+        raise UsageError("--unpin-mount removes, and --check only looks", "give one of them")
+    options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
+    if pin_mount or unpin_mount:
+        settings = chosen_ssd(context, ssd, ssd_size, looks=check or unpin_mount)
+        return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)
+    target = _target(context, ssd, ssd_size, options, looks=check or evict)
+    if evict:
+        from dieselfs.cli.commands.cache import evict_dataset
+
+        return evict_dataset(context, target.own_ssd("evict"), place.dataset)
+    with ExitStack() as stack:
+        store = context.store()
+        snapshot = stack.enter_context(_snapshot(context, store, place, no_index))
+        older = None
+        if since is not None:
+            older = stack.enter_context(_older(context, store, place, since))
+        if background:
+            return start_in_background(
+                context, place.dataset, snapshot, target.ssd, options, jobs, older
+            )
+        from dieselfs.cache.warmup.ssd_warmup import wanted_chunks
+
+        chunks = wanted_chunks(snapshot, older)
+        if check:
+            return _print_warmth(context, snapshot, target.own_ssd("check"), chunks)
+        if target.ssd is None:
+            return _run_cluster(context, store, snapshot, chunks, target, jobs)
+        return _run(context, store, snapshot, chunks, target, jobs)
+
+
+def _pin(
+    context: CommandContext,
+    place: DatasetAddress,
+    settings: SsdSettings,
+    no_index: bool,
+    jobs: int | None,
+    *,
+    check: bool,
+    removes: bool,
+) -> int:
+    """Write, check or remove a pinned mount, as --pin-mount and --unpin-mount ask."""
+    if removes and not place.snapshot:
+        return warmup_pin.unpin(context, settings, place.dataset, None)
+    store = context.store()
+    with _snapshot(context, store, place, no_index) as snapshot:
+        if removes:
+            return warmup_pin.unpin(context, settings, place.dataset, snapshot)
+        if check:
+            return warmup_pin.check(context, snapshot, settings)
+        return warmup_pin.pin(context, store, snapshot, settings, jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The SSD, the cache cluster, or both, that a warm-up fills."""
+
+    ssd: SsdSettings | None
+    cache_cluster: CacheClusterSettings | None
+
+    def own_ssd(self, what: str) -> SsdSettings:
+        """Return this node's SSD; raise `UsageError` if there is only a cache cluster."""
+        if self.ssd is not None:
+            return self.ssd
+        if what == "check":
+            raise UsageError(
+                "the cache nodes of a cache cluster don't tell which chunks they hold",
+                (
+                    "see `dlcmd cluster` for how much each holds, or name an SSD of this node: "
+                    "--ssd FOLDER"
+                ),
+            )
+        raise UsageError(
+            "each cache node of a cache cluster lets go by itself",
+            (
+                "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this "
+                "node: --ssd FOLDER"
+            ),
+        )
+
+
+def _target(
+    context: CommandContext,
+    ssd: str | None,
+    size: int | None,
+    options: CacheClusterOptions,
+    *,
+    looks: bool,
+) -> _Target:
+    from dieselfs.cache.cluster.options import cache_cluster_settings
+
+    cache_cluster = cache_cluster_settings(options, context.config)
+    found = configured_ssd(context, ssd, size, looks=looks)
+    if found is None and cache_cluster is None:
+        raise UsageError(
+            "no SSD tier is configured, and no cache cluster",
+            (
+                "add --ssd FOLDER, or set DIESELFS_SSD or `ssd` of a profile; or name cache "
+                "nodes: --cache-cluster"
+            ),
+        )
+    return _Target(found, cache_cluster)
+
+
+def _run(
+    context: CommandContext,
+    store: ObjectStore,
+    snapshot: Snapshot,
+    chunks: Sequence[ChunkRef],
+    target: _Target,
+    jobs: int | None,
+) -> int:
+    from dieselfs.cache.cluster.store import CacheClusterStore
+    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, large_files, open_tier, warmth
+
+    settings = target.own_ssd("fill")
+    if target.cache_cluster is not None:
+        store = CacheClusterStore(
+            store, snapshot.dataset, chunks, target.cache_cluster, large_files(snapshot)
+        )
+    work = WarmUp(store, snapshot.dataset, settings, chunks)
+    with context.progress("warmup", "chunks") as progress:
+        progress.expect(work.missing, work.missing_bytes)
+        report = work.run(progress.advance, jobs or JOBS)
+    found = warmth(open_tier(settings), snapshot.dataset, chunks)
+    rate = report.loaded_bytes / max(report.seconds, 1e-9)
+    if context.output.json:
+        context.output.record(
+            {
+                **_warmth_record(snapshot, found),
+                "loaded": report.loaded,
+                "loaded_bytes": report.loaded_bytes,
+                "by_others": report.by_others,
+                "no_room": report.no_room,
+                "failed": report.failed,
+                "seconds": round(report.seconds, 3),
+                "bytes_per_s": round(rate),
+            }
+        )
+    else:
+        others = f", {report.by_others:,} by others" if report.by_others else ""
+        context.output.note(
+            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, "
+            f"{human_size(report.loaded_bytes)}"
+            f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of "
+            f"{counted(found.chunks, 'chunk')}"
+        )
+        for line in _why_not_all(report, snapshot.dataset.name, found):
+            context.output.note(line)
+    return ExitCode.OK if found.is_all else ExitCode.PARTIAL
+
+
+def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
+    larger = {
+        "quota": f"its quota is full: `dlcmd cache quota {dataset} SIZE` gives it more",
+        "size": (
+            "the SSD tier is full: give it more with --ssd-size, or see in `dlcmd cache ls` "
+            "what is pinned"
+        ),
+        "disk": "the disk is full: free space on it",
+    }
+    if report.no_room:
+        yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
+    if report.failed:
+        yield (
+            f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub "
+            f"{dataset}` says which files are lost"
+        )
+    elsewhere = found.chunks - found.cached_chunks - report.no_room - report.failed
+    if elsewhere > 0:
+        yield (
+            f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd "
+            "cache ls`"
+        )
+
+
+def _run_cluster(
+    context: CommandContext,
+    store: ObjectStore,
+    snapshot: Snapshot,
+    chunks: Sequence[ChunkRef],
+    target: _Target,
+    jobs: int | None,
+) -> int:
+    """Ask the owner of each chunk for it; this node keeps nothing."""
+    from dieselfs.cache.warmup.cluster_warmup import JOBS, CacheClusterWarmUp
+
+    assert target.cache_cluster is not None
+    work = CacheClusterWarmUp(store, snapshot, chunks, target.cache_cluster)
+    with context.progress("warmup", "chunks") as progress:
+        progress.expect(work.chunks, work.bytes)
+        report = work.run(progress.advance, jobs or JOBS)
+    left = report.chunks - report.given
+    fits = report.bytes <= report.ssd_bytes
+    if context.output.json:
+        context.output.record(
+            {
+                "dataset": snapshot.dataset.name,
+                "snapshot": str(snapshot.id),
+                "chunks": report.chunks,
+                "bytes": report.bytes,
+                "given": report.given,
+                "given_bytes": report.given_bytes,
+                "from_store_bytes": report.from_store_bytes,
+                "ssd_bytes": report.ssd_bytes,
+                "seconds": round(report.seconds, 3),
+            }
+        )
+    else:
+        rate = report.from_store_bytes / max(report.seconds, 1e-9)
+        context.output.note(
+            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, "
+            f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
+            f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
+            f"from the store ({human_size(rate)}/s)"
+        )
+        if left:
+            context.output.note(
+                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run "
+                "the same command again"
+            )
+        if not fits:
+            context.output.note(
+                "the cache cluster's SSDs that are in service can hold "
+                f"{human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd "
+                "cluster`"
+            )
+    return ExitCode.PARTIAL if left or not fits else ExitCode.OK
+
+
+def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
+    return {
+        "dataset": snapshot.dataset.name,
+        "snapshot": str(snapshot.id),
+        "chunks": found.chunks,
+        "bytes": found.bytes,
+        "cached_chunks": found.cached_chunks,
+        "cached_bytes": found.cached_bytes,
+    }
+
+
+def _print_warmth(
+    context: CommandContext, snapshot: Snapshot, settings: SsdSettings, chunks: Sequence[ChunkRef]
+) -> int:
+    from dieselfs.cache.warmup.ssd_warmup import open_tier, warmth
+
+    found = warmth(open_tier(settings), snapshot.dataset, chunks)
+    if context.output.json:
+        context.output.record(_warmth_record(snapshot, found))
+    else:
+        share = f"{found.cached_bytes / found.bytes:.1%}" if found.bytes else "100%"
+        context.output.line(
+            f"{snapshot.dataset.name}@{snapshot.id}: {found.cached_chunks:,} of "
+            f"{counted(found.chunks, 'chunk')}, "
+            f"{human_size(found.cached_bytes)} of {human_size(found.bytes)} ({share}) on the SSD"
+        )
+    return ExitCode.OK if found.is_all else ExitCode.FOUND
+
+
+def _snapshot(
+    context: CommandContext, store: ObjectStore, place: DatasetAddress, no_index: bool
+) -> Snapshot:
+    from dieselfs.cli.commands.snapshot import create_snapshot
+    from dieselfs.errors import SnapshotNotFound
+    from dieselfs.snapshots import snapshot_choice
+    from metadata.errors import SnapshotRefused, SnapshotStale
+    from metadata.snapshot import Snapshot
+
+    folder, name = context.snapshot_folder, place.dataset
+    if place.snapshot:
+        return Snapshot.open(snapshot_choice.find_snapshot(place.snapshot, name, folder, store))
+    if no_index:
+        return Snapshot.open(snapshot_choice.newest_known(name, folder, store))
+    with context.client(place) as client:
+        try:
+            path = snapshot_choice.newest_fresh(name, folder, store, client.dataset.index)
+        except (SnapshotNotFound, SnapshotStale, SnapshotRefused) as error:
+            context.output.note(f"{str(error).partition(': ')[0]}: making a new one")
+            path = create_snapshot(context, client.dataset)
+        return Snapshot.open(path)
+
+
+def _older(
+    context: CommandContext, store: ObjectStore, place: DatasetAddress, which: str
+) -> Snapshot:
+    from dieselfs.snapshots.snapshot_choice import find_snapshot
+    from metadata.snapshot import Snapshot
+
+    return Snapshot.open(find_snapshot(which, place.dataset, context.snapshot_folder, store))

@@ -1,0 +1,76 @@
+"""The findings of `fsck` and `scrub`, each on a line with advice, and the files that it affects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.cli.rendering.output import counted
+
+if TYPE_CHECKING:
+    from dieselfs.checking.findings import Finding, Verdict
+    from dieselfs.cli.command_context import CommandContext
+
+_FILES_SHOWN: Final = 10
+_SNAPSHOTS_SHOWN: Final = 5
+
+
+def exit_code(verdict: Verdict) -> ExitCode:
+    """Return the exit code of a verdict: each of the four has its own."""
+    return {
+        "clean": ExitCode.OK,
+        "repairable": ExitCode.FOUND,
+        "repaired": ExitCode.REPAIRED,
+        "damaged": ExitCode.INTEGRITY,
+    }[verdict.value]
+
+
+def print_findings(
+    context: CommandContext, findings: Sequence[Finding], *, all_files: bool
+) -> None:
+    """Print every finding with its files.
+
+    JSON records have all files. The text for people has ten per finding, or all with `all_files`.
+    """
+    for finding in findings:
+        if context.output.json:
+            context.output.record(_record(finding))
+        else:
+            _print(context, finding, all_files)
+
+
+def _print(context: CommandContext, finding: Finding, all_files: bool) -> None:
+    output = context.output
+    hit = f" [{counted(len(finding.files), 'file')} hit]" if finding.files else ""
+    line = f"{finding.kind.value} {finding.object}: {finding.what}{hit}: {finding.advice}"
+    output.line(output.name(line))
+    shown = finding.files if all_files else finding.files[:_FILES_SHOWN]
+    for path in shown:
+        output.line(f"  {output.name(_text(path))}")
+    if len(shown) < len(finding.files):
+        output.line(f"  and {len(finding.files) - len(shown):,} more (--files lists all)")
+    kept = finding.snapshots if all_files else finding.snapshots[:_SNAPSHOTS_SHOWN]
+    for hit_snapshot in kept:
+        output.line(
+            f"  {counted(hit_snapshot.files, 'file')} of snapshot {hit_snapshot.snapshot_id}"
+        )
+    if len(kept) < len(finding.snapshots):
+        output.line(f"  and files of {len(finding.snapshots) - len(kept):,} more snapshots")
+
+
+def _record(finding: Finding) -> dict[str, Any]:
+    return {
+        "finding": finding.kind.value,
+        "object": finding.object,
+        "what": finding.what,
+        "advice": finding.advice,
+        "damaged": finding.damaged,
+        "repair": finding.repair.value if finding.repair else None,
+        "files": [_text(path) for path in finding.files],
+        "snapshots": [{"id": hit.snapshot_id, "files": hit.files} for hit in finding.snapshots],
+    }
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""The parts of `dlcmd mount`: its request, its options, and the server it starts."""

@@ -1,0 +1,126 @@
+"""The parts of a mount, as its request and the configuration give them.
+
+They are the snapshot, memory, tiers and options.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.mounting.mount_request import MountRequest
+from dieselfs.errors import LocalFileError
+
+if TYPE_CHECKING:
+    from dieselfs.cache.cluster.settings import CacheClusterSettings
+    from dieselfs.cache.node.task_folder import TaskFolder
+    from dieselfs.cache.peers.task_totals import TaskTotals
+    from dieselfs.cache.ports.peer_settings import PeerSettings
+    from dieselfs.cache.ssd.settings import SsdSettings
+    from dieselfs.cache.task.node_memory import NodeMemory
+    from dieselfs.fuse.mount import MountOptions
+    from metadata.snapshot import Snapshot
+
+
+def opened(path: Path, request: MountRequest) -> Snapshot:
+    """Open the snapshot file of a request.
+
+    Raises `LocalFileError` if it can't be opened, and `SnapshotRefused` if it is of another
+    dataset.
+    """
+    from dieselfs.snapshots.snapshot_choice import check_dataset
+    from metadata.snapshot import Snapshot
+
+    try:
+        snapshot = Snapshot.open(path)
+    except OSError as error:
+        raise LocalFileError(f"{path}: {error.strerror}", "see `dlcmd snapshot ls`") from error
+    check_dataset(snapshot, request.address.dataset, path)
+    return snapshot
+
+
+def check_room(request: MountRequest, snapshot: Snapshot) -> None:
+    """Raise an error if memory is too small for the known order.
+
+    Without this check only the log would show it.
+    """
+    from dieselfs.prefetch.requirement import require_room_for
+
+    if request.shuffle is not None:
+        available = memory_bytes(request, task_folder(request, snapshot))
+        require_room_for(snapshot, request.shuffle, available)
+
+
+def task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
+    """Return the folder of the request's task, or of the dataset's own task."""
+    from dieselfs.cache.node.task_folder import TaskFolder, default_task
+
+    return TaskFolder.at(request.task or default_task(snapshot.dataset))
+
+
+def memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
+    """Return the budget of node memory."""
+    from dieselfs.cache.node.budget import default_budget_bytes
+
+    return request.memory_bytes or default_budget_bytes(folder.path)
+
+
+def peer_settings(context: CommandContext, request: MountRequest) -> PeerSettings | None:
+    """Return the settings of the peer cache, or None. A secret prevents core dumps."""
+    from dieselfs.cache.membership import peer_options
+    from dieselfs.cache.ports.core_dumps import prevent_core_dumps
+
+    options = request.peers.otherwise(peer_options.options_in(os.environ))
+    settings = peer_options.peer_settings(options, request.task, context.config.index)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
+
+
+def cache_cluster_settings(
+    context: CommandContext, request: MountRequest
+) -> CacheClusterSettings | None:
+    """Return the settings of the cache cluster, or None. A secret prevents core dumps."""
+    from dieselfs.cache.cluster import options as cluster_options
+    from dieselfs.cache.ports.core_dumps import prevent_core_dumps
+
+    settings = cluster_options.cache_cluster_settings(request.cache_cluster, context.config)
+    if settings is not None:
+        prevent_core_dumps()
+    return settings
+
+
+def ssd_settings(context: CommandContext, request: MountRequest) -> SsdSettings | None:
+    """Return the settings of the SSD tier that the request or the configuration names, or None."""
+    from dieselfs.cache.ssd import settings as ssd_tier
+
+    return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(context.config)))
+
+
+def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
+    """Return the totals of the task's peer cache; None without peers."""
+    from dieselfs.cache.peers.task_totals import task_totals
+
+    found = memory.task_statistics()
+    return None if found is None else task_totals(found)
+
+
+def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:
+    """Return the options of the mount itself. The store's URL has no password."""
+    from dieselfs.config import redacted
+    from dieselfs.fuse.mount import MountOptions
+
+    return MountOptions(
+        request.mountpoint,
+        store_url=redacted(context.config.store.value),
+        allow_other=request.allow_other,
+        uid=request.uid,
+        gid=request.gid,
+        nonempty=request.nonempty,
+        front=request.front,
+        blob_cache=request.blob_cache,
+        shuffle=request.shuffle,
+        prefill_bytes=request.prefill_bytes,
+    )

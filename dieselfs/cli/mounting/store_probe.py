@@ -1,0 +1,85 @@
+"""The check, before a mount, that its store is the right one and answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.rendering.output import counted
+from dieselfs.errors import MountError, SsdUnavailable
+
+if TYPE_CHECKING:
+    from chunkstore.stores.object_store import ObjectStore
+    from dieselfs.cache.ssd.settings import SsdSettings
+    from dieselfs.config import Setting
+    from metadata.snapshot import Snapshot
+
+_CHUNKS_LOOKED_FOR: Final = 8
+
+
+def check_store(
+    context: CommandContext,
+    snapshot: Snapshot,
+    ssd: SsdSettings | None,
+    patient: ObjectStore | None = None,
+) -> str:
+    """Check the store, and return a warning if it does not answer; the result is empty if it does.
+
+    A store that does not answer is accepted if the SSD has some of the dataset, which can be read
+    without it. Otherwise the check asks `patient`, a store with more patience. Raises `MountError`
+    for the wrong store, and `Unavailable`.
+    """
+    from chunkstore.errors import Unavailable
+
+    where = context.config.store
+    try:
+        _check_chunks(context.store(), snapshot, where)
+    except Unavailable:
+        cached = None if ssd is None else _cached(ssd, snapshot)
+        if cached:
+            return (
+                "the store does not answer: until it does, only what the SSD has can be read, "
+                f"{cached}"
+            )
+        if patient is None:
+            raise
+        _check_chunks(patient, snapshot, where)
+    return ""
+
+
+def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
+    """Return how much of the dataset is on the SSD, as text; empty if nothing is."""
+    from dieselfs.cache.warmup.ssd_warmup import open_tier, wanted_chunks, warmth
+
+    try:
+        found = warmth(open_tier(ssd), snapshot.dataset, wanted_chunks(snapshot))
+    except SsdUnavailable:
+        return ""
+    return (
+        f"{found.cached_chunks:,} of {counted(found.chunks, 'chunk')}"
+        if found.cached_chunks
+        else ""
+    )
+
+
+def _check_chunks(store: ObjectStore, snapshot: Snapshot, where: Setting) -> None:
+    """Raise `MountError` if the store has none of the chunks that are looked for.
+
+    A wrong --store would otherwise show only at the first read. A mount is possible although some
+    chunks are lost.
+    """
+    from chunkstore.errors import NotFound
+    from chunkstore.object_keys import chunk_key
+
+    count = snapshot.chunk_count
+    error: Exception | None = None
+    for number in range(0, count, -(-count // _CHUNKS_LOOKED_FOR) or 1):
+        try:
+            store.stat(chunk_key(snapshot.dataset.name, snapshot.chunk(number).id))
+            return
+        except NotFound as missing:
+            error = missing
+    if error is not None:
+        raise MountError(
+            f"the chunks of {snapshot.dataset.name} are not in the store {where}", "check --store"
+        ) from error

@@ -1,0 +1,1 @@
+"""The output of commands: results, progress, errors and exit codes."""

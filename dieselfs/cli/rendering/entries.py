@@ -1,0 +1,81 @@
+"""The display of files and directories, and the loop over the arguments of a command."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from dieselfs.cli.rendering.exit_codes import ExitCode, explain
+from dieselfs.errors import DieselFSError
+
+if TYPE_CHECKING:
+    from dieselfs.dataset.file_stat import FileStat
+
+
+def entry_record(entry: FileStat) -> dict[str, Any]:
+    """Return the JSON record of a file or directory."""
+    record: dict[str, Any] = {
+        "path": entry.path,
+        "kind": entry.kind,
+        "size": entry.size,
+        "mode": f"{stat.S_IMODE(entry.mode):04o}",
+        "mtime": iso_time(entry.mtime_ns),
+        "mtime_ns": entry.mtime_ns,
+    }
+    if entry.kind == "file":
+        record |= {"chunk": entry.chunk, "offset": entry.offset, "xxh3": f"{entry.hash:016x}"}
+    return record | {"generation": entry.generation or None}
+
+
+def permissions(entry: FileStat) -> str:
+    """Return the mode as `ls -l` shows it: -rw-r--r--."""
+    kind = stat.S_IFDIR if entry.kind == "directory" else stat.S_IFREG
+    return stat.filemode(kind | stat.S_IMODE(entry.mode))
+
+
+def local_time(time_ns: int) -> str:
+    """Return a time in whole seconds in the user's time zone."""
+    return datetime.fromtimestamp(time_ns // 10**9).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso_time(time_ns: int) -> str:
+    """Return a time in UTC with all nine digits of the fraction."""
+    seconds, fraction = divmod(time_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
+
+
+def for_each(items: Iterable[str], action: Callable[[str], None], *, as_json: bool) -> int:
+    """Call `action` for every item, even if some fail, and return the exit code.
+
+    Each failure is reported at once. The code is `OK` if no item failed, `PARTIAL` if some failed,
+    and that of the first failure if all failed.
+    """
+    from dieselfs.cli import report
+
+    codes: list[ExitCode] = []
+    for item in items:
+        try:
+            action(item)
+            codes.append(ExitCode.OK)
+        except (BrokenPipeError, KeyboardInterrupt):
+            raise
+        except _OURS as error:
+            failure = explain(error)
+            report(failure, as_json=as_json)
+            codes.append(failure.code)
+    failed = [code for code in codes if code]
+    if failed and len(failed) < len(codes):
+        return ExitCode.PARTIAL
+    return failed[0] if failed else ExitCode.OK
+
+
+def _our_errors() -> tuple[type[Exception], ...]:
+    from chunkstore.errors import ChunkStoreError
+    from metadata.errors import MetadataError
+
+    return DieselFSError, ChunkStoreError, MetadataError, OSError
+
+
+_OURS = _our_errors()

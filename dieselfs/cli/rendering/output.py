@@ -1,0 +1,102 @@
+"""The output of a command: results on stdout, everything else on stderr.
+
+Results are text for people or, with --json, one JSON object a line. File names may hold any bytes.
+A pipe gets them as they are; on a terminal, the characters that it would obey are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dieselfs.cli.values.sizes import human_size
+from dieselfs.former_names import with_former_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The way in which this command writes results."""
+
+    json: bool = False
+    quiet: bool = False
+    terminal: bool = False
+    """True if stdout is a terminal."""
+    color: bool = False
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Write one JSON object on a line of its own."""
+        self.data(json.dumps(with_former_keys(values)).encode() + b"\n")
+
+    def line(self, text: str = "") -> None:
+        """Write a line of results. Surrogates become the bytes that they stand for."""
+        self.data(os.fsencode(text) + b"\n")
+
+    def data(self, data: bytes | memoryview) -> None:
+        """Write bytes of results as they are."""
+        sys.stdout.buffer.write(data)
+
+    def note(self, text: str) -> None:
+        """Print a line for people on stderr, unless --quiet is given."""
+        if not self.quiet:
+            print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
+
+    def name(self, path: str, directory: bool = False) -> str:
+        """Return a file name as stdout shows it."""
+        if not self.terminal:
+            return path
+        shown = printable(path)
+        return f"\x1b[1;34m{shown}\x1b[0m" if directory and self.color else shown
+
+    def size(self, size_bytes: int, human: bool | None = None) -> str:
+        """Return a size with units on a terminal and in bytes in a pipe; `human` overrides this."""
+        return (
+            human_size(size_bytes)
+            if (self.terminal if human is None else human)
+            else str(size_bytes)
+        )
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Write aligned columns under headings, or nothing if there are no rows."""
+        for line in aligned(headings, rows):
+            self.line(line)
+
+    def fields(self, pairs: Mapping[str, str]) -> None:
+        """Write `name: value` lines with aligned values."""
+        width = max(map(len, pairs)) + 2
+        for name, value in pairs.items():
+            self.line(f"{name + ':':<{width}}{value}")
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; none if there are no rows."""
+    cells = list(rows)
+    if not cells:
+        return []
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    padded = (zip(line, widths, strict=True) for line in (headings, *cells))
+    return ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 file` or `2,000 files`; the plural is regular, or the noun ends in y."""
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number:,} {noun}"
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters and undecodable bytes escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape", "surrogatepass").decode()

@@ -1,0 +1,1 @@
+"""Values as people write them: sizes, durations, percentages."""

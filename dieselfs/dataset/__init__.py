@@ -1,0 +1,1 @@
+"""One dataset: its address, its store and index, and writes to it."""

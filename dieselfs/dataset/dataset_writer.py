@@ -1,0 +1,183 @@
+"""Writes to a dataset from one process: pack, store, commit and index, each in its own threads.
+
+`put` packs in the caller's thread. The uploader's threads store sealed chunks, a group commit names
+them, and the committing thread indexes them. A file is acknowledged when `flush` returns.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from types import TracebackType
+
+from chunkstore.chunk_id import ChunkIdGenerator
+from chunkstore.chunk_writer import (
+    DEFAULT_OPEN_CHUNKS,
+    DEFAULT_TARGET_BYTES,
+    ChunkWriter,
+    SealedChunk,
+    Version,
+)
+from chunkstore.commit_log import BIRTH_GENERATION
+from chunkstore.group_commit import DurableChunk, GroupCommit
+from chunkstore.stores.object_store import Buffer
+from chunkstore.uploader import Uploader
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.dataset.parent_directories import ParentDirectories
+from dieselfs.dataset.publisher import Publisher
+from dieselfs.errors import UsageError
+from metadata.namespace import PathEntry
+
+CHUNK_IDS = ChunkIdGenerator()
+"""The generator of this process: ids are unique and increasing over all its writers."""
+MIN_MTIME_NS, MAX_MTIME_NS = -(1 << 63), (1 << 63) - 1
+"""The limits of mtime: the years 1677 to 2262."""
+
+
+_forks = 0
+"""The number of forks between the first process and this one.
+
+Asking for the process id instead would cost one system call a file.
+"""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def _check_attributes(path: bytes, mode: int, mtime_ns: int) -> None:
+    if not 0 <= mode <= 0xFFFF:
+        raise UsageError(
+            f"{os.fsdecode(path)}: mode {mode} is none: give permission bits, like 0o644"
+        )
+    if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
+        raise UsageError(
+            f"{os.fsdecode(path)}: mtime_ns {mtime_ns} does not fit in 64 bits: give nanoseconds "
+            "since 1970"
+        )
+
+
+class DatasetWriter:
+    """One writer of one dataset, for one thread at a time. A forked child must not use it."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        target_bytes: int = DEFAULT_TARGET_BYTES,
+        open_chunks: int = DEFAULT_OPEN_CHUNKS,
+        seed: int = 0,
+    ) -> None:
+        dataset.check_writable()
+        self._dataset = dataset
+        self._forks = _forks
+        self._parents = ParentDirectories(dataset.namespace)
+        after = max(dataset.namespace.state().generation, BIRTH_GENERATION)
+        self._commits = GroupCommit(dataset.log, after, Publisher(dataset).publish)
+        self._uploader = Uploader(dataset.store, dataset.ref.name, self._durable)
+        self._packer = ChunkWriter(
+            dataset.ref,
+            CHUNK_IDS,
+            self._uploader.submit,
+            target_bytes=target_bytes,
+            open_chunks=open_chunks,
+            seed=seed,
+        )
+        self._dirty = False
+
+    def put(
+        self, path: bytes, data: Buffer, mode: int = 0o644, mtime_ns: int | None = None
+    ) -> None:
+        """Pack one file. The buffer must not change afterwards.
+
+        `UsageError`, `InvalidPath` and `PathConflict` leave everything as it was.
+        """
+        if self._forks != _forks:
+            self._check_process()
+        if mtime_ns is None:
+            mtime_ns = time.time_ns()
+        if mode != 0o644 or not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
+            _check_attributes(path, mode, mtime_ns)
+        self._parents.check_file(path)
+        self._dirty = True
+        self._packer.add_file(path, data, mode, mtime_ns)
+
+    def put_directory(self, path: bytes, mode: int, mtime_ns: int) -> None:
+        """Set a directory's attributes and create it if necessary; b'' is the root.
+
+        Directories above files need not be put.
+        """
+        self._check_process()
+        _check_attributes(path, mode, mtime_ns)
+        if path:
+            self._parents.check_directory(path)
+        self._dirty = True
+        self._packer.add_directory(path, mode, mtime_ns)
+
+    def delete(self, entry: PathEntry, seen_up_to: int | None = None) -> None:
+        """Delete what the caller saw at a path.
+
+        A version that another writer puts meanwhile survives. For a directory that was found empty,
+        `seen_up_to` is the generation applied when the caller began to look: a directory that a
+        commit just being applied has touched may hold files that were not visible yet.
+        """
+        self._check_process()
+        self._dirty = True
+        generation = entry.generation if seen_up_to is None else min(entry.generation, seen_up_to)
+        seen = Version(generation, bytes(entry.row["chunk"]), int(entry.row["position"]))
+        file_type = stat.S_IFDIR if entry.is_directory else stat.S_IFREG
+        if entry.is_directory:
+            self._parents.deleted(entry.path)
+        self._packer.add_tombstone(entry.path, file_type, time.time_ns(), seen)
+
+    def flush(self) -> int:
+        """Make all earlier puts durable, committed and indexed; return the generation reached."""
+        if self._dirty:
+            self._check_process()
+            self._packer.flush()
+            self._uploader.wait()
+            self._commits.flush()
+            self._parents.flushed()
+            self._dirty = False
+        return self._commits.generation
+
+    def close(self) -> None:
+        """Flush and stop. In a forked child nothing happens: its puts belong to the parent."""
+        if self._forks != _forks:
+            return
+        try:
+            self.flush()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._stop()
+
+    def _check_process(self) -> None:
+        if self._forks != _forks:
+            raise UsageError("a writer does not survive a fork: open one in the child")
+
+    def _stop(self) -> None:
+        if self._forks != _forks:
+            return  # the threads are the parent's
+        self._uploader.close()
+        self._commits.close()
+
+    def _durable(self, chunk: SealedChunk) -> None:
+        self._commits.add(DurableChunk(chunk.ref, chunk.head))

@@ -1,0 +1,1 @@
+"""The control directory `.dieselfs/`: its files, and requests for them."""

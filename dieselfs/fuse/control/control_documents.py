@@ -1,0 +1,157 @@
+"""The texts of the control directory's small files: what is mounted, and its counters."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dieselfs.former_names import with_former_keys
+from dieselfs.fuse.mounts.front_choice import FrontChoice
+from dieselfs.fuse.pages.page_statistics import PageCacheStatistics
+from dieselfs.fuse.requests.file_reader import ReaderStatistics
+from dieselfs.prefetch.prefetcher import PrefetchStatistics
+from metadata.snapshot import Snapshot
+from metadata.url_secrets import without_secrets
+
+SHUFFLE_README: Final = b"""\
+Open a file here whose name says which order you want, for instance
+
+    seed=1,epoch=0,group=100,rank=0,world=1
+
+and read the paths of that rank's files in chunk-wise shuffled order, one a line, relative to the
+mountpoint. What is left out has its default. A name that is no set of parameters is an \
+error (EINVAL).
+"""
+
+PLAN_README: Final = b"""\
+A program that knows its reading order writes it as a plan into the folder that dataset.json calls
+node_memory, and looks up the plan's id here. What it reads says whether the mount \
+fetches ahead of it.
+dieselfs.prefetch.announcement does both.
+"""
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """Return a document as the bytes of a control file."""
+    return json.dumps(with_former_keys(document), indent=2).encode() + b"\n"
+
+
+def snapshot_facts(snapshot: Snapshot) -> dict[str, object]:
+    """Return the part of `dataset.json` that describes the snapshot of any mount."""
+    return {
+        "dataset": snapshot.dataset.name,
+        "dataset_id": snapshot.dataset.id.hex(),
+        "generation": snapshot.generation,
+        "updated": timestamp(snapshot.updated_ns),
+        "snapshot": str(snapshot.id),
+        "snapshot_file": os.path.abspath(snapshot.path),
+        "files": snapshot.file_count,
+        "directories": snapshot.directory_count,
+        "chunks": snapshot.chunk_count,
+        "bytes": snapshot.total_bytes,
+    }
+
+
+def dataset_document(
+    snapshot: Snapshot,
+    store_url: str,
+    options: Mapping[str, object],
+    mounted_ns: int,
+    node_memory: Path | None,
+    front: FrontChoice,
+    sharing_key: str,
+    *,
+    pid: int,
+) -> bytes:
+    """Return `dataset.json`: the dataset and snapshot of this mount, its source and its server.
+
+    `pid` is the supervisor's, which lives as long as the mount unless it is killed; `server_pid` is
+    that of the process that serves now. The document also has the time of the mount.
+    """
+    return encoded(
+        {
+            **snapshot_facts(snapshot),
+            "store": without_secrets(store_url),
+            "node_memory": None if node_memory is None else os.fspath(node_memory),
+            "options": dict(options),
+            "front": _shown_front(front),
+            "sharing_key": sharing_key,
+            "pid": pid,
+            "server_pid": os.getpid(),
+            "mounted": timestamp(mounted_ns),
+        }
+    )
+
+
+def statistics_document(
+    requests: Mapping[str, int],
+    reader: ReaderStatistics,
+    cache: Any,
+    uptime_s: float,
+    pages: PageCacheStatistics,
+    plan: PrefetchStatistics | None,
+    front: FrontChoice,
+    *,
+    control_reads: int,
+    store: Any,
+    peers: Any,
+    ssd: Any,
+    cache_cluster: Any,
+) -> bytes:
+    """Return `stats.json`: counters since this server of the mount began.
+
+    `cache`, `store`, `peers`, `ssd` and `cache_cluster` are the statistics dataclasses of node
+    memory, of the store behind it, of the task's peer cache, of the SSD tier and of the cache
+    nodes, where these exist.
+    """
+    return encoded(
+        {
+            "uptime_s": round(uptime_s, 3),
+            "front": _shown_front(front),
+            "requests": dict(sorted(requests.items())),
+            "bytes_read": reader.bytes_read,
+            "hits": {
+                "node_memory": cache.hits,
+                "misses": cache.misses,
+                "store": cache.misses,  # the former name of it, which counted lower tiers too
+            },
+            "other_reads": {
+                "control": control_reads,
+                "past_end": reader.past_end,
+                "refused": reader.refused,
+            },
+            "reads_through_threads": reader.thread_reads,
+            "waits_over_1_ms": reader.waits,
+            "waited_s": round(reader.waited_s, 3),
+            "page_cache": asdict(pages),
+            "cache": asdict(cache),
+            "plan": _shown(plan),
+            "store": _shown(store) or {},
+            "peers": _shown(peers),
+            "ssd": _shown(ssd),
+            "cache_cluster": _shown(cache_cluster),
+        }
+    )
+
+
+def _shown_front(choice: FrontChoice) -> dict[str, Any]:
+    return {
+        "kind": choice.front.value,
+        "via_service": choice.via_service,
+        "reason": choice.reason,
+        "more": choice.more,
+    }
+
+
+def _shown(statistics: Any) -> dict[str, Any] | None:
+    return None if statistics is None else asdict(statistics)
+
+
+def timestamp(time_ns: int) -> str:
+    """Return a time in ns since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).isoformat()

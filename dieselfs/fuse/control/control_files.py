@@ -1,0 +1,216 @@
+"""The control directory `.dieselfs/`, which listings of the root do not show.
+
+    .dieselfs/dataset.json       what is mounted
+    .dieselfs/stats.json         counters, fresh at every look-up
+    .dieselfs/refresh.json       how often a newer snapshot was asked for, and the outcome
+    .dieselfs/shuffle/README     how to name a list
+    .dieselfs/shuffle/<parameters>   a shuffled order, one path a line
+    .dieselfs/plan/<id>          whether a plan is prefetched, from its first look-up on
+
+A control file's content is fixed when it is looked up, so that its size is exact (a file of size 0
+reads as empty), and a document gets a fresh node then, so that the kernel never shows one content
+under the size of another. A shuffled list is a function of its snapshot and parameters; it keeps
+its node, and with it the kernel's pages, while the kernel knows it.
+
+Nothing here speaks to the kernel: `control_requests` does.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+
+from dieselfs.fuse.control.control_documents import PLAN_README, SHUFFLE_README
+from dieselfs.fuse.mounts.control_names import PLAN_NAME, README_NAME, SHUFFLE_NAME
+from dieselfs.fuse.requests.attributes import DIRECTORY_BYTES, NodeAttributes
+from dieselfs.fuse.requests.errnos import RequestRefused
+from dieselfs.fuse.requests.nodes import CONTROL_NODE, PLAN_NODE, SHUFFLE_NODE, first_control_file
+from dieselfs.shuffle.order import ShuffleParameters, parse_parameters
+from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
+from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+_FOLDERS: Final = {SHUFFLE_NAME: SHUFFLE_NODE, PLAN_NAME: PLAN_NODE}
+MAX_FILES: Final = 10_000
+"""The kernel forgets unused nodes; if it does not, the oldest are dropped and become stale."""
+
+
+@dataclass(slots=True)
+class _ControlFile:
+    size: int
+    mtime_ns: int
+    content: bytes | ListedOrder
+    """The bytes of a document, or the order that rebuilds a dropped list."""
+    lookups: int = 0
+    """Look-ups of this node that the kernel has not yet taken back."""
+
+
+class Plans(Protocol):
+    """The owner of the plans that a mount prefetches."""
+
+    def take(self, name: bytes) -> bytes:
+        """Take the plan that a reader has named, and return the document that answers it.
+
+        May block.
+        """
+        ...
+
+    def note_list(self, order: ListedOrder) -> None:
+        """Note that a reader begins to read this list. Returns at once."""
+        ...
+
+
+class ControlDirectory:
+    """The files of the control directory that the kernel knows at present.
+
+    Thread-safe. `lookup` and `read` may block: they write documents, build lists and take plans.
+    Refusals are `RequestRefused`, an `OSError`.
+    """
+
+    def __init__(
+        self,
+        documents: Mapping[bytes, Callable[[], bytes]],
+        lists: ShuffleLists,
+        snapshot: Snapshot,
+        plans: Plans | None = None,
+    ) -> None:
+        """Create the directory.
+
+        `documents` gives the content of each file of `.dieselfs/` at the time of the call. Shuffled
+        orders are those of `snapshot`.
+        """
+        self._lists = lists
+        self._plans = plans
+        self._snapshot = snapshot
+        self._started_ns = time.time_ns()
+        self._documents = {
+            CONTROL_NODE: dict(documents),
+            SHUFFLE_NODE: {README_NAME: lambda: SHUFFLE_README},
+            PLAN_NODE: {README_NAME: lambda: PLAN_README},
+        }
+        self._lock = threading.Lock()
+        self._next_node = count(first_control_file(self._started_ns))
+        self._files: dict[int, _ControlFile] = {}
+        self._list_nodes: dict[ListedOrder, int] = {}
+        self.reads = 0
+        """READs of control files since the mount began."""
+
+    def lookup(self, parent: int, name: bytes) -> NodeAttributes:
+        """Return the node of a name; this counts as one look-up of the node."""
+        if parent == CONTROL_NODE and name in _FOLDERS:
+            return self.attributes(_FOLDERS[name])
+        write = self._documents.get(parent, {}).get(name)
+        if write is not None:
+            return self._new_document(write())
+        if parent == SHUFFLE_NODE and b"=" in name:
+            return self._list(ListedOrder(self._snapshot, _parameters(name)))
+        if parent == PLAN_NODE and self._plans is not None:
+            return self._new_document(self._plans.take(name))
+        raise RequestRefused(errno.ENOENT)
+
+    def _new_document(self, content: bytes) -> NodeAttributes:
+        with self._lock:
+            return self._told(self._add(_ControlFile(len(content), time.time_ns(), content)))
+
+    def _list(self, order: ListedOrder) -> NodeAttributes:
+        try:
+            text = self._lists.text(order)
+        except ValueError as error:  # a path holds a newline
+            log.error("no list of one path a line: %s", error)
+            raise RequestRefused(errno.ENOTSUP) from None
+        with self._lock:
+            node = self._list_nodes.get(order)
+            if node is None:
+                node = self._add(_ControlFile(len(text), time.time_ns(), order))
+                self._list_nodes[order] = node
+            return self._told(node)
+
+    def _add(self, file: _ControlFile) -> int:
+        while len(self._files) >= MAX_FILES:
+            self._drop(next(iter(self._files)))
+        node = next(self._next_node)
+        self._files[node] = file
+        return node
+
+    def _told(self, node: int) -> NodeAttributes:
+        file = self._files[node]
+        file.lookups += 1
+        return _shown(node, file)
+
+    def attributes(self, node: int) -> NodeAttributes:
+        """Return a node's attributes; ESTALE if the kernel has forgotten it, or it was dropped."""
+        if node not in self._documents:
+            return _shown(node, self._file(node))
+        folders = len(_FOLDERS) if node == CONTROL_NODE else 0
+        mode = stat.S_IFDIR | 0o555
+        return NodeAttributes(node, mode, DIRECTORY_BYTES, self._started_ns, links=2 + folders)
+
+    def names(self, directory: int) -> list[bytes]:
+        """Return the names of a listing, folders last.
+
+        Readers choose the names of shuffled lists, so none is listed.
+        """
+        if directory not in self._documents:
+            raise RequestRefused(errno.ENOTDIR)
+        names = sorted(self._documents[directory])
+        return [*names, *_FOLDERS] if directory == CONTROL_NODE else names
+
+    @staticmethod
+    def is_folder(directory: int, name: bytes) -> bool:
+        """Return True if a listed name is a directory."""
+        return directory == CONTROL_NODE and name in _FOLDERS
+
+    def read(self, node: int, start: int, size: int) -> memoryview:
+        """Return bytes [start, start + size), as far as the file reaches."""
+        if node in self._documents:
+            raise RequestRefused(errno.EISDIR)
+        with self._lock:
+            self.reads += 1
+        content = self._file(node).content
+        if isinstance(content, ListedOrder):
+            if start == 0 and self._plans is not None:
+                self._plans.note_list(content)
+            content = self._lists.text(content)
+        return memoryview(content)[start : start + size]
+
+    def forget(self, node: int, lookups: int) -> None:
+        """Take back `lookups` look-ups of `node`, which the kernel forgets."""
+        with self._lock:
+            file = self._files.get(node)
+            if file is None:
+                return
+            file.lookups -= lookups
+            if file.lookups <= 0:
+                self._drop(node)
+
+    def _drop(self, node: int) -> None:
+        content = self._files.pop(node).content
+        if isinstance(content, ListedOrder):
+            del self._list_nodes[content]
+
+    def _file(self, node: int) -> _ControlFile:
+        file = self._files.get(node)
+        if file is None:
+            raise RequestRefused(errno.ESTALE)
+        return file
+
+
+def _shown(node: int, file: _ControlFile) -> NodeAttributes:
+    mode = stat.S_IFREG | 0o444
+    return NodeAttributes(node, mode, file.size, file.mtime_ns, valid_s=0)
+
+
+def _parameters(name: bytes) -> ShuffleParameters:
+    try:
+        return parse_parameters(name.decode())
+    except ValueError as error:  # UnicodeDecodeError is one
+        log.warning("no shuffled list %r: %s", name, error)
+        raise RequestRefused(errno.EINVAL) from None

@@ -1,0 +1,1 @@
+"""Mounts of this machine: the kernel's table, and the ways to mount."""

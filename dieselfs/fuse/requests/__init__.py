@@ -1,0 +1,1 @@
+"""The kernel's requests: protocol, connection, and what all answers share."""

@@ -1,0 +1,262 @@
+"""Bytes of the dataset's files for READ requests: exactly the bytes of the range, or an error.
+
+A short reply would truncate a file for its reader, and EROFS fills a short reply with zeros; both
+are silent. So every length is checked, and an answer has all ranges or is an errno.
+
+Cached bytes are answered in the thread that asks. Other bytes are read in a thread of
+`PendingReads`, which then replies.
+
+After a refused readahead the kernel asks at once for the single page that its reader waits for.
+After an outage that lasted until the timeout, that would be the same wait a second time. So such a
+failure is repeated as the answer for a moment.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
+from chunkstore.errors import Corrupt, Unavailable
+from dieselfs.cache.ports.block import is_whole
+from dieselfs.fuse.requests.errnos import logged_errno
+from dieselfs.fuse.requests.kernel_connection import PENDING, Answer, Part
+from dieselfs.fuse.requests.pending_reads import PendingReads
+
+LONG_FAILURE_S: Final = 1.0
+"""The time for which a failure is the answer, if the read took longer than this to fail."""
+_MISSED_CHUNKS: Final = 256
+
+
+class CachedSource(ChunkSource, Protocol):
+    """A `ChunkSource` that can report without blocking what it has in memory."""
+
+    def peek(self, file: FileExtent, start: int, length: int) -> memoryview | None:
+        """Return what `read` would if that is in memory, else None. Never blocks."""
+        ...
+
+    def read_aside(self, file: FileExtent, start: int, length: int) -> memoryview:
+        """Return what `read` would, without loading more than that into memory."""
+        ...
+
+    def discard(self, chunk: ChunkId) -> None:
+        """Release a chunk in memory."""
+        ...
+
+    def statistics(self) -> Any:
+        """Return a frozen dataclass of counters."""
+        ...
+
+
+class FileRange(NamedTuple):
+    """Bytes [start, start + length) of one file, all inside the file."""
+
+    file: FileExtent
+    start: int
+    length: int
+
+
+Wanted: TypeAlias = FileRange | bytes | memoryview
+"""A range to read, or known bytes, such as the zeros between two files of the blob."""
+Reply: TypeAlias = Callable[[Sequence[Part] | int], object]
+"""A function that sends a late answer: parts, or an errno."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStatistics:
+    """READs of the dataset's bytes that this process answered, since the mount began."""
+
+    bytes_read: int = 0
+    thread_reads: int = 0
+    """READs whose bytes were not all in memory."""
+    waits: int = 0
+    """READs of `thread_reads` that took longer than a millisecond."""
+    waited_s: float = 0.0
+    """Seconds of all READs of `thread_reads` together."""
+    past_end: int = 0
+    """READs of no bytes."""
+    refused: int = 0
+    """READs that failed before node memory was asked."""
+
+
+class FileReader:
+    """The reader of the dataset's bytes. Thread-safe.
+
+    `pending` stays the caller's, and serves this reader alone: its waits are this reader's.
+    """
+
+    def __init__(
+        self,
+        source: CachedSource,
+        pending: PendingReads,
+        is_plan_followed: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._source, self._pending = source, pending
+        self._is_plan_followed = is_plan_followed
+        self._missed_once: deque[ChunkId] = deque(maxlen=_MISSED_CHUNKS)
+        """Chunks of which one READ missed while a plan was prefetched."""
+        self._lock = threading.Lock()
+        self._bytes_read = self._thread_reads = self._past_end = self._refused = 0
+        self._failed: dict[FileExtent, tuple[float, Unavailable]] = {}
+        """Files whose last read took long to fail, and until when that failure is the answer."""
+
+    def statistics(self) -> ReaderStatistics:
+        """Return the counters since the mount began."""
+        pending = self._pending.statistics()
+        counts = self._bytes_read, self._thread_reads, pending.waits, pending.waited_s
+        return ReaderStatistics(*counts, self._past_end, self._refused)
+
+    def answer(self, wanted: Sequence[Wanted], reply: Reply, subject: object = "-") -> Answer:
+        """Answer one READ: all its parts if they are in memory, else `PENDING`.
+
+        `reply` is called later for a pending READ. Never blocks and never raises: an error becomes
+        an errno, and a line about `subject` in the log.
+        """
+        try:
+            parts = self.peek_all(wanted)
+        except Exception as error:
+            return logged_errno("read", subject, error)
+        return parts if parts is not None else self._later(wanted, reply, subject)
+
+    def answer_file(
+        self, file: FileExtent, start: int, size: int, reply: Reply, subject: object = "-"
+    ) -> Answer:
+        """Answer a READ of one file: bytes [start, start + size), as far as the file reaches.
+
+        See `answer`.
+        """
+        length = min(size, file.length - start)
+        if length <= 0:
+            with self._lock:
+                self._past_end += 1
+            return ()
+        try:
+            data = self.peek(file, start, length)  # no list of ranges for the most frequent request
+        except Exception as error:
+            return logged_errno("read", subject, error)
+        if data is not None:
+            return [data]
+        return self._later([FileRange(file, start, length)], reply, subject)
+
+    def peek(self, file: FileExtent, start: int, length: int) -> Part | None:
+        """Return the bytes of a range inside the file if they are in memory, else None.
+
+        Never blocks.
+        """
+        data = self._source.peek(file, start, length)
+        if data is not None:
+            self._count(file, data, length)
+        return data
+
+    def read(self, file: FileExtent, start: int, length: int, *, loads: bool = True) -> Part:
+        """Return the bytes of a range inside the file. Blocks. Raises `ChunkStoreError`.
+
+        With `loads`, its whole chunk is loaded into memory.
+        """
+        begin = time.monotonic()
+        self._check_failed(file, begin)
+        try:
+            source = self._source
+            data = (source.read if loads else source.read_aside)(file, start, length)
+        except Unavailable as error:
+            self._note_failure(file, begin, error)
+            raise
+        self._count(file, data, length)
+        return data
+
+    def note_refused(self) -> None:
+        """Count a READ that failed before it came here."""
+        with self._lock:
+            self._refused += 1
+
+    def peek_all(self, wanted: Sequence[Wanted]) -> list[Part] | None:
+        """Return all parts of an answer if they are in memory, else None; count nothing.
+
+        Never blocks. Raises `ChunkStoreError`.
+        """
+        parts: list[Part] = []
+        total = 0
+        for item in wanted:
+            if isinstance(item, FileRange):
+                data = self._source.peek(*item)
+                if data is None:
+                    return None
+                _require_all(item.file, data, item.length)
+                total += item.length
+                parts.append(data)
+            else:
+                parts.append(item)
+        with self._lock:
+            self._bytes_read += total
+        return parts
+
+    def _later(self, wanted: Sequence[Wanted], reply: Reply, subject: object) -> Answer:
+        with self._lock:
+            self._thread_reads += 1
+        self._pending.submit(lambda: reply(self._late_answer(wanted, subject)))
+        return PENDING
+
+    def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:
+        """Return a late answer; only the chunk of the first range may be loaded.
+
+        The kernel only reads ahead in the other ranges, for up to 16 KiB of the blob, beyond a
+        chunk's end too. Loading the next chunk for that would cost a known order 30 % more fetches.
+        """
+        parts: list[Part] = []
+        first: ChunkId | None = None
+        try:
+            for item in wanted:
+                if not isinstance(item, FileRange):
+                    parts.append(item)
+                    continue
+                chunk = item.file.chunk.id
+                if first is None:
+                    first, loads = chunk, self._loads(item.file.chunk)
+                parts.append(self.read(*item, loads=loads and chunk == first))
+        except Exception as error:
+            return logged_errno("read", subject, error)
+        return parts
+
+    def _loads(self, chunk: ChunkRef) -> bool:
+        """Return True if a READ that misses has its whole chunk loaded.
+
+        While a plan is prefetched, the prefetcher loads the chunks that readers need. So the first
+        miss is most likely a readahead of the kernel, which begins in a chunk at times.
+        """
+        if not is_whole(chunk) or not self._is_plan_followed():
+            return True
+        with self._lock:
+            if chunk.id in self._missed_once:
+                return True
+            self._missed_once.append(chunk.id)
+            return False
+
+    def _count(self, file: FileExtent, data: Part, length: int) -> None:
+        _require_all(file, data, length)
+        with self._lock:
+            self._bytes_read += length
+
+    def _note_failure(self, file: FileExtent, begin: float, error: Unavailable) -> None:
+        now = time.monotonic()
+        if now - begin > LONG_FAILURE_S:
+            with self._lock:
+                self._failed[file] = now + LONG_FAILURE_S, error
+
+    def _check_failed(self, file: FileExtent, now: float) -> None:
+        if not self._failed:
+            return
+        with self._lock:
+            self._failed = {key: kept for key, kept in self._failed.items() if kept[0] > now}
+            if file in self._failed:
+                self._refused += 1
+                raise Unavailable(str(self._failed[file][1]))
+
+
+def _require_all(file: FileExtent, data: Part, length: int) -> None:
+    if len(data) != length:
+        raise Corrupt(f"{len(data)} bytes came for {length} of chunk {file.chunk.id}")

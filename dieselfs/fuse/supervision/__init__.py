@@ -1,0 +1,1 @@
+"""The processes of a mount: started, refreshed, replaced, shut down."""

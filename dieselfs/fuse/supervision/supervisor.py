@@ -1,0 +1,569 @@
+"""The process that keeps a mount alive: it holds the descriptors of /dev/fuse.
+
+The processes that serve come and go. A connection to the kernel ends when its last descriptor is
+closed. So a server that is killed, runs out of memory or is replaced by a newer version loses
+nothing: the next one is forked with the same descriptors, and the kernel sends unanswered requests
+again (`kernel_connection`). Readers wait for some hundredths of a second.
+
+The supervisor runs no code that can fail in interesting ways: it forks, waits, and keeps what
+servers pass over a socket. It has no threads, no store, no snapshot. A snapshot has a server of its
+own: a refresh starts another one, and the older one ends by itself when its last file is closed.
+
+    SIGTERM, SIGINT, SIGHUP   unmount
+    SIGUSR1                   show a newer snapshot
+    SIGUSR2                   change to the installed version
+
+Where the supervisor is killed its server continues; where both are, readers get EIO at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+from dieselfs.fuse.supervision.readiness import announce_ready
+
+log = logging.getLogger(__name__)
+
+UPGRADE_VARIABLE: Final = "DIESELFS_SUPERVISED"
+"""The variable that passes state to a supervisor's successor in the same process: `_upgrade`."""
+_MAX_MESSAGE_BYTES: Final = 1 << 16
+_MAX_DESCRIPTORS: Final = 64
+_QUICK_DEATH_S: Final = 2.0
+_MOST_QUICK_DEATHS: Final = 5
+_END_S: Final = 6.0
+"""The time after which a server is killed; `dieselfs.fuse.supervision.shutdown` bounds its own end."""
+_CHECK_TIMEOUT_S: Final = 60.0
+_KILLED_S: Final = 2.0
+_LOOK_S: Final = 0.5
+"""The time between two checks of processes that may hang at their end."""
+_ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOTED: Final = (*_ENDINGS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+class Role(StrEnum):
+    """The purpose for which a server is started."""
+
+    FIRST = "first"
+    """Make the mount."""
+    RESUME = "resume"
+    """Take over a connection whose server has died."""
+    UPGRADE = "upgrade"
+    """Take over a connection whose server is then told to retire."""
+    REFRESH = "refresh"
+    """Replace the mount by one of a newer snapshot, if there is one."""
+
+
+class Channel:
+    """Messages with descriptors between a supervisor and one server."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message; `OSError` if no process is at the other end."""
+        socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+
+    def receive(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Wait for the next message and return it; None at the end."""
+        data, descriptors, _, _ = socket.recv_fds(self.socket, _MAX_MESSAGE_BYTES, _MAX_DESCRIPTORS)
+        return (json.loads(data), descriptors) if data else None
+
+
+@dataclass(slots=True)
+class Handed:
+    """The state that a server gets from its supervisor.
+
+    The descriptors are the server's own copies.
+    """
+
+    role: Role
+    channel: Channel
+    descriptors: dict[str, list[int]]
+    """Descriptors under the names by which a former server gave them to be kept."""
+    state: dict[str, Any]
+    """The state of the mount from the former server.
+
+    For REFRESH it is from the server of the present mount.
+    """
+    refreshes: dict[str, Any]
+    """The content of `refresh.json`."""
+
+    def keep(self, state: Mapping[str, Any], **descriptors: Sequence[int]) -> None:
+        """Have the supervisor keep these for the next server.
+
+        They replace those of the same names.
+        """
+        counts = {name: len(kept) for name, kept in descriptors.items()}
+        flat = [fd for kept in descriptors.values() for fd in kept]
+        self.channel.send({"keep": counts, "state": dict(state)}, flat)
+
+    def is_ready(self) -> None:
+        """Tell the supervisor that the mount answers."""
+        self.channel.send({"ready": True})
+
+    def refused(self, reason: str | None) -> None:
+        """Report that a REFRESH ends without a new mount.
+
+        `reason` is None if there is nothing newer.
+        """
+        self.channel.send({"refused": reason})
+
+    def front_has_gone(self) -> None:
+        """Tell the other servers of this connection that the front has gone.
+
+        The kernel has told only this one.
+        """
+        with suppress(OSError):  # without a supervisor
+            self.channel.send({"gone": True})
+
+
+Serve = Callable[[Handed], int]
+"""A function that serves in a process of its own until the mount ends.
+
+It returns the exit status, 0 if the end was in order.
+"""
+
+
+@dataclass(slots=True)
+class _Process:
+    pid: int
+    channel: Channel
+    role: Role
+    started: float
+    is_ready: bool = False
+    is_ending: bool = False
+    """The main thread had ended at the last check."""
+
+    def hangs(self) -> bool:
+        """Return True if it does not end although its main thread ended long ago.
+
+        Another thread waits in the kernel, where no signal reaches it, for an answer that the next
+        server can give (`store_filler`).
+        """
+        was_ending, self.is_ending = self.is_ending, _has_no_main_thread(self.pid)
+        return was_ending and self.is_ending
+
+
+@dataclass(slots=True)
+class _Mount:
+    """One connection, and the processes that serve it."""
+
+    kept: dict[str, list[int]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    process: _Process | None = None
+    retiring: list[_Process] = field(default_factory=list)
+    quick_deaths: int = 0
+    is_over: bool = False
+    """No server is started for it any more."""
+
+    @property
+    def is_settled(self) -> bool:
+        """True if one server, and no other, serves it."""
+        return self.process is not None and self.process.is_ready and not self.retiring
+
+    def close(self) -> None:
+        for descriptors in self.kept.values():
+            for fd in descriptors:
+                os.close(fd)
+        self.kept = {}
+
+
+class Supervisor:
+    """The supervisor. It runs in the main thread of a process that has no other threads."""
+
+    def __init__(self, serve: Serve, program: Sequence[str]) -> None:
+        """Create it.
+
+        `program` is this process's command: the installed version is started likewise.
+        """
+        self._serve, self._program = serve, list(program)
+        self._mounts: list[_Mount] = []
+        self._current: _Mount | None = None
+        self._refreshes: dict[str, Any] = {"attempts": 0, "running": False, "error": None}
+        self._wants_refresh = self._wants_upgrade = False
+        """Requests that came while something else was under way."""
+        self._deadline: float | None = None
+        self._look_at = 0.0
+        self._status = 0
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def run(self) -> int:
+        """Run until the mount has ended; return the exit status."""
+        for number in _NOTED:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # see `_upgrade`
+        inherited = os.environ.pop(UPGRADE_VARIABLE, "")
+        if inherited:
+            self._adopt(json.loads(inherited))
+        else:
+            self._current = _Mount()
+            self._mounts.append(self._current)
+            self._start(self._current, Role.FIRST)
+        while self._mounts:
+            self._wait()
+            self._do_what_was_asked()
+        return self._status
+
+    # What happens
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        sockets = {}
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                sockets[process.channel.socket.fileno()] = mount, process
+                poll.register(process.channel.socket, select.POLLIN)
+        for fd, _ in poll.poll(_LOOK_S * 1000):
+            if fd == self._wake_read:
+                self._take_signals()
+            elif fd in sockets:
+                self._take_message(*sockets[fd])
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + _LOOK_S
+            self._replace_those_that_hang()
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._signal_all(signal.SIGKILL)
+            if time.monotonic() >= self._deadline + _KILLED_S:
+                log.error("a server hangs in the kernel: it is left behind")
+                self._mounts.clear()
+
+    @staticmethod
+    def _processes(mount: _Mount) -> list[_Process]:
+        return [*([mount.process] if mount.process else []), *mount.retiring]
+
+    def _take_signals(self) -> None:
+        noted = set(os.read(self._wake_read, 4096))
+        if signal.SIGCHLD in noted:
+            self._reap()
+        if noted & set(_ENDINGS):
+            self._end()
+        self._wants_refresh |= signal.SIGUSR1 in noted
+        self._wants_upgrade |= signal.SIGUSR2 in noted
+
+    def _do_what_was_asked(self) -> None:
+        """Do one of the requested actions at a time.
+
+        A signal that comes meanwhile is handled afterwards.
+        """
+        if self._deadline is not None or not self._mounts:
+            return
+        if self._wants_refresh and self._may_refresh:
+            self._wants_refresh = False
+            self._refresh()
+        if self._wants_upgrade and self._may_upgrade:
+            self._wants_upgrade = False
+            self._upgrade()
+
+    @property
+    def _may_refresh(self) -> bool:
+        is_settled = self._current is None or self._current.is_settled
+        return is_settled and not self._refreshes["running"]
+
+    @property
+    def _may_upgrade(self) -> bool:
+        return all(mount.is_settled for mount in self._mounts)
+
+    def _take_message(self, mount: _Mount, process: _Process) -> None:
+        try:
+            received = process.channel.receive()
+        except OSError:
+            received = None
+        if received is None:
+            self._reap(process)  # it has ended, or is about to
+            return
+        self._act_on(mount, process, *received)
+
+    def _act_on(
+        self, mount: _Mount, process: _Process, message: dict[str, Any], descriptors: list[int]
+    ) -> None:
+        if "keep" in message:
+            self._keep(mount, message, descriptors)
+        elif "refused" in message:
+            self._note_refresh(message["refused"])
+        elif "ready" in message:
+            self._note_ready(mount, process)
+        elif "gone" in message:
+            for other in self._processes(mount):
+                if other is not process:
+                    _tell(other, message)
+
+    @staticmethod
+    def _keep(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
+        mount.state = message["state"]
+        for name, count in message["keep"].items():
+            for fd in mount.kept.get(name, []):
+                os.close(fd)
+            mount.kept[name], descriptors = descriptors[:count], descriptors[count:]
+
+    def _note_ready(self, mount: _Mount, process: _Process) -> None:
+        process.is_ready = True
+        if process.role is Role.FIRST:
+            announce_ready()
+        elif process.role is Role.REFRESH:
+            if self._current is not None and self._current.process is not None:
+                _tell(self._current.process, {"superseded": True})
+            self._current = mount
+            self._note_refresh(None)
+        for old in mount.retiring:
+            _tell(old, {"retire": True})
+
+    # Processes
+
+    def _start(self, mount: _Mount, role: Role) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        source = self._current if role is Role.REFRESH and self._current is not None else mount
+        handed = Handed(
+            role,
+            Channel(theirs),
+            {} if role is Role.REFRESH else mount.kept,
+            source.state,
+            self._refreshes,
+        )
+        with _blocked_signals():
+            pid = os.fork()
+            if not pid:
+                self._be_server(handed, ours)
+        theirs.close()
+        mount.process = _Process(pid, Channel(ours), role, time.monotonic())
+
+    def _be_server(self, handed: Handed, ours: socket.socket) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in _NOTED:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # one may have come
+            ours.close()
+            self._close_in_child(handed)
+            status = self._serve(handed)
+        except SystemExit as ending:
+            status = ending.code if isinstance(ending.code, int) else 1
+        except BaseException:
+            log.exception("the server failed")
+        finally:
+            logging.shutdown()
+            os._exit(status)
+
+    def _close_in_child(self, handed: Handed) -> None:
+        """Close the descriptors of other mounts, which they would keep alive."""
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                process.channel.socket.close()
+            if mount.kept is not handed.descriptors:
+                mount.close()
+
+    def _reap(self, ended: _Process | None = None) -> None:
+        for mount in list(self._mounts):
+            for process in self._processes(mount):
+                # A process that has closed its end of the channel is about to exit, so wait for it.
+                pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
+                if pid:
+                    self._take_last_words(mount, process)
+                    process.channel.socket.close()
+                    self._note_end(mount, process, os.waitstatus_to_exitcode(status))
+
+    def _replace_those_that_hang(self) -> None:
+        for mount in self._mounts:
+            process = mount.process
+            if process is not None and process.hangs() and process.is_ready and not self._deadline:
+                log.warning("the server %d hangs at its end; another one goes on", process.pid)
+                mount.retiring.append(process)
+                self._start(mount, Role.RESUME)
+
+    def _take_last_words(self, mount: _Mount, process: _Process) -> None:
+        """Handle the messages that an ended process sent and that were not read yet."""
+        process.channel.socket.setblocking(False)
+        with suppress(OSError):
+            while (received := process.channel.receive()) is not None:
+                self._act_on(mount, process, *received)
+
+    def _note_end(self, mount: _Mount, process: _Process, status: int) -> None:
+        if process in mount.retiring:
+            mount.retiring.remove(process)
+            if mount.is_over:
+                self._forget(mount)
+            return
+        mount.process = None
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended: {status}"
+        if status == 0 or self._deadline is not None:
+            self._forget(mount)
+        elif not process.is_ready and process.role in (Role.FIRST, Role.REFRESH):
+            if process.role is Role.REFRESH:
+                self._note_refresh(f"the new server {how}; see the mount's log")
+            else:
+                self._status = status if status > 0 else 1
+                if status < 0:  # otherwise it has said why
+                    log.error("nothing is mounted: the server %d %s", process.pid, how)
+            self._forget(mount)
+        else:
+            log.warning("the server %d %s; another one goes on", process.pid, how)
+            self._resume(mount, process)
+
+    def _resume(self, mount: _Mount, died: _Process) -> None:
+        is_quick = time.monotonic() - died.started < _QUICK_DEATH_S
+        mount.quick_deaths = mount.quick_deaths + 1 if is_quick and not died.is_ready else 0
+        if mount.quick_deaths >= _MOST_QUICK_DEATHS and mount.retiring:
+            mount.process, mount.quick_deaths = mount.retiring.pop(), 0
+            log.error("the installed version fails: server %d goes on", mount.process.pid)
+        elif mount.quick_deaths >= _MOST_QUICK_DEATHS:
+            log.error("%d servers in a row have failed: the mount ends", mount.quick_deaths)
+            self._status = 1
+            self._forget(mount)
+        else:
+            self._start(mount, Role.RESUME)
+
+    def _forget(self, mount: _Mount) -> None:
+        """Forget a mount that has ended; an earlier server may be about to end."""
+        mount.close()
+        mount.is_over = True
+        if mount is self._current:
+            self._current = None
+        if not mount.retiring:
+            self._mounts.remove(mount)
+
+    def _end(self) -> None:
+        if self._deadline is None:
+            self._deadline = time.monotonic() + _END_S
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for mount in self._mounts:
+            for process in self._processes(mount):
+                os.kill(process.pid, number)  # not reaped yet, so the number is still its own
+
+    # A newer snapshot, a newer version
+
+    def _refresh(self) -> None:
+        if self._current is None:
+            return
+        self._refreshes = {**self._refreshes, "running": True, "error": None}
+        self._tell_refreshes()
+        mount = _Mount()
+        self._mounts.append(mount)
+        self._start(mount, Role.REFRESH)
+
+    def _note_refresh(self, error: str | None) -> None:
+        if not self._refreshes["running"]:
+            return
+        attempts = self._refreshes["attempts"] + 1
+        self._refreshes = {"attempts": attempts, "running": False, "error": error}
+        self._tell_refreshes()
+
+    def _tell_refreshes(self) -> None:
+        for mount in self._mounts:
+            if mount.process is not None:
+                _tell(mount.process, {"refreshes": self._refreshes})
+
+    def _upgrade(self) -> None:
+        check = [sys.executable, "-c", "import dieselfs.cli.commands.mount, dieselfs.fuse.mount"]
+        try:
+            done = subprocess.run(
+                check, capture_output=True, text=True, timeout=_CHECK_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.error("the installed version cannot be started: %s", error)
+            return
+        if done.returncode:
+            log.error("the installed version cannot be started: %s", done.stderr.strip()[-500:])
+            return
+        # A signal in the moments before `run` would end that program; blocked, it waits for `run`.
+        with _blocked_signals():
+            with suppress(BlockingIOError):
+                self._take_signals()  # that came during the check
+            if self._deadline is not None:
+                return
+            if not self._may_upgrade:
+                self._wants_upgrade = True
+                return
+            self._become_installed_version()
+
+    def _become_installed_version(self) -> None:
+        """Run another program in the same process, so that its children stay its own.
+
+        The program is that of `_adopt`.
+        """
+        mounts = []
+        for mount in self._mounts:
+            fds = [fd for kept in mount.kept.values() for fd in kept]
+            process = mount.process
+            assert process is not None  # they are settled
+            for fd in (*fds, process.channel.socket.fileno()):
+                os.set_inheritable(fd, True)
+            mounts.append(
+                {
+                    "kept": mount.kept,
+                    "state": mount.state,
+                    "pid": process.pid,
+                    "channel": process.channel.socket.fileno(),
+                    "current": mount is self._current,
+                }
+            )
+        os.environ[UPGRADE_VARIABLE] = json.dumps(
+            {
+                "mounts": mounts,
+                "refreshes": self._refreshes,
+                "wants_refresh": self._wants_refresh,
+            }
+        )
+        log.info("going over to the installed version")
+        try:
+            os.execv(self._program[0], self._program)
+        except OSError as error:
+            del os.environ[UPGRADE_VARIABLE]
+            log.error("the installed version cannot be started: %s", error)
+
+    def _adopt(self, inherited: dict[str, Any]) -> None:
+        self._refreshes = inherited["refreshes"]
+        self._wants_refresh = inherited.get("wants_refresh", False)
+        for left in inherited["mounts"]:
+            end = socket.socket(fileno=left["channel"])
+            old = _Process(left["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
+            mount = _Mount(left["kept"], left["state"], None, [old])
+            for fd in (end.fileno(), *(fd for kept in mount.kept.values() for fd in kept)):
+                os.set_inheritable(fd, False)
+            self._mounts.append(mount)
+            if left["current"]:
+                self._current = mount
+        for mount in self._mounts:
+            self._start(mount, Role.UPGRADE)
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Block signals meanwhile, for this process and for one that is forked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _tell(process: _Process, message: Mapping[str, Any]) -> None:
+    try:
+        process.channel.send(message)
+    except OSError:
+        pass  # it has ended; the signal that says so is on its way
+
+
+def _has_no_main_thread(pid: int) -> bool:
+    """Return True if a child that is not reaped yet is a zombie: all of it, or its main thread."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] == b"Z"

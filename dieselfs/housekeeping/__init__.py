@@ -1,0 +1,1 @@
+"""Garbage and retention: what may be deleted, and when (docs/housekeeping.md)."""

@@ -1,0 +1,88 @@
+"""Deletion of the garbage that `find_garbage` found, except what has become needed since.
+
+Before every thousand objects the pins and the new commits are read again. Between that check and
+the last deletion after it a late commit could still name an uncommitted chunk that is older than
+the grace period. Its writer checks for such chunks right before it commits
+(`chunkstore.group_commit`), so both events would have to fall into the same second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from chunkstore.commit_log import CommitLog, find_dataset
+from chunkstore.leases import read_leases
+from chunkstore.object_keys import chunk_key
+from chunkstore.stores.object_store import ObjectStore
+from chunkstore.tags import read_tags
+from dieselfs.errors import Conflict
+from dieselfs.housekeeping.garbage import Garbage
+from dieselfs.housekeeping.garbage_items import GarbageItem, GarbageKind
+from dieselfs.housekeeping.retention import held_generations, may_be_deleted, pins_of
+from dieselfs.snapshots.lifecycle import list_published
+
+_LOOKED_AT_ONCE: Final = 1000
+_DELETED_AT_ONCE: Final = 16
+
+
+def delete_garbage(
+    store: ObjectStore,
+    garbage: Garbage,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+    deleted: Callable[[GarbageItem], None] = lambda waste: None,
+) -> list[GarbageItem]:
+    """Delete the garbage and return what was deleted; `deleted` is called with each item.
+
+    Raises `Conflict` if the dataset was removed meanwhile. Sends one delete for each object, 16 at
+    a time. An error of the store ends the call; earlier deletions stay.
+    """
+    done: list[GarbageItem] = []
+    with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
+        for at in range(0, len(garbage.waste), _LOOKED_AT_ONCE):
+            batch = garbage.waste[at : at + _LOOKED_AT_ONCE]
+            still = list(_still_garbage(store, garbage, batch, clock_ns()))
+            for waste, _ in zip(
+                still, pool.map(lambda waste: store.delete(waste.key), still), strict=True
+            ):
+                done.append(waste)
+                deleted(waste)
+    return done
+
+
+def _still_garbage(
+    store: ObjectStore, garbage: Garbage, batch: Sequence[GarbageItem], now_ns: int
+) -> Iterator[GarbageItem]:
+    dataset = garbage.dataset
+    if find_dataset(store, dataset.name) != dataset:
+        raise Conflict(
+            f"dataset {dataset.name} was removed meanwhile", "run the same command again"
+        )
+    published = list_published(store, dataset.name)
+    tags, leases = read_tags(store, dataset), read_leases(store, dataset)
+    pinned = pins_of(dataset, published, tags, leases, now_ns)
+    held = held_generations(dataset, tags, leases, now_ns)
+    committed = {
+        chunk_key(dataset.name, ref.id)
+        for commit in CommitLog(store, dataset).since(garbage.generation)
+        for ref in commit.added
+    }
+    for waste in batch:
+        match waste.kind:
+            case GarbageKind.UNCOMMITTED if waste.key in committed:
+                continue
+            case GarbageKind.RETIRED if waste.chunk is None or not may_be_deleted(
+                waste.chunk, pinned, garbage.grace_s, now_ns
+            ):
+                continue
+            case GarbageKind.DANGLING_SNAPSHOT if _generation(waste) in held:
+                continue
+        yield waste
+
+
+def _generation(waste: GarbageItem) -> int:
+    """Return the generation in a snapshot's key, which ends with `<generation>-<hash>`."""
+    return int(waste.key.rpartition("/")[2].partition("-")[0])

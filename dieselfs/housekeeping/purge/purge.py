@@ -1,0 +1,376 @@
+"""DL_purge: delete retired chunks, move live files out of chunks with holes, then delete again.
+
+The files are moved in rounds. Each round is a commit of its own (`dieselfs.housekeeping.purge.retiring`), so a
+purge may be ended anywhere. Before a commit there are chunks that no commit names, which gc
+deletes. After it the dataset is consistent, and the old chunks wait for the next purge
+(docs/decisions/0009).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from chunkstore.chunk_format import MAX_ENTRIES
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_listing import chunk_sizes
+from chunkstore.commit_log import BIRTH_GENERATION, Commit
+from chunkstore.errors import Corrupt, NotFound
+from chunkstore.object_keys import chunk_key, dataset_prefix
+from dieselfs.dataset.dataset import Dataset
+from dieselfs.errors import UsageError
+from dieselfs.housekeeping.purge.chunk_merging import LoadedChunk, Mover, SourceChunk
+from dieselfs.housekeeping.purge.chunk_metadata import (
+    ChunkMetadata,
+    chunk_metadata_of,
+    current_tombstones,
+    unknown_chunk_metadata,
+)
+from dieselfs.housekeeping.purge.hole_check import check_holes
+from dieselfs.housekeeping.purge.purge_request import (
+    DamagedChunk,
+    NoPurgeProgress,
+    PlannedChunk,
+    PurgePlan,
+    PurgeProgress,
+    PurgeReport,
+    PurgeRequest,
+)
+from dieselfs.housekeeping.purge.retiring import discard, retire
+from dieselfs.housekeeping.purge.selection import ChunkFill, choose, rounds, target_of
+from dieselfs.housekeeping.purge.tombstone_collection import TombstoneCollection, concerns
+from dieselfs.housekeeping.retention import (
+    Pins,
+    RetiredChunk,
+    deletable_chunks,
+    pins,
+    waiting_chunks,
+)
+from metadata.records import ChunkRecord
+
+_CYCLES: Final = 4
+"""The cycles of deletion and rewriting.
+
+Deleted chunks make tombstones droppable in the next cycle. This retires small chunks, which are
+deleted in the third.
+"""
+_REQUESTS_AT_ONCE: Final = 16
+
+
+def purge(
+    dataset: Dataset,
+    request: PurgeRequest = PurgeRequest(),  # noqa: B008  # frozen
+    progress: PurgeProgress | None = None,
+) -> PurgeReport:
+    """Purge an opened dataset. May be repeated after a crash; writers and readers may continue.
+
+    Raises `Conflict` if another purge is running, and `RecordsLost` if the index has lost records.
+    A chunk with a file that cannot be read stays as it is and is reported.
+    """
+    dataset.check_writable()
+    return _Purge(dataset, _checked(request), progress or NoPurgeProgress()).run()
+
+
+def plan(dataset: Dataset, request: PurgeRequest = PurgeRequest()) -> PurgePlan:  # noqa: B008
+    """Return what `purge` would do now. Changes nothing.
+
+    Costs a scan of the chunk records and a get for each commit.
+    """
+    request = _checked(request)
+    chosen = _chosen(dataset.namespace.chunks(), request)
+    deletable, waiting, _ = _retired(dataset, _commits(dataset, []), request.grace_s)
+    return PurgePlan(
+        tuple(PlannedChunk(fill.id, fill.live_bytes, fill.hole_bytes) for fill in chosen),
+        tuple(deletable),
+        tuple(waiting),
+        _dataset_bytes(dataset),
+        dataset.namespace.state().bytes,
+    )
+
+
+@dataclass(slots=True)
+class _Purge:
+    """One purge and its results so far."""
+
+    dataset: Dataset
+    request: PurgeRequest
+    progress: PurgeProgress
+    commits: list[Commit] = field(default_factory=list)
+    damaged: dict[ChunkId, str] = field(default_factory=dict)
+    rounds: int = 0
+    chunks_retired: int = 0
+    chunks_dead: int = 0
+    chunks_added: int = 0
+    files_moved: int = 0
+    bytes_moved: int = 0
+    deletions_dropped: int = 0
+    chunks_deleted: int = 0
+    bytes_deleted: int = 0
+
+    def run(self) -> PurgeReport:
+        before = _dataset_bytes(self.dataset)
+        for _ in range(_CYCLES):
+            self._delete()
+            if not self._rewrite() | self._forget():
+                break
+        else:
+            self._delete()
+        _, waiting, pinned = _retired(self.dataset, self.commits, self.request.grace_s)
+        return PurgeReport(
+            bytes_before=before,
+            bytes_after=_dataset_bytes(self.dataset),
+            live_bytes=self.dataset.namespace.state().bytes,
+            rounds=self.rounds,
+            chunks_retired=self.chunks_retired,
+            chunks_dead=self.chunks_dead,
+            chunks_added=self.chunks_added,
+            files_moved=self.files_moved,
+            bytes_moved=self.bytes_moved,
+            deletions_dropped=self.deletions_dropped,
+            chunks_deleted=self.chunks_deleted,
+            bytes_deleted=self.bytes_deleted,
+            waiting=tuple(waiting),
+            pinned=frozenset(
+                chunk.ref.id for chunk in waiting if pinned.protects(chunk.added, chunk.retired)
+            ),
+            unreadable=pinned.unreadable,
+            damaged=tuple(DamagedChunk(*found) for found in sorted(self.damaged.items())),
+        )
+
+    def _delete(self) -> None:
+        """Delete the retired chunks that no reader may need any more."""
+        self.commits = _commits(self.dataset, self.commits)
+        deletable, _, _ = _retired(self.dataset, self.commits, self.request.grace_s)
+        if not deletable:
+            return
+        store, name = self.dataset.store, self.dataset.ref.name
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "purge-delete") as pool:
+            for _ in pool.map(lambda chunk: store.delete(chunk_key(name, chunk.ref.id)), deletable):
+                pass
+        self.chunks_deleted += len(deletable)
+        self.bytes_deleted += sum(chunk.size_bytes for chunk in deletable)
+
+    def _rewrite(self) -> bool:
+        """Retire the chunks with holes; return True if there were any."""
+        self.dataset.catch_up()
+        chunks = self._sound_chunks()
+        chosen = _chosen(chunks, self.request)
+        files = sum(chunks[fill.id.value].file_count if fill.live_bytes else 0 for fill in chosen)
+        self.progress.expect(
+            self.files_moved + files, self.bytes_moved + sum(fill.live_bytes for fill in chosen)
+        )
+        target = self.request.target_bytes or target_of(chunks)
+        before = self.rounds
+        for part in rounds(chosen, self.request.round_bytes):
+            self._round([fill.id for fill in part], target)
+        return self.rounds > before
+
+    def _round(self, wanted: Sequence[ChunkId], target_bytes: int) -> None:
+        """Move the live files out of some chunks and retire these.
+
+        Chunks that hold no files are retired with them if these are few.
+        """
+        chunks = self._sound_chunks()
+        ids = {chunk_id for chunk_id in wanted if chunk_id.value in chunks}
+        ids |= _few_bare(chunks)
+        sources = [SourceChunk(chunk_id, chunks[chunk_id.value]) for chunk_id in sorted(ids)]
+        chunks_metadata: list[ChunkMetadata] = []
+        with Mover(self.dataset, target_bytes) as mover:
+            try:
+                for read in mover.read(sources):
+                    if isinstance(read, DamagedChunk) and _is_dead(chunks[read.id.value]):
+                        chunks_metadata.append(self._metadata_of_lost(read.id, chunks))
+                    elif self._moved(mover, read):
+                        assert isinstance(read, LoadedChunk)
+                        record = read.source.record
+                        check_holes(self.dataset, read.head, record)
+                        chunks_metadata.append(chunk_metadata_of(read.head, record.generation))
+                moved = mover.finish()
+            except Exception:
+                discard(self.dataset, mover.stored)
+                raise
+        if not chunks_metadata:
+            discard(self.dataset, moved)
+            return
+        retirement = retire(self.dataset, chunks_metadata, moved)
+        self.rounds += 1
+        self.chunks_retired += len(chunks_metadata)
+        self.chunks_added += len(retirement.commit.added)
+        self.chunks_dead += sum(
+            _is_dead(chunks[chunk_metadata.id.value]) for chunk_metadata in chunks_metadata
+        )
+
+    def _metadata_of_lost(
+        self, chunk_id: ChunkId, chunks: Mapping[bytes, ChunkRecord]
+    ) -> ChunkMetadata:
+        """Return the chunk metadata of an unreadable chunk that no record refers to.
+
+        Its files have been put again or deleted. It may have had entries of any directory. Costs
+        one scan for each such chunk.
+        """
+        added = chunks[chunk_id.value].generation
+        return unknown_chunk_metadata(chunk_id, added, self._directories())
+
+    def _directories(self) -> Iterator[bytes]:
+        """Yield the paths of all live directories."""
+        pending = [b""]
+        while pending:
+            directory = pending.pop()
+            yield directory
+            prefix = directory + b"/" if directory else b""
+            names = self.dataset.namespace.directory_names(directory)
+            pending.extend(prefix + name for name in names)
+
+    def _moved(self, mover: Mover, read: LoadedChunk | DamagedChunk) -> bool:
+        """Move one chunk; False if it cannot be read, so that it must stay."""
+        if isinstance(read, LoadedChunk):
+            try:
+                mover.move(read)
+            except (Corrupt, NotFound) as error:
+                read = DamagedChunk(read.source.id, str(error))
+        if isinstance(read, DamagedChunk):
+            self.damaged[read.id] = read.reason
+            return False
+        size = int(read.head.entries.length[read.positions].sum())
+        self.files_moved += len(read.positions)
+        self.bytes_moved += size
+        self.progress.advance(len(read.positions), size)
+        return True
+
+    def _forget(self) -> bool:
+        """Drop the tombstones that hide nothing, in chunks without files.
+
+        Returns True if there were any.
+        """
+        chunks = self._sound_chunks()
+        bare = [ChunkId(chunk_id) for chunk_id, record in chunks.items() if not record.file_count]
+        if not bare:
+            return False
+        chunks_metadata = self._read_metadata(bare, chunks)
+        current = [
+            tombstone
+            for chunk_metadata in chunks_metadata
+            for tombstone in current_tombstones(chunk_metadata, chunks[chunk_metadata.id.value])
+        ]
+        objects = chunk_sizes(self.dataset.store, self.dataset.ref.name) if current else {}
+        collection = TombstoneCollection(current, objects.keys())
+        if not collection.collectable:
+            return False
+        leaving = {chunk_metadata.id for chunk_metadata in chunks_metadata}
+        self.commits = _commits(self.dataset, self.commits)
+        lengths = {ref.id: ref.head_bytes for commit in self.commits for ref in commit.added}
+        present = {
+            ChunkId(chunk_id): record.head_bytes
+            for chunk_id, record in self.dataset.namespace.chunks().items()
+        }
+        # An object that no commit names does not count: its entries never belonged to the dataset.
+        speaking = lengths.keys() & objects.keys() | present.keys()
+        lengths.update(present)
+        collection.look_at(
+            {chunk_id: chunk_id in present and chunk_id not in leaving for chunk_id in speaking},
+            lambda chunk_id: self.dataset.reader.head(chunk_id, lengths[chunk_id]),
+        )
+        forgotten = collection.collectable
+        chosen = [
+            chunk_metadata
+            for chunk_metadata in chunks_metadata
+            if any(concerns(tombstone, forgotten) for tombstone in chunk_metadata.tombstones)
+        ]
+        if not chosen:
+            return False
+        retirement = retire(self.dataset, chosen, collection=collection)
+        self.rounds += 1
+        self.chunks_retired += len(chosen)
+        self.chunks_added += len(retirement.commit.added)
+        self.deletions_dropped += retirement.rewrite.dropped
+        return True
+
+    def _read_metadata(
+        self, ids: Sequence[ChunkId], chunks: Mapping[bytes, ChunkRecord]
+    ) -> list[ChunkMetadata]:
+        def read(chunk_id: ChunkId) -> ChunkMetadata | DamagedChunk:
+            record = chunks[chunk_id.value]
+            try:
+                head = self.dataset.reader.head(chunk_id, record.head_bytes)
+            except (Corrupt, NotFound) as error:
+                return DamagedChunk(chunk_id, str(error))
+            check_holes(self.dataset, head, record)
+            return chunk_metadata_of(head, record.generation)
+
+        chunks_metadata = []
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "heads") as pool:
+            for found in pool.map(read, ids):
+                if isinstance(found, DamagedChunk):
+                    self.damaged[found.id] = found.reason
+                else:
+                    chunks_metadata.append(found)
+        return chunks_metadata
+
+    def _sound_chunks(self) -> dict[bytes, ChunkRecord]:
+        """Return the records of all chunks except those that were found damaged."""
+        chunks = self.dataset.namespace.chunks()
+        for chunk_id in self.damaged:
+            chunks.pop(chunk_id.value, None)
+        return chunks
+
+
+def _is_dead(record: ChunkRecord) -> bool:
+    """Return True if no record of the index refers to anything in the chunk."""
+    return record.deleted_count == record.entry_count
+
+
+def _checked(request: PurgeRequest) -> PurgeRequest:
+    if min(request.leave, request.grace_s, request.small_bytes) < 0:
+        raise UsageError("leave, the grace period and the size of small chunks are not negative")
+    if request.target_bytes is not None and not 4096 <= request.target_bytes <= 1 << 30:
+        raise UsageError("a chunk has 4 KiB to 1 GiB", "4MiB suits most")
+    if request.round_bytes < 1:
+        raise UsageError("a round moves one byte at least")
+    return request
+
+
+def _chosen(chunks: Mapping[bytes, ChunkRecord], request: PurgeRequest) -> tuple[ChunkFill, ...]:
+    target = request.target_bytes or target_of(chunks)
+    return choose(chunks, request.leave, min(request.small_bytes, target // 4))
+
+
+def _few_bare(chunks: Mapping[bytes, ChunkRecord]) -> set[ChunkId]:
+    """Return the chunks without files, if one chunk can hold their entries.
+
+    So the rounds do not leave one such chunk each.
+    """
+    bare = {chunk_id: record for chunk_id, record in chunks.items() if not record.file_count}
+    if sum(record.entry_count for record in bare.values()) > MAX_ENTRIES:
+        return set()
+    return {ChunkId(chunk_id) for chunk_id in bare}
+
+
+def _commits(dataset: Dataset, known: Sequence[Commit]) -> list[Commit]:
+    """Return all commits from the first on; `known` are the first of them.
+
+    Costs a get for each further commit. Raises `NotFound` if one is missing.
+    """
+    commits = list(known)
+    missing = range(len(commits) + BIRTH_GENERATION, dataset.namespace.state().generation + 1)
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "commits") as pool:
+        commits.extend(pool.map(dataset.log.read, missing))
+    commits.extend(dataset.log.since(len(commits)))
+    return commits
+
+
+def _retired(
+    dataset: Dataset, commits: Sequence[Commit], grace_s: float
+) -> tuple[list[RetiredChunk], list[RetiredChunk], Pins]:
+    """Return the retired chunks that may be deleted now, those that must stay, and the pins."""
+    now_ns = time.time_ns()
+    pinned = pins(dataset.store, dataset.ref.name, now_ns)
+    rest = dataset.store, dataset.ref, commits, pinned, grace_s, now_ns
+    return deletable_chunks(*rest), waiting_chunks(*rest), pinned
+
+
+def _dataset_bytes(dataset: Dataset) -> int:
+    prefix = dataset_prefix(dataset.ref.name)
+    return sum(info.size_bytes for info in dataset.store.list(prefix))

@@ -1,0 +1,105 @@
+"""The preflight: all that can be known to fail fails before the first put (docs/decisions/0003)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from chunkstore.errors import BadSource, InvalidPath
+from chunkstore.paths import MAX_PATH_BYTES, check_path, check_paths
+from dieselfs.packing.put_request import FileList, PackProgress, batches_of_source
+from dieselfs.packing.source_tree import EntryBatch, SkippedEntries, SourceTree
+
+_BATCH_FILES = 4096
+
+
+def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) -> None:
+    """Walk all sources without packing.
+
+    Raises `BadSource` or `InvalidPath` if a file cannot be packed.
+    """
+    skipped = SkippedEntries()
+    is_root = os.geteuid() == 0  # root may read everything; other users need a check of each file
+    for source in sources:
+        for run in batches_of_source(source, skipped, _BATCH_FILES):
+            if isinstance(source, FileList):
+                skipped.unreadable.extend(_unreadable(run, source.follow_links))
+            elif not is_root:
+                skipped.unreadable.extend(_refused(run))
+            _check_lengths(run)
+            progress.files_found += len(run.names)
+        if not skipped.unreadable:
+            _check_paths_in(source)
+    progress.special = skipped.special
+    if skipped.unreadable:
+        more = f" (and {len(skipped.unreadable) - 1} more)" if len(skipped.unreadable) > 1 else ""
+        raise BadSource(
+            f"{skipped.unreadable[0]}{more}: nothing was put; fix it, or leave it out with "
+            "--exclude"
+        )
+    progress.walked = True
+    progress.changed()
+
+
+def _refused(run: EntryBatch) -> Iterator[str]:
+    """Yield the files of a walk that cannot be read, with reasons. Costs one call for each name.
+
+    The walk has found that they are files.
+    """
+    if not run.names:
+        return
+    try:
+        folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        yield f"{os.fsdecode(run.disk_directory)}: {error.strerror}"
+        return
+    try:
+        for name in run.names:
+            if not os.access(name, os.R_OK, dir_fd=folder):
+                yield _no_access(os.path.join(run.disk_directory, name))
+    finally:
+        os.close(folder)
+
+
+def _no_access(path: bytes) -> str:
+    there = os.path.lexists(path)
+    reason = "cannot be read: check its owner and mode" if there else "no such file"
+    return f"{os.fsdecode(path)}: {reason}"
+
+
+def _unreadable(run: EntryBatch, follow_links: bool) -> Iterator[str]:
+    for name in run.names:
+        path = os.path.join(run.disk_directory, name)
+        if not follow_links and os.path.islink(path):
+            yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
+        elif not os.access(path, os.R_OK):
+            yield _no_access(path)
+        elif not os.path.isfile(path):
+            yield (
+                f"{os.fsdecode(path)}: is a "
+                f"{'directory' if os.path.isdir(path) else 'special file'}, not a file"
+            )
+
+
+def _check_paths_in(source: SourceTree | FileList) -> None:
+    """Check the paths that were given; the names that a walk finds are legal."""
+    if source.target:
+        check_path(source.target)
+    if isinstance(source, FileList):
+        for at in range(0, len(source.paths), _BATCH_FILES):
+            check_paths(source.paths[at : at + _BATCH_FILES])
+
+
+def _check_lengths(run: EntryBatch) -> None:
+    """Raise `InvalidPath` if a path is too long.
+
+    Names from a disk are legal, but below a long target the whole path may be too long.
+    """
+    names = [run.renamed] if run.renamed else run.names
+    longest = max(names, key=len, default=b"")
+    path = b"/".join(part for part in (run.directory, longest) if part)
+    if len(path) > MAX_PATH_BYTES:
+        raise InvalidPath(
+            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most "
+            f"{MAX_PATH_BYTES}"
+        )

@@ -1,0 +1,104 @@
+"""The announcement of a plan to a mount.
+
+It writes the plan's file, looks up the file's name in the mount's control directory, and reads
+whether the mount accepted it. A mount says in `.dieselfs/dataset.json` under `node_memory` where
+its task's folder is; a mount without this key takes no plans.
+
+Reading works without a plan too, only slower. So a failure here is at most a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
+
+CONTROL_FOLDER: Final = ".dieselfs"
+"""The control directory in the root of a mount.
+
+`dieselfs.fuse.mounts.control_names` has the name too, but cannot be imported without FUSE.
+"""
+DATASET_DOCUMENT: Final = "dataset.json"
+PLAN_FOLDER: Final = "plan"
+_NODE_MEMORY: Final = "node_memory"
+
+_warned: set[str] = set()
+_warned_lock = threading.Lock()
+
+
+def announce(
+    mount_root: Path, plan: ReadingPlan, position: int = 0, after: str = ""
+) -> PlanFile | None:
+    """Have a mount follow `plan` from `position` on, or when the plan whose id is `after` ends.
+
+    Return the plan's file; the caller moves its position and removes it. Return None if this mount
+    follows no plans or refused this one. The reason for a refusal is given as a warning, once in a
+    process.
+    """
+    task_folder = task_folder_of(mount_root)
+    if task_folder is None:
+        return None
+    try:
+        file = write_plan(task_folder, plan, position=position, after=after)
+    except OSError as error:
+        _warn(f"{task_folder}: the reading order could not be written for the mount: {error}")
+        return None
+    answer = _answer(mount_root, file.id)
+    if not answer.get("accepted"):
+        file.remove()
+        if not answer:
+            return None
+        hint = f" ({answer['hint']})" if answer.get("hint") else ""
+        _warn(f"{mount_root} reads nothing ahead: {answer.get('error', 'no reason given')}{hint}")
+        return None
+    return file
+
+
+def task_folder_of(mount_root: Path) -> Path | None:
+    """Return the folder of a mount's node memory; None if it has none or is no mount."""
+    folder = mount_document(mount_root).get(_NODE_MEMORY)
+    return Path(folder) if isinstance(folder, str) and folder else None
+
+
+def mount_document(mount_root: Path) -> Mapping[str, Any]:
+    """Return the mount's description of itself; empty if this is no mount's root."""
+    return _document(mount_root / CONTROL_FOLDER / DATASET_DOCUMENT)
+
+
+def mount_above(path: str | os.PathLike[str]) -> Path | None:
+    """Return the root of the mount in which `path` lies, or None.
+
+    `path` need not exist. Symbolic links are followed.
+    """
+    resolved = Path(os.path.realpath(path))
+    for folder in (resolved, *resolved.parents):
+        if mount_document(folder):
+            return folder
+    return None
+
+
+def _answer(mount_root: Path, plan_id: str) -> Mapping[str, Any]:
+    """Look up a plan's name and return the mount's answer; empty if the mount takes no plans."""
+    return _document(mount_root / CONTROL_FOLDER / PLAN_FOLDER / plan_id)
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _warn(text: str) -> None:
+    with _warned_lock:
+        if text in _warned:
+            return
+        _warned.add(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,104 @@
+"""The chunks that a reading order needs: which, from when to when, and how many bytes.
+
+All of it is arithmetic on columns, about 0.1 µs a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from dieselfs.prefetch.plan_file import ReadingPlan
+from metadata.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkUses:
+    """The chunks of one order, each once, in the order of their first use.
+
+    Chunks above 16 MiB, one large file each, are not among them: they are read by ranges when their
+    turn comes.
+    """
+
+    chunks: npt.NDArray[np.int64]
+    """Chunk numbers of the snapshot."""
+    first: npt.NDArray[np.int64]
+    """The position in the order of the first file that lies in the chunk."""
+    last: npt.NDArray[np.int64]
+    """The position of the last one."""
+    payload_bytes: npt.NDArray[np.int64]
+    """The bytes that the chunk takes in node memory."""
+    read_bytes: npt.NDArray[np.int64]
+    """For each position, the bytes of the files before it, without those in large chunks.
+
+    It has one more item than there are files.
+    """
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, inodes: npt.NDArray[np.uint32]) -> ChunkUses:
+        """Return the chunks that these files of a snapshot use, in this order."""
+        columns = snapshot.columns
+        number = columns.chunk[inodes].astype(np.int64)
+        payload = columns.chunk_payload_bytes.astype(np.int64)
+        length = np.where(payload[number] <= MAX_WHOLE_BYTES, columns.length[inodes], 0)
+        positions = np.arange(len(inodes), dtype=np.int64)
+        last = np.full(len(payload), -1, np.int64)
+        last[number] = positions
+        first = np.full(len(payload), -1, np.int64)
+        first[number[::-1]] = positions[::-1]  # of equal indices the last assignment stays
+        used = np.flatnonzero((last >= 0) & (payload <= MAX_WHOLE_BYTES) & (payload > 0))
+        used = used[np.argsort(first[used])]
+        return cls(
+            used,
+            first[used],
+            last[used],
+            payload[used],
+            np.concatenate([[0], np.cumsum(length, dtype=np.int64)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    @property
+    def files(self) -> int:
+        """The number of files in the order."""
+        return len(self.read_bytes) - 1
+
+    def group_bytes(self, group_start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return for each group the bytes of the chunks that must be in memory while it is read.
+
+        A chunk counts for all groups from that of its first file to that of its last.
+        """
+        first = np.searchsorted(group_start, self.first, "right") - 1
+        last = np.searchsorted(group_start, self.last, "right") - 1
+        change = np.zeros(len(group_start) + 1, np.int64)
+        np.add.at(change, first, self.payload_bytes)
+        np.add.at(change, last + 1, -self.payload_bytes)
+        return np.cumsum(change)[: len(group_start) - 1]
+
+
+def interleaved(plans: Sequence[ReadingPlan]) -> ReadingPlan:
+    """Return the orders of several readers that keep pace as one order: a file of each in turn.
+
+    Such readers are the ranks of one job on one node. The groups are those of the longest order:
+    each has that order's files and the others' at the same places.
+    """
+    if len(plans) == 1:
+        return plans[0]
+    longest = max(plans, key=len)
+    turns = np.full((len(longest), len(plans)), -1, np.int64)
+    for reader, plan in enumerate(plans):
+        turns[: len(plan), reader] = plan.inodes
+    in_order = turns.ravel()
+    present = in_order >= 0
+    before = np.concatenate([[0], np.cumsum(present)])
+    return ReadingPlan(
+        longest.snapshot_id,
+        in_order[present].astype(np.uint32),
+        before[longest.group_start * len(plans)],
+        longest.snapshot_path,
+    )

@@ -1,0 +1,101 @@
+"""Chunks fetched into node memory when the mount begins (DIESEL §4.2: oneshot).
+
+Otherwise they are fetched when they are first read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.errors import ChunkStoreError
+from dieselfs.errors import CacheFull, LocalFileError, MasterGone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from chunkstore.chunk_source import ChunkRef
+    from dieselfs.prefetch.prefetcher import PlannedMemory
+    from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+FETCHES: Final = 4
+"""Fetches at a time: enough to keep a local disk busy, few enough to let readers pass."""
+
+
+class Preload:
+    """The preload of a mount.
+
+    It fetches the chunks in their order until `budget_bytes` are in memory, or there is no more
+    room, which other processes of the task may have taken. A chunk that cannot be fetched is left
+    to its readers. The threads do not keep the process alive.
+    """
+
+    def __init__(self, snapshot: Snapshot, memory: PlannedMemory, budget_bytes: int) -> None:
+        self._memory = memory
+        self._chunks = _that_fit(snapshot, budget_bytes)
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._threads = [
+            threading.Thread(target=self._fetch_all, name=f"preload-{number}", daemon=True)
+            for number in range(FETCHES)
+        ]
+        self._left = FETCHES
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all is fetched, or for `timeout_s`; return True if it has ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if thread.ident is not None:
+                thread.join(left_s)
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def stop(self, timeout_s: float = 0.0) -> bool:
+        """Fetch no more, then `wait`. A fetch that takes longer is left to itself."""
+        self._is_stopped = True
+        return self.wait(timeout_s)
+
+    def _fetch_all(self) -> None:
+        try:
+            while (chunk := self._next()) is not None:
+                try:
+                    self._memory.fetch([chunk])
+                except CacheFull:
+                    return
+                except (ChunkStoreError, MasterGone, LocalFileError) as error:
+                    log.warning("chunk %s is not preloaded: %s", chunk.id, error)
+        except Exception:
+            log.exception("preloading has failed unexpectedly")
+        finally:
+            self._end()
+
+    def _next(self) -> ChunkRef | None:
+        with self._lock:
+            return None if self._is_stopped else next(self._chunks, None)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if not self._left and not self._is_stopped:
+                log.info("preloaded")
+
+
+def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:
+    for number in range(snapshot.chunk_count):
+        chunk = snapshot.chunk(number)
+        if chunk.payload_bytes > MAX_WHOLE_BYTES:
+            continue  # one large file, cached in blocks as it is read
+        budget_bytes -= chunk.payload_bytes
+        if budget_bytes < 0:
+            return
+        yield chunk

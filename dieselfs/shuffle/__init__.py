@@ -1,0 +1,1 @@
+"""Chunk-wise shuffle (DIESEL §4.3): orders, their text, and their quality."""

@@ -1,0 +1,1 @@
+"""Snapshots: built, published, pulled, chosen, tagged, compared and pruned."""

@@ -1,0 +1,163 @@
+"""A cache cluster of real `dlcmd serve` processes on loopback, over a dataset on a disk that all of them read and that counts what it is asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.cluster.source import with_cache_cluster
+from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.cache.ports.peer_settings import RedisLeases, StaticPeers
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from metadata.snapshot import Snapshot
+from tests.peers.task_nodes import DLCMD, PeerDataset
+from tests.services.redis_processes import free_port
+
+SECRET: Final = "the secret of the cache cluster of a test"
+START_S: Final = 60.0
+"""Machines that run tests stall for many seconds."""
+
+
+def eventually(condition: Callable[[], object], what: str, timeout_s: float = START_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@dataclass(slots=True)
+class NodeProcess:
+    """One `dlcmd serve`; it may be ended and started again."""
+
+    folder: Path
+    disk: Path
+    cache_cluster: str
+    secret: str = SECRET
+    index: str | None = None
+    ssd_size: str = "256MiB"
+    memory: str = "64MiB"
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> PeerAddress:
+        return PeerAddress("127.0.0.1", self.port)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def start(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("DIESELFS_R")},
+            "DIESELFS_CACHE_CLUSTER_SECRET": self.secret,
+            "DIESELFS_STORE": f"disk://{self.disk}",
+            "DIESELFS_INDEX": self.index or f"lmdb://{self.folder}/index",
+        }
+        command = [sys.executable, str(DLCMD), "serve", "--cache-cluster", self.cache_cluster]
+        command += ["--listen", str(self.address), "--ssd", str(self.folder / "ssd")]
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ssd-size", self.ssd_size, "--memory", self.memory],
+                env=environment,
+                stderr=log,
+            )
+
+    def wait_until_ready(self) -> None:
+        def is_ready() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            return "ready: " in self.log
+
+        eventually(is_ready, f"a cache node gets ready: {self.folder}")
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            state = Path(f"/proc/{self.process.pid}/stat")
+            eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "it stops")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+        self.process.send_signal(number)
+        return self.process.wait(START_S)
+
+
+@contextmanager
+def ring_of(
+    folder: Path, dataset: PeerDataset, count: int, name: str = "r", **options: str
+) -> Iterator[list[NodeProcess]]:
+    """Nodes that are ready; those added to the list are ended too."""
+    folder.mkdir()
+    nodes = [NodeProcess(folder / str(at), dataset.disk, name, **options) for at in range(count)]
+    try:
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.wait_until_ready()
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.process is not None and node.process.poll() is None:
+                node.end(signal.SIGKILL)
+
+
+class RingClient:
+    """Reads a dataset through a cache cluster, as a mount's master does: whole chunks, files, or many files."""
+
+    def __init__(
+        self,
+        dataset: PeerDataset,
+        nodes: Sequence[PeerAddress],
+        name: str = "r",
+        secret: str = SECRET,
+        redis: str | None = None,
+    ) -> None:
+        listed = StaticPeers(tuple(nodes))
+        self.settings = CacheClusterSettings(
+            name, TaskSecret(secret.encode()), listed if redis is None else RedisLeases(redis)
+        )
+        self.snapshot = Snapshot.open(dataset.snapshot)
+        reader = ChunkReader(
+            SharedDisk(dataset.disk), self.snapshot.dataset, ExpectedFiles(self.snapshot)
+        )
+        source = with_cache_cluster(reader, self.settings)
+        assert isinstance(source, PeerSource)
+        self.source = source
+        self.reader = reader
+
+    @property
+    def chunks(self) -> list[ChunkRef]:
+        return [self.snapshot.chunk(at) for at in range(self.snapshot.chunk_count)]
+
+    @property
+    def files(self) -> list[FileExtent]:
+        found = (self.snapshot.files_in_chunk(at) for at in range(self.snapshot.chunk_count))
+        return [self.snapshot.extent(inode) for inodes in found for inode in inodes]
+
+    @property
+    def object_bytes(self) -> int:
+        return sum(chunk.head_bytes + chunk.payload_bytes for chunk in self.chunks)
+
+    def close(self) -> None:
+        peers = self.source._peers
+        peers.close()  # type: ignore[union-attr]
+        self.snapshot.close()

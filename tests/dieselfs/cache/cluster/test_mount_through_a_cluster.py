@@ -1,0 +1,115 @@
+"""A real mount that reads through real cache nodes: each chunk leaves the store once, and a node that dies or stops is not noticed by readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from metadata.snapshot import Snapshot
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, eventually, ring_of
+from tests.peers.task_nodes import DLCMD, NAME, PeerDataset, make_dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 300, 100_000)
+
+
+@contextmanager
+def mounted(
+    folder: Path, dataset: PeerDataset, nodes: list[NodeProcess], *flags: str
+) -> Iterator[Path]:
+    """By `dlcmd mount`, in the background, with 64 MiB of memory of its own task."""
+    mountpoint = folder / "mnt"
+    mountpoint.mkdir(parents=True)
+    cache_cluster = "r@" + ",".join(str(node.address) for node in nodes)
+    secret_file = folder / "secret"
+    secret_file.write_text(SECRET)
+    secret_file.chmod(0o600)
+    command = [sys.executable, str(DLCMD), "mount", "--json", "--no-index", *flags]
+    command += ["--memory", "64MiB", "--prefill", "0", "--task", f"{os.getpid()}-{folder.name}"]
+    command += [
+        "--cache-cluster",
+        cache_cluster,
+        "--cache-cluster-secret-file",
+        str(secret_file),
+        NAME,
+        str(mountpoint),
+    ]
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("DIESELFS_R")},
+        "DIESELFS_STORE": f"disk://{dataset.disk}",
+        "DIESELFS_INDEX": f"lmdb://{folder}/index",
+        "DIESELFS_SNAPSHOTS": str(dataset.snapshot.parent),
+    }
+    said = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, timeout=60)
+    try:
+        yield mountpoint
+    except BaseException:
+        print(Path(json.loads(said.stdout)["log"]).read_text())
+        raise
+    finally:
+        subprocess.run(["umount", "-R", mountpoint], check=True, timeout=60)
+
+
+def read_all(mountpoint: Path, dataset: PeerDataset, part: Callable[[int], object]) -> None:
+    """Every file, each compared; `part` is told how many were read."""
+    for number, (path, size, digest) in enumerate(json.loads(dataset.paths.read_text())):
+        content = (mountpoint / path).read_bytes()
+        assert len(content) == size
+        assert xxhash.xxh3_64_hexdigest(content) == digest
+        part(number)
+
+
+def ring_of_mount(mountpoint: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((mountpoint / ".dieselfs/stats.json").read_text())[
+        "cache_cluster"
+    ]
+    return found
+
+
+def object_bytes(dataset: PeerDataset) -> int:
+    with Snapshot.open(dataset.snapshot) as snapshot:
+        chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
+        return sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)
+
+
+def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
+    dataset: PeerDataset, tmp_path: Path
+) -> None:
+    with ring_of(tmp_path / "cache_cluster", dataset, 2) as nodes:
+        before = dataset.from_store_bytes()
+        with mounted(tmp_path / "first", dataset, nodes) as mountpoint:
+            read_all(mountpoint, dataset, lambda number: None)
+            shown = ring_of_mount(mountpoint)
+            assert (shown["nodes"], shown["nodes_up"]) == (2, 2)
+            assert shown["bytes_from_nodes"] >= dataset.bytes
+            assert shown["bytes_from_store"] == 0
+        # Beside chunks a mount reads and writes some small objects of its own.
+        assert 0 <= dataset.from_store_bytes() - before - object_bytes(dataset) < 4096
+
+        faults = {60: (nodes[0], signal.SIGSTOP), 160: (nodes[1], signal.SIGKILL)}
+
+        def between(number: int) -> None:
+            if number in faults:
+                node, fault = faults[number]
+                node.send(fault)
+
+        with mounted(tmp_path / "second", dataset, nodes) as mountpoint:
+            with ThreadPoolExecutor(1) as threads:
+                threads.submit(read_all, mountpoint, dataset, between).result(60)
+            shown = ring_of_mount(mountpoint)
+            assert shown["bytes_from_nodes"] > 0
+            assert shown["bytes_from_store"] > 0
+            eventually(lambda: ring_of_mount(mountpoint)["nodes_up"] == 0, "both are gone")

@@ -1,0 +1,692 @@
+"""The master in its own process: many threads, real files, a source that waits and fails on command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Unavailable
+from dieselfs.cache.node import budget, master
+from dieselfs.cache.node.accounting import PATIENCE_S
+from dieselfs.cache.node.block_eviction import PolicyName
+from dieselfs.cache.node.budget import default_budget_bytes
+from dieselfs.cache.node.chunk_files import map_block
+from dieselfs.cache.node.master import Master
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.ports.block import CacheBlock
+from dieselfs.cache.ports.master_port import MasterPort
+from dieselfs.errors import CacheFull, MasterGone, NotYetSupported
+from tests.dieselfs.cache.made_up_source import MadeUpSource, block_of, content_of
+
+DEADLINE_S = 60.0
+Made = Callable[..., Master]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> TaskFolder:
+    return TaskFolder.at("task", tmp_path)
+
+
+@pytest.fixture
+def made(folder: TaskFolder) -> Iterator[Made]:
+    """Makes masters of the folder, and closes them. No thread is left."""
+    threads = set(threading.enumerate())
+    masters = []
+
+    def make(
+        source: MadeUpSource | None = None,
+        budget_bytes: int = 10_000,
+        policy: PolicyName = "uniform",
+        **others: object,
+    ) -> Master:
+        one = Master(folder, source or MadeUpSource(), budget_bytes, policy, **others)  # type: ignore[arg-type]
+        masters.append(one)
+        return one
+
+    yield make
+    for one in masters:
+        one.close()
+    wait_until(lambda: set(threading.enumerate()) <= threads)
+
+
+class Gate:
+    """Holds every fetch until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def __call__(self, chunk: ChunkRef) -> None:
+        self.waiting.release()
+        assert self.open.wait(DEADLINE_S)
+
+    def wait_for(self, fetches: int) -> None:
+        for _ in range(fetches):
+            assert self.waiting.acquire(timeout=DEADLINE_S)
+
+
+def content_in(folder: TaskFolder, block: CacheBlock) -> bytes | None:
+    view = map_block(folder.chunks, block.name, block.length)
+    return None if view is None else view[:]
+
+
+def all_fetched(pool: ThreadPoolExecutor, of: MasterPort, block: CacheBlock) -> list[Future[None]]:
+    return [pool.submit(of.fetch, block) for _ in range(32)]
+
+
+# One fetch
+
+
+def test_a_piece_is_fetched_into_its_file(folder: TaskFolder, made: Made) -> None:
+    source = MadeUpSource()
+    of = made(source)
+    block = block_of(1)
+    of.fetch(block)
+    of.fetch(block)
+    assert content_in(folder, block) == content_of(block)
+    assert source.asked == [block.chunk]
+    found = of.statistics()
+    assert (found.hits, found.misses, found.fetches, found.fetched_bytes) == (1, 1, 1, 1000)
+    assert (found.blocks, found.cached_bytes, found.budget_bytes) == (1, 1000, 10_000)
+    assert (found.failed_fetches, found.prefetched, found.not_kept, found.members) == (0, 0, 0, 0)
+
+
+def test_many_who_ask_are_one_fetch(folder: TaskFolder, made: Made) -> None:
+    gate = Gate()
+    source = MadeUpSource(gate)
+    of = made(source)
+    block = block_of(1)
+    ports = [of.member() for _ in range(32)]
+    with ThreadPoolExecutor(32) as pool:
+        asked = [pool.submit(port.fetch, block) for port in ports]
+        wait_until(lambda: of.statistics().misses == 32)
+        gate.open.set()
+        for each in asked:
+            each.result(DEADLINE_S)
+    assert len(source.asked) == 1
+    assert content_in(folder, block) == content_of(block)
+    found = of.statistics()
+    assert (found.fetches, found.misses, found.hits, found.members) == (1, 32, 0, 32)
+
+
+def test_a_failure_is_everybodys_who_waits_and_nobodys_after(made: Made) -> None:
+    gate = Gate()
+
+    def fails(chunk: ChunkRef) -> None:
+        gate(chunk)
+        raise Unavailable("down")
+
+    source = MadeUpSource(fails)
+    of = made(source)
+    with ThreadPoolExecutor(32) as pool:
+        asked = all_fetched(pool, of, block_of(1))
+        wait_until(lambda: of.statistics().misses == 32)
+        gate.open.set()
+        assert len({id(each.exception(DEADLINE_S)) for each in asked}) == 1
+        assert isinstance(asked[0].exception(), Unavailable)
+    assert len(source.asked) == 1
+    found = of.statistics()
+    assert (found.fetches, found.failed_fetches, found.cached_bytes) == (0, 1, 0)
+    source.before = lambda chunk: None
+    of.fetch(block_of(1))
+    assert of.statistics().fetches == 1
+
+
+def test_who_waits_for_an_interrupted_fetch_fetches_anew(made: Made) -> None:
+    gate = Gate()
+
+    def interrupted(chunk: ChunkRef) -> None:
+        gate(chunk)
+        if len(source.asked) == 1:
+            raise KeyboardInterrupt
+
+    source = MadeUpSource(interrupted)
+    of = made(source)
+    with ThreadPoolExecutor(32) as pool:
+        asked = all_fetched(pool, of, block_of(1))
+        wait_until(lambda: of.statistics().misses == 32)
+        gate.open.set()
+        outcomes = [type(each.exception(DEADLINE_S)) for each in asked]
+    assert sorted(map(str, outcomes)) == sorted([str(KeyboardInterrupt), *[str(type(None))] * 31])
+    assert len(source.asked) == 2
+
+
+def test_what_has_gone_from_the_folder_is_fetched_again(
+    folder: TaskFolder, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = made()
+    block = block_of(1)
+    of.fetch(block)
+    os.unlink(folder.chunks / block.name)
+    of.fetch(block)
+    assert content_in(folder, block) == content_of(block)
+    assert "has gone from node memory" in caplog.text
+    assert of.statistics().cached_bytes == 1000
+
+
+# Room
+
+
+def test_without_room_nothing_is_fetched_and_what_is_in_stays(made: Made) -> None:
+    source = MadeUpSource()
+    of = made(source, budget_bytes=3500)
+    for number in range(3):
+        of.fetch(block_of(number))
+    with pytest.raises(CacheFull) as caught:
+        of.fetch(block_of(3))
+    assert "3000 of 3500 bytes" in str(caught.value)
+    assert caught.value.hint == "give it more with --memory"
+    assert len(source.asked) == 3
+    assert of.statistics().not_kept == 1
+    of.fetch(block_of(4, 500))
+
+
+def test_the_least_recently_used_leaves(folder: TaskFolder, made: Made) -> None:
+    of = made(budget_bytes=3000, policy="lru")
+    for number in (0, 1, 2, 0, 3):
+        of.fetch(block_of(number))
+    assert content_in(folder, block_of(1)) is None
+    assert content_in(folder, block_of(0)) == content_of(block_of(0))
+    of.mapped(block_of(2).name)
+    of.fetch(block_of(4))
+    assert content_in(folder, block_of(0)) is None
+    found = of.statistics()
+    assert (found.evictions, found.evicted_bytes, found.blocks) == (2, 2000, 3)
+
+
+def test_the_plan_decides_while_there_is_one(folder: TaskFolder, made: Made) -> None:
+    of = made(budget_bytes=3000)
+    names = [block_of(number).name for number in range(6)]
+    for number in (0, 1, 2):
+        of.fetch(block_of(number))
+    planner = of.member()
+    planner.expect([names[number] for number in (0, 1, 3, 2, 4, 0)])
+    of.fetch(block_of(3), ahead=True)  # 2 is used last
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(2), ahead=True)
+    of.progress(6)  # not its plan
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(2), ahead=True)
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(5))  # off the plan
+    planner.progress(2)
+    of.fetch(block_of(2), ahead=True)  # 1 is not used again
+    assert sorted(os.listdir(folder.chunks)) == sorted([names[0], names[2], names[3]])
+    planner.close()
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(4))
+
+
+def test_evicted_bytes_count_until_members_unmap(made: Made) -> None:
+    of = made(budget_bytes=2000, policy="lru")
+    member = of.member()
+    first, second, third = block_of(1), block_of(2), block_of(3)
+    of.fetch(first)
+    member.mapped(first.name)
+    of.fetch(second)
+    with pytest.raises(CacheFull):
+        of.fetch(third)
+    assert of.statistics().cached_bytes == 2000
+    assert of.statistics().blocks == 1
+    member.unmapped(first.name)
+    assert of.statistics().cached_bytes == 1000
+    of.fetch(third)
+    member.mapped(second.name)
+    of.discard(second.name)
+    of.discard(second.name)
+    assert of.statistics().cached_bytes == 2000
+    member.close()
+    member.close()
+    assert of.statistics().cached_bytes == 1000
+    member.mapped(third.name)
+    of.discard(third.name)
+    assert of.statistics().cached_bytes == 0, "who has ended maps nothing"
+
+
+def test_what_is_fetched_ahead_waits_for_members_to_unmap(folder: TaskFolder, made: Made) -> None:
+    of = made(budget_bytes=1000, policy="lru")
+    block = block_of(1)
+    of.fetch(block)
+    of.mapped(block.name)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(of.fetch, block_of(2), ahead=True)
+        wait_until(lambda: of.statistics().evictions == 1)
+        of.unmapped(block.name)
+        asked.result(PATIENCE_S)
+    of.mapped(block_of(2).name)
+    began = time.monotonic()
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(3), ahead=True)
+    assert time.monotonic() - began >= PATIENCE_S
+
+
+def test_the_greatest_wish_is_the_budget(folder: TaskFolder, made: Made) -> None:
+    of = made(budget_bytes=1000)
+    a, b = of.member(), of.member()
+    a.set_budget(5000)
+    b.set_budget(3000)
+    for number in range(5):
+        of.fetch(block_of(number))
+    of.mapped(block_of(0).name)
+    a.close()
+    assert of.statistics().budget_bytes == of.statistics().cached_bytes == 3000
+    b.set_budget(2000)
+    b.close()
+    b.set_budget(9000)
+    assert of.statistics().budget_bytes == 1000
+    assert os.listdir(folder.chunks) == [block_of(0).name], "what is mapped leaves last"
+    of.set_budget(0)
+    assert of.statistics().cached_bytes == 1000
+    of.unmapped(block_of(0).name)
+    assert of.statistics().cached_bytes == 0
+
+
+def test_a_piece_that_arrives_above_a_lowered_budget_leaves(folder: TaskFolder, made: Made) -> None:
+    gate = Gate()
+    of = made(MadeUpSource(gate))
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(of.fetch, block_of(1))
+        gate.wait_for(1)
+        of.set_budget(500)
+        assert of.statistics().cached_bytes == 1000
+        gate.open.set()
+        asked.result(DEADLINE_S)
+    assert of.statistics().cached_bytes == 0
+    assert os.listdir(folder.chunks) == []
+
+
+def test_a_full_file_system_lowers_the_budget(
+    folder: TaskFolder,
+    made: Made,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    room = 2500
+
+    def fallocate(fd: int, offset: int, length: int) -> None:
+        if stored() + length > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def stored() -> int:
+        return sum(file.stat().st_size for file in folder.chunks.iterdir() if file.name[0] != ".")
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    of = made(budget_bytes=10_000)
+    for _ in range(2):
+        for number in range(5):
+            if number < 2:
+                of.fetch(block_of(number))
+            else:
+                with pytest.raises(CacheFull):
+                    of.fetch(block_of(number))
+    found = of.statistics()
+    assert (found.budget_bytes, found.cached_bytes, found.blocks) == (2000, 2000, 2)
+    assert (found.not_kept, found.failed_fetches) == (6, 0)
+    assert caplog.text.count("the file system of node memory is full at 2000 of 10000") == 1
+    room = 4500
+    monkeypatch.setattr(of._files, "free_bytes", lambda: room - stored())
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(2))
+    of._look_again_at = 0.0
+    of.fetch(block_of(2))
+    assert of.statistics().budget_bytes == 4500
+
+
+def test_a_folder_that_has_gone_is_no_room(
+    folder: TaskFolder, made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = made()
+    folder.chunks.rmdir()
+    with pytest.raises(CacheFull):
+        of.fetch(block_of(1))
+    assert "can't be filled" in caplog.text
+    assert of.statistics().budget_bytes == 10_000
+    assert of.statistics().cached_bytes == 0
+
+
+def test_pieces_of_a_dead_master_are_adopted_within_the_budget(
+    folder: TaskFolder, made: Made
+) -> None:
+    for number in range(5):
+        made().fetch(block_of(number))
+    (folder.chunks / ".unfinished").write_bytes(b"")
+    source = MadeUpSource()
+    of = made(source, budget_bytes=3000)
+    assert of.statistics().cached_bytes == 3000
+    there = [n for n in range(5) if content_in(folder, block_of(n)) is not None]
+    assert len(there) == len(os.listdir(folder.chunks)) == 3
+    for number in there:
+        of.fetch(block_of(number))
+    assert source.asked == []
+
+
+@pytest.mark.parametrize("policy", ["uniform", "lru"])
+def test_many_threads_keep_the_budget(folder: TaskFolder, made: Made, policy: PolicyName) -> None:
+    lengths = {number: 200 + 37 * number for number in range(24)}
+    source = MadeUpSource(lambda chunk: time.sleep(0))
+    of = made(source, budget_bytes=3000, policy=policy)
+    watched: list[int] = []
+    ends = threading.Event()
+
+    def watch() -> None:
+        while not ends.is_set():
+            watched.append(sum(length_of(file) for file in os.scandir(folder.chunks)))
+            watched.append(of.statistics().cached_bytes)
+
+    def read(seed: int) -> None:
+        draw = random.Random(seed)
+        member = of.member()
+        mapped: list[str] = []
+        for _ in range(100):
+            number = draw.randrange(24)
+            block = block_of(number, lengths[number])
+            try:
+                member.fetch(block, ahead=draw.random() < 0.02)
+                content = content_in(folder, block)
+                assert content in (None, content_of(block))
+                member.mapped(block.name)
+                mapped.append(block.name)
+            except CacheFull:
+                pass
+            while len(mapped) > draw.randrange(3):
+                member.unmapped(mapped.pop())
+            if draw.random() < 0.05:
+                member.discard(block.name)
+        member.close()
+
+    with ThreadPoolExecutor(9) as pool:
+        watcher = pool.submit(watch)
+        readers = [pool.submit(read, seed) for seed in range(8)]
+        for reader in readers:
+            reader.result()
+        ends.set()
+        watcher.result()
+    # A map that is told of after its piece has left is counted from then on: at most one a reader.
+    assert max(watched) <= 3000 + 8 * max(lengths.values())
+    found = of.statistics()
+    held = {file.name: file.stat().st_size for file in folder.chunks.iterdir()}
+    assert (found.cached_bytes, found.blocks) == (sum(held.values()), len(held))
+    assert found.cached_bytes <= 3000
+    assert found.fetches == len(source.asked) == found.blocks + found.evictions
+    assert found.evictions > 0
+
+
+def length_of(file: os.DirEntry[str]) -> int:
+    try:
+        return 0 if file.name.startswith(".") else file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+# In the background
+
+
+def test_a_list_is_fetched_in_order_as_far_as_there_is_room(made: Made) -> None:
+    source = MadeUpSource()
+    of = made(source, budget_bytes=3000, prefetchers=1)
+    blocks = [block_of(number) for number in range(6)]
+    of.prefetch(blocks)
+    wait_until(lambda: of.statistics().not_kept == 1)
+    assert source.asked == [block.chunk for block in blocks[:3]]
+    of.mapped(blocks[0].name)
+    of.discard(blocks[0].name)
+    of.discard(blocks[1].name)
+    of.unmapped(blocks[0].name)
+    of.prefetch(blocks[3:5])
+    wait_until(lambda: of.statistics().fetches == 5)
+    found = of.statistics()
+    assert (found.prefetched, found.prefetched_used, found.prefetched_wasted) == (5, 1, 1)
+    assert (found.hits, found.misses, found.not_kept) == (0, 0, 1)
+    of.prefetch([])
+
+
+def test_as_many_at_a_time_as_there_are_prefetchers(made: Made) -> None:
+    gate = Gate()
+    source = MadeUpSource(gate)
+    of = made(source, prefetchers=3)
+    of.prefetch([block_of(number) for number in range(8)])
+    gate.wait_for(3)
+    assert len(source.asked) == 3
+    gate.open.set()
+    wait_until(lambda: of.statistics().fetches == 8)
+
+
+def test_a_reader_joins_a_fetch_in_the_background(made: Made) -> None:
+    gate = Gate()
+    source = MadeUpSource(gate)
+    of = made(source)
+    of.prefetch([block_of(1)])
+    gate.wait_for(1)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(of.fetch, block_of(1))
+        wait_until(lambda: of.statistics().misses == 1)
+        gate.open.set()
+        asked.result(DEADLINE_S)
+    assert len(source.asked) == 1
+
+
+def test_what_fails_in_the_background_is_left_to_its_reader(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(chunk: ChunkRef) -> None:
+        if chunk == block_of(1).chunk:
+            raise Unavailable("down")
+
+    of = made(MadeUpSource(fails), prefetchers=1)
+    of.prefetch([block_of(1), block_of(2)])
+    wait_until(lambda: of.statistics().fetches == 1)
+    assert of.statistics().failed_fetches == 1
+    assert "is not fetched ahead: down" in caplog.text
+
+
+def test_plans_are_handed_on(made: Made, tmp_path: Path) -> None:
+    followed: list[Path] = []
+    made(follow=followed.append).member().follow(tmp_path)
+    assert followed == [tmp_path]
+    with pytest.raises(NotYetSupported):
+        made().follow(tmp_path)
+
+
+# News
+
+
+class Log:
+    """Implements `CacheObserver`; calls back into the master."""
+
+    def __init__(self, of: Master) -> None:
+        self.of = of
+        self.heard: list[tuple[str, str]] = []
+
+    def arrived(self, name: str) -> None:
+        self.of.mapped(name)
+        self.heard.append(("arrived", name))
+
+    def evicted(self, name: str) -> None:
+        self.heard.append(("evicted", name))
+        self.of.unmapped(name)
+
+
+def test_observers_hear_of_all_that_comes_and_goes_in_order(made: Made) -> None:
+    of = made(budget_bytes=2000, policy="lru")
+    of.fetch(block_of(0))
+    log = Log(of)
+    of.listen(log)
+    heard = [("arrived", block_of(0).name)]
+    for number in range(1, 20):
+        wait_until(lambda: log.heard == heard)
+        of.fetch(block_of(number), ahead=True)
+        if number > 1:
+            heard.append(("evicted", block_of(number - 2).name))
+        heard.append(("arrived", block_of(number).name))
+    wait_until(lambda: log.heard == heard)
+    of.ignore(log)
+    of.discard(block_of(19).name)
+    assert log.heard == heard
+
+
+def test_an_observer_that_fails_or_hangs_delays_nobody(
+    made: Made, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = made()
+    goes_on = threading.Event()
+
+    class Hangs(Log):
+        def arrived(self, name: str) -> None:
+            assert goes_on.wait(DEADLINE_S)
+
+    class Fails(Log):
+        def arrived(self, name: str) -> None:
+            self.heard.append(("arrived", name))
+            raise RuntimeError("odd")
+
+    fails = Fails(of)
+    of.listen(Hangs(of))
+    of.listen(fails)
+    for number in range(3):
+        of.fetch(block_of(number))
+    wait_until(lambda: len(fails.heard) == 3)
+    goes_on.set()
+    assert caplog.text.count("an observer of node memory failed") == 3
+
+
+def test_who_is_ignored_hears_no_more_of_what_was_waiting(made: Made) -> None:
+    of = made()
+    goes_on, begun = threading.Event(), threading.Event()
+
+    class Slow(Log):
+        def arrived(self, name: str) -> None:
+            self.heard.append(("arrived", name))
+            begun.set()
+            assert goes_on.wait(DEADLINE_S)
+
+    slow = Slow(of)
+    of.listen(slow)
+    for number in range(3):
+        of.fetch(block_of(number))
+    assert begun.wait(DEADLINE_S)
+    with ThreadPoolExecutor(1) as pool:
+        ignored = pool.submit(of.ignore, slow)
+        wait_until(lambda: not of._events._listeners)
+        assert not ignored.done()
+        goes_on.set()
+        ignored.result(DEADLINE_S)
+    assert len(slow.heard) == 1
+
+
+def test_an_observer_may_end_itself(made: Made) -> None:
+    of = made()
+
+    class Once(Log):
+        def arrived(self, name: str) -> None:
+            self.heard.append(("arrived", name))
+            self.of.ignore(self)
+
+    once = Once(of)
+    of.listen(once)
+    of.fetch(block_of(1))
+    wait_until(lambda: len(once.heard) == 1)
+    of.fetch(block_of(2))
+    assert len(once.heard) == 1
+
+
+# The end
+
+
+def test_nobody_waits_for_a_master_that_has_been_closed(
+    folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master, "CLOSE_S", 0.05)
+    gate = Gate()
+    of = made(MadeUpSource(gate))
+    with ThreadPoolExecutor(34) as pool:
+        asked = all_fetched(pool, of, block_of(1))
+        of.prefetch([block_of(2), block_of(3)])
+        gate.wait_for(3)
+        wait_until(lambda: of.statistics().misses == 32)
+        of.close()
+        wait_until(lambda: sum(each.done() for each in asked) == 31)
+        gate.open.set()
+        for each in asked:
+            assert isinstance(each.exception(DEADLINE_S), MasterGone)
+    assert os.listdir(folder.chunks) == []
+    with pytest.raises(MasterGone):
+        of.fetch(block_of(4))
+    with pytest.raises(MasterGone):
+        of.listen(Log(of))
+    of.prefetch([block_of(5)])
+    of.close()
+
+
+def test_a_closed_master_leaves_the_files_alone(folder: TaskFolder, made: Made) -> None:
+    of = made()
+    member = of.member()
+    of.fetch(block_of(1))
+    of.close()
+    of.discard(block_of(1).name)
+    of.set_budget(0)
+    member.close()
+    assert content_in(folder, block_of(1)) is not None
+
+
+def test_close_waits_for_a_file_that_is_being_made(
+    folder: TaskFolder, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = made()
+    begun, goes_on = threading.Event(), threading.Event()
+    fchmod = os.fchmod
+
+    def slow(fd: int, mode: int) -> None:
+        begun.set()
+        assert goes_on.wait(DEADLINE_S)
+        fchmod(fd, mode)
+
+    monkeypatch.setattr(os, "fchmod", slow)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(of.fetch, block_of(1))
+        assert begun.wait(DEADLINE_S)
+        closed = pool.submit(of.close)
+        wait_until(lambda: of._closed)
+        assert not closed.done()
+        goes_on.set()
+        closed.result(DEADLINE_S)
+        assert os.listdir(folder.chunks) == [block_of(1).name]
+
+
+# The default budget
+
+
+def test_the_default_budget_is_a_share_of_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = os.statvfs(tmp_path)
+    free = found.f_bavail * found.f_frsize
+    monkeypatch.setattr(budget, "free_memory_bytes", lambda: 4 << 20)
+    assert default_budget_bytes(tmp_path) == 1 << 20
+    monkeypatch.setattr(budget, "free_memory_bytes", lambda: free * 100)
+    assert default_budget_bytes(tmp_path) == pytest.approx(free * 0.9, rel=0.05)
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path))
+    assert default_budget_bytes() == pytest.approx(free * 0.9, rel=0.05)
+
+
+def test_what_a_dead_master_has_left_counts_as_free(
+    folder: TaskFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.chunks / "piece").write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(budget, "free_memory_bytes", lambda: 3 << 20)
+    assert default_budget_bytes(folder.path) == 1 << 20

@@ -1,0 +1,336 @@
+"""Masters that are killed, and members that elect another: real processes, SIGKILL."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from chunkstore.errors import Corrupt
+from dieselfs.cache.node.task_folder import TaskFolder
+from dieselfs.cache.task import master_process, remote_master, task_session
+from dieselfs.cache.task.leader import MemorySettings
+from dieselfs.cache.task.master_process import LOG, SourceNotPortable
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.cache.task.remote_master import RemoteMaster
+from dieselfs.cache.task.task_session import _STARTER
+from dieselfs.errors import MasterGone
+from tests.dieselfs.cache.logged_source import CORRUPT, LoggedSource, chunk, extent
+from tests.dieselfs.cache.processes import (
+    FORK,
+    LINGER_S,
+    SPAWN,
+    all_ended_well,
+    is_alive,
+    is_right,
+    open_and_wait,
+    opened,
+    read_until,
+    wait_for,
+)
+
+
+def master_pid(memory: NodeMemory) -> int:
+    master = memory._membership.current()
+    assert master is not None
+    return master.pid
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not is_alive(pid), "an end of it")
+
+
+@contextmanager
+def killed_at_the_end(process: BaseProcess) -> Iterator[None]:
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_the_helper_is_nobody_s_child_and_ends_soon_after_its_last_member(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        helper = master_pid(memory)
+        with pytest.raises(ChildProcessError):
+            os.waitpid(helper, os.WNOHANG)
+        assert os.getsid(helper) != os.getsid(0)
+        assert os.readlink(f"/proc/{helper}/cwd") == "/"
+        assert (folder.path / LOG).read_text() == ""
+        with opened(folder, source) as other:
+            assert master_pid(other) == helper
+        assert is_alive(helper)
+    wait_for(lambda: not is_alive(helper), "an end of the helper")
+    assert not folder.path.exists()
+
+
+def test_a_member_that_is_killed_has_left(
+    folder: TaskFolder, source: LoggedSource, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    with killed_at_the_end(
+        SPAWN.Process(target=open_and_wait, args=(folder, source, ready, False))
+    ):
+        wait_for(ready.exists, "a member")
+        member = RemoteMaster(folder.socket_path)
+        helper = member.pid
+        member.close()
+    wait_for(lambda: not is_alive(helper), "an end of the helper")
+    assert not folder.path.exists()
+
+
+def test_a_helper_that_nobody_joins_ends(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = MemorySettings(folder, None, "uniform", LINGER_S)
+    master_process.start(settings, source)
+    master_process.start(settings, source)  # one leads: well too
+    member = RemoteMaster(folder.socket_path)
+    helper = member.pid
+    member.close()
+    wait_for(lambda: not is_alive(helper), "an end of the helper")
+
+
+def test_reads_go_on_while_helpers_are_killed(
+    folder: TaskFolder, source: LoggedSource, tmp_path: Path
+) -> None:
+    stop, rounds = tmp_path / "stop", tmp_path / "rounds"
+    rounds.touch()
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        # Chunk 13 is corrupt, and stays so whoever the master is.
+        readers = [
+            FORK.Process(
+                target=read_until,
+                args=(memory, [n for n in range(20) if n != CORRUPT], stop, rounds),
+            )
+            for _ in range(3)
+        ]
+        for reader in readers:
+            reader.start()
+        killed = set()
+        for _ in range(3):
+            done = rounds.stat().st_size
+            wait_for(lambda done=done: rounds.stat().st_size > done + 3, "progress")
+            memory._membership.master()
+            killed.add(master_pid(memory))
+            kill(master_pid(memory))
+            number = 100 + len(killed)
+            assert is_right(memory, number)
+        stop.touch()
+        assert all_ended_well(readers)
+        assert len(killed) == 3
+        with pytest.raises(Corrupt):
+            memory.read(extent(chunk(CORRUPT)), 0, 1)
+        found = memory.statistics()
+        assert (found.joins, found.fallbacks) == (4, 1)
+    assert (source.payloads, source.ranges) == (1 + 18 + 3 + 1, 1), "adopted, not fetched again"
+
+
+def test_members_that_find_no_master_at_once_use_the_same_one(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    members = [opened(folder, source) for _ in range(4)]
+    try:
+        kill(master_pid(members[0]))
+        threads = [
+            threading.Thread(target=is_right, args=(member, number))
+            for number, member in enumerate(members)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({master_pid(member) for member in members}) == 1
+        assert source.payloads == 4
+    finally:
+        for member in members:
+            member.close()
+
+
+def test_when_the_process_that_leads_is_killed_its_members_go_on(
+    folder: TaskFolder, source: LoggedSource, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    leader = SPAWN.Process(target=open_and_wait, args=(folder, source, ready, True))
+    with killed_at_the_end(leader):
+        wait_for(ready.exists, "a leader")
+        with opened(folder, source) as memory:
+            assert master_pid(memory) == leader.pid
+            assert is_right(memory, 1)
+            leader.kill()
+            assert is_right(memory, 2)
+            assert master_pid(memory) != leader.pid
+            memory._blocks.clear()
+            assert is_right(memory, 1)
+            assert memory.statistics().fallbacks == 0
+    assert source.payloads == 2
+
+
+def test_when_the_process_that_leads_ends_in_order_its_members_keep_the_files(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source, lead=True) as leading:
+        assert master_pid(leading) == os.getpid()
+        memory = opened(folder, source)
+        assert is_right(leading, 1)
+    assert is_right(memory, 1)
+    assert is_right(memory, 2)
+    assert master_pid(memory) != os.getpid()
+    memory.close()
+    assert (source.payloads, source.ranges) == (2, 0)
+
+
+def test_a_process_that_may_lead_takes_over_from_a_helper_that_died(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source) as client, opened(folder, source, lead=True) as mount:
+        assert master_pid(mount) == master_pid(client) != os.getpid()
+        assert is_right(client, 1)
+        kill(master_pid(mount))
+        assert is_right(mount, 2)
+        assert master_pid(mount) == os.getpid()
+        assert is_right(client, 3)
+        assert master_pid(client) == os.getpid()
+        assert is_right(client, 1)
+    assert source.payloads == 3
+
+
+def test_after_all_were_killed_the_next_adopts_what_is_there(
+    folder: TaskFolder, source: LoggedSource, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    with killed_at_the_end(
+        SPAWN.Process(target=open_and_wait, args=(folder, source, ready, False))
+    ):
+        wait_for(ready.exists, "a member")
+        member = RemoteMaster(folder.socket_path)
+        kill(member.pid)
+        member.close()
+    assert os.listdir(folder.chunks)
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert is_right(memory, 2)
+        assert memory.statistics().fallbacks == 0
+    assert source.payloads == 2
+
+
+def test_a_new_master_is_told_what_its_members_map_and_members_what_has_left(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert is_right(memory, 2)
+        memory.expect([chunk(number).id for number in (1, 2, 3)])
+        kill(master_pid(memory))
+        (folder.chunks / str(chunk(1).id)).unlink()  # as if evicted without a word
+        assert is_right(memory, 3)
+        found = memory.statistics()
+        assert (found.joins, found.mapped_blocks) == (2, 2)
+        memory.discard(chunk(2).id)
+        numbers = itertools.count(4)
+        wait_for(
+            lambda: is_right(memory, next(numbers)) and is_dropped(memory, 2),
+            "news of the new master",
+        )
+
+
+def is_dropped(memory: NodeMemory, number: int) -> bool:
+    return str(chunk(number).id) not in set(memory._blocks.names())
+
+
+def test_what_a_killed_starter_has_left_stops_nobody(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    (folder.path / _STARTER).touch()
+    folder.socket_path.touch()
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert memory.statistics().joins == 1
+
+
+def test_a_master_that_hangs_is_read_past(
+    folder: TaskFolder, source: LoggedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder, source) as memory:
+        helper = master_pid(memory)
+        os.kill(helper, signal.SIGSTOP)
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(remote_master, "ANSWER_TIMEOUT_S", 0.1)
+                patched.setattr(remote_master, "CONNECT_TIMEOUT_S", 0.1)
+                patched.setattr(task_session, "PATIENCE_S", 0.1)
+                assert is_right(memory, 1)
+                assert memory.statistics().fallbacks == source.ranges == 1
+        finally:
+            os.kill(helper, signal.SIGCONT)
+        memory._membership._try_again_at = 0.0  # some seconds later
+        assert is_right(memory, 2)
+        assert master_pid(memory) == helper
+        assert memory.statistics().fallbacks == 1
+
+
+class Unknown(LoggedSource):
+    """Pickles to what nobody can make."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return int, ("not a number",)
+
+
+def test_a_source_that_cannot_be_made_elsewhere_is_told_apart(
+    folder: TaskFolder, tmp_path: Path
+) -> None:
+    source = Unknown(tmp_path / "asked")
+    settings = MemorySettings(folder, None, "uniform", LINGER_S)
+    with pytest.raises(SourceNotPortable, match="not a number"):
+        master_process.start(settings, source)
+    with opened(folder, source) as memory:
+        assert is_right(memory, 1)
+        assert memory._membership.folder != folder
+
+
+def test_a_helper_that_cannot_serve_says_why(folder: TaskFolder, source: LoggedSource) -> None:
+    folder.socket_path.mkdir()
+    settings = MemorySettings(folder, None, "uniform", LINGER_S)
+    with pytest.raises(MasterGone, match="directory"):
+        master_process.start(settings, source)
+    assert "Traceback" in (folder.path / LOG).read_text()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.cache.node.task_folder import TaskFolder
+from tests.dieselfs.cache.logged_source import LoggedSource, chunk, extent
+memory = NodeMemory.open(TaskFolder(Path(sys.argv[1])), LoggedSource(Path(sys.argv[2])), linger_s=0.2)
+assert len(memory.read(extent(chunk(1)), 0, 10)) == 10
+"""
+
+
+def test_a_program_that_never_closes_it_ends_in_silence(
+    folder: TaskFolder, source: LoggedSource
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT, folder.path, source.log],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    wait_for(lambda: not folder.path.exists(), "an end of the helper")

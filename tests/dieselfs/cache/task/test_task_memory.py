@@ -1,0 +1,116 @@
+"""Which task and which peers a client's memory has; and two clients that are two nodes, each with a memory folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dieselfs.cache.ports.peer_settings import PeerSettings, StaticPeers
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.task.running_tasks import ask, running_tasks
+from dieselfs.errors import UsageError
+from tests.dieselfs.test_client_memory import Packed
+from tests.mount.mounting import is_alive
+from tests.services.redis_processes import free_port
+
+SECRET = "a secret that is long enough"
+DEADLINE_S = 60.0
+BUDGET_BYTES = 4 << 20
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return Packed(tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture
+def memories() -> Iterator[list[Path]]:
+    """Folders for the memory of two nodes; nobody is left in them afterwards."""
+    made = [Path(tempfile.mkdtemp(prefix="dieselfs-test-", dir="/dev/shm")) for _ in range(2)]
+    yield made
+    for folder in made:
+        for task in folder.glob("*/*"):
+            if (leader := ask(task).leader_pid) is not None:
+                os.kill(leader, signal.SIGTERM)  # rather than wait for it to linger
+                wait_for(lambda leader=leader: not is_alive(leader), "end of a master")
+        shutil.rmtree(folder)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.02)
+
+
+def settings(own: int, *ports: int, task: str = "run1") -> PeerSettings:
+    addresses = tuple(PeerAddress("127.0.0.1", port) for port in ports)
+    return PeerSettings(
+        task, TaskSecret(SECRET.encode()), StaticPeers(addresses), listen=addresses[own]
+    )
+
+
+def members_up() -> int:
+    [task] = running_tasks()
+    return sum(m.state in ("me", "up") for m in task.peers.members) if task.peers else 0
+
+
+def test_the_environment_names_the_task(packed: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIESELFS_TASK", "of-the-environment")
+    with packed.client() as client, packed.client() as other:
+        client.load_meta(packed.snapshot)
+        client.shuffle(memory_bytes=BUDGET_BYTES)
+        other.open_memory(task="of-the-code")
+        names = {task.name for task in running_tasks()}
+    assert "of-the-environment" in names
+
+
+def test_settings_that_contradict_each_other_are_refused(packed: Packed) -> None:
+    with packed.client() as client:
+        with pytest.raises(UsageError, match="run2, and peers of task run1"):
+            client.open_memory(task="run2", peers=settings(0, 1))
+
+
+def test_variables_that_make_no_sense_are_refused(
+    packed: Packed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIESELFS_PEERS", "localhost:1")
+    with packed.client() as client, pytest.raises(UsageError) as caught:
+        client.shuffle()
+    assert "DIESELFS_TASK" in str(caught.value.hint)
+
+
+def test_two_clients_put_their_memory_together(
+    packed: Packed, memories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is told by variables alone; a third has nothing but the task's name."""
+    ports = [free_port() for _ in memories]
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memories[0]))
+    with packed.client() as one, packed.client() as two, packed.client() as three:
+        for client in (one, two, three):
+            client.load_meta(packed.snapshot)
+        one.open_memory(BUDGET_BYTES, peers=settings(0, *ports))
+        monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(memories[1]))
+        with monkeypatch.context() as patch:
+            patch.setenv("DIESELFS_PEERS", ",".join(f"127.0.0.1:{port}" for port in ports))
+            patch.setenv("DIESELFS_PEER_LISTEN", f"127.0.0.1:{ports[1]}")
+            patch.setenv("DIESELFS_TASK", "run1")
+            patch.setenv("DIESELFS_TASK_SECRET", SECRET)
+            two.shuffle(memory_bytes=BUDGET_BYTES)
+        three.open_memory(task="run1")
+        wait_for(lambda: members_up() == 2, "second member")
+        for client in (one, two, three):
+            assert client.get_many(list(packed.files)) == list(packed.files.values())
+        wait_for(lambda: [task.processes for task in running_tasks()] == [2], "two processes")
+        [task] = running_tasks()
+        assert task.peers is not None
+        [own] = [m.status for m in task.peers.members if m.state == "me"]
+        assert own.from_peers_bytes > 0

@@ -1,0 +1,236 @@
+"""A dataset comes onto the SSD behind its readers: by one process of a node at a time, again after whatever stops it, and out of the readers' way."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.errors import Unavailable
+from chunkstore.object_keys import chunk_key
+from chunkstore.ssd.tier import SsdTier
+from chunkstore.stores.object_store import Buffer
+from chunkstore.stores.read import Read
+from chunkstore.stores.read_wrapper import ReadWrapper
+from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
+from dieselfs.cache.warmup.background_warmup import JOBS, BackgroundWarmUp, behind_readers
+from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
+from dieselfs.client import Client
+from metadata.kv.memory import MemoryStore
+from metadata.snapshot import Snapshot
+from tests.peers.task_nodes import PeerDataset, make_dataset
+
+BUDGET = 60 << 20
+
+_OTHER = """
+import sys, time
+from pathlib import Path
+from benchmarks.shared_disk import SharedDisk
+from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
+from dieselfs.cache.ssd.settings import SsdSettings
+from metadata.snapshot import Snapshot
+snapshot = Snapshot.open(sys.argv[2])
+work = BackgroundWarmUp(SharedDisk(Path(sys.argv[1])), snapshot.dataset, SsdSettings(Path(sys.argv[3])))
+work.load(snapshot)
+while not work.progress().loaded_bytes:
+    time.sleep(0.01)
+print("loads", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Iterator[PeerDataset]:
+    """24 chunks of 1 MiB."""
+    yield make_dataset(tmp_path, 24, 1 << 20)
+    end_tiers()
+
+
+@pytest.fixture
+def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
+    with Snapshot.open(dataset.snapshot) as found:
+        yield found
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_next_process_takes_over_and_what_was_brought_is_not_read_again(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cache.warmup.background_warmup._AGAIN_S", 0.05)
+    dataset.set_speed(seek_s=0.05)
+    settings = SsdSettings(tmp_path / "ssd", BUDGET)
+    other = subprocess.Popen(
+        [
+            *(sys.executable, "-c", _OTHER),
+            *map(str, (dataset.disk, dataset.snapshot, settings.folder)),
+        ],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[4],
+    )
+    with other:
+        work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+        try:
+            SsdSettings(settings.folder, BUDGET).check()  # a budget, for both
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"loads\n"
+            work.load(snapshot)
+            eventually(lambda: work.progress().state.startswith("waits: another process"))
+        finally:
+            other.send_signal(signal.SIGKILL)
+        eventually(lambda: work.progress().state == "done")
+        work.close()
+    told = work.progress()
+    size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in wanted_chunks(snapshot))
+    assert (told.cached_chunks, told.cached_bytes, told.failed) == (told.chunks, size, 0)
+    assert 0 < told.loaded_bytes < size
+    largest = max(chunk.head_bytes + chunk.payload_bytes for chunk in wanted_chunks(snapshot))
+    assert size <= dataset.from_store_bytes() <= size + JOBS * largest, (
+        "what was under way, at most"
+    )
+
+
+def test_it_ends_at_once_and_goes_on_another_time(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    dataset.set_speed(seek_s=0.2)
+    settings = SsdSettings(tmp_path / "ssd", BUDGET)
+    work = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    work.load(snapshot)
+    eventually(lambda: work.progress().loaded_bytes)
+    work.close()
+    eventually(lambda: work.progress().state == "stopped")
+    loaded = work.progress().cached_chunks
+    assert 0 < loaded < work.progress().chunks
+    dataset.set_speed()
+    again = BackgroundWarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings)
+    again.load(snapshot)
+    eventually(lambda: again.progress().state == "done")
+    again.close()
+    assert again.progress().loaded_bytes < again.progress().bytes
+
+
+class _Away(ReadWrapper):
+    """A store that does not answer, until it does."""
+
+    def __init__(self, store: SharedDisk) -> None:
+        super().__init__(store)
+        self.is_away = True
+
+    def _read(self, read: Read) -> Buffer:
+        if self.is_away:
+            raise Unavailable("the store is away")
+        return read.of(self._wrapped)
+
+
+def test_a_store_that_is_away_is_waited_for_and_a_lost_chunk_is_left_out(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cache.warmup.background_warmup._AGAIN_S", 0.05)
+    settings = SsdSettings(tmp_path / "ssd", BUDGET)
+    disk = SharedDisk(dataset.disk)
+    lost = wanted_chunks(snapshot)[3]
+    disk.delete(chunk_key(snapshot.dataset.name, lost.id))
+    store = _Away(disk)
+    work = BackgroundWarmUp(store, snapshot.dataset, settings)
+    work.load(snapshot)
+    eventually(lambda: work.progress().state == "waits: the store is away")
+    store.is_away = False
+    eventually(lambda: work.progress().state == "done")
+    work.close()
+    told = work.progress()
+    assert (told.failed, told.cached_chunks) == (1, told.chunks - 1)
+
+
+def test_a_client_warms_what_it_reads(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path
+) -> None:
+    with Client.connect(
+        snapshot.dataset.name,
+        store=SharedDisk(dataset.disk),
+        index=MemoryStore(),
+        snapshot_folder=tmp_path,
+        ssd=SsdSettings(tmp_path / "ssd", BUDGET, warmup=True),
+    ) as client:
+        client.load_meta(dataset.snapshot, check_fresh=False)
+        client.open_memory(8 << 20, task=tmp_path.name)
+        work = client._warm_up
+        assert work is not None
+        eventually(lambda: work.progress().state == "done")
+    assert work.progress().cached_chunks == snapshot.chunk_count
+
+
+@dataclass
+class _Tier:
+    """As much of a tier as turns look at."""
+
+    misses: int = 0
+
+    @property
+    def segments(self) -> SimpleNamespace:
+        return SimpleNamespace(occupancy=lambda: [SimpleNamespace(misses=self.misses)])
+
+    def call(self, access: Callable[[], int], length: int) -> int:
+        return access()
+
+
+class _Rests(threading.Event):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rested: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.rested.append(timeout or 0.0)
+        return True
+
+
+def test_while_readers_miss_the_store_is_left_to_them_nine_tenths_of_the_time() -> None:
+    tier, stopping, now = _Tier(), _Rests(), [0.0]
+    turn = behind_readers(cast(SsdTier, tier), stopping, lambda: now[0])
+
+    def load(seconds: float) -> list[float]:
+        stopping.rested.clear()
+        with turn():
+            now[0] += seconds
+        return [round(rest, 6) for rest in stopping.rested]
+
+    assert load(2.0) == [], "nobody has missed"
+    tier.misses = 5
+    assert load(0.04) == [0.36]
+    assert load(2.0) == [10.0], "never longer"
+    tier.misses = 6
+    assert load(0.04) == [0.36]
+    now[0] += 4
+    assert load(0.04) == [], "they miss no more"
+
+
+def test_what_the_disk_has_no_room_for_is_not_fetched(
+    dataset: PeerDataset, snapshot: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have filled it: before, all was read from the store, each time."""
+    free = SimpleNamespace(f_bavail=9 << 20, f_frsize=1)
+    monkeypatch.setattr("dieselfs.cache.warmup.ssd_warmup.os.statvfs", lambda path: free)
+    before = dataset.from_store_bytes()
+    settings = SsdSettings(tmp_path / "ssd", BUDGET)
+    chunks = wanted_chunks(snapshot)
+    work = WarmUp(SharedDisk(dataset.disk), snapshot.dataset, settings, chunks)
+    report = work.run(lambda chunks, size: None)
+    assert report.bound == "disk"
+    assert 0 < report.loaded < 9
+    assert report.no_room == len(chunks) - report.loaded
+    assert dataset.from_store_bytes() - before == report.loaded_bytes

@@ -1,0 +1,442 @@
+"""mount, umount, mounts with real daemons: which snapshot is chosen, what is refused, and that options reach the daemon."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dieselfs.cli.conftest import Dlcmd
+from tests.mount.mounting import eventually, is_alive
+
+pytestmark = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="EROFS needs root")
+
+
+def test_mount_and_umount(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    [snapshot] = dlcmd("snapshot", "create", "pets", "--json").records
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "log: " in result.err) == (0, True)
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert (shown["dataset"], shown["snapshot"], shown["state"]) == (
+        "pets",
+        snapshot["id"],
+        "serving",
+    )
+    assert dlcmd("mount", "pets", mountpoint).code == 8
+    assert dlcmd("umount", mountpoint).code == 0
+    assert list(mountpoint.iterdir()) == []
+    assert dlcmd("umount", mountpoint).code == 1
+
+
+def test_a_stale_snapshot_is_said_and_refreshed(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "making a new one" in result.err) == (0, True)  # the first one
+    assert dlcmd("umount", mountpoint).code == 0
+    (dataset / "new.jpg").write_bytes(b"new")
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
+    result = dlcmd("mount", "pets", mountpoint)
+    assert (result.code, "--refresh" in result.err, result.err.count("\n")) == (8, True, 1)
+    for old in (["pets@2"], ["pets", "--snapshot", "2"], ["pets", "--no-index"]):
+        assert dlcmd("mount", *old, mountpoint).code == 0
+        assert not (mountpoint / "new.jpg").exists()
+        assert dlcmd("umount", mountpoint).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--refresh").code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new"
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--preload", "--prefill", "0", "--cache-memory", "64MiB"],
+        ["-o", "preload,store_ahead=0,cache_memory=64MiB"],
+    ],
+)
+def test_preloading_and_storing_ahead_reach_the_daemon(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 0
+
+    def statistics() -> dict[str, Any]:
+        return dict(json.loads((mountpoint / ".dieselfs/stats.json").read_text()))
+
+    def node_memory() -> dict[str, Any]:
+        return dict(statistics()["cache"]["node"])
+
+    eventually(lambda: node_memory()["cached_bytes"] > 0, "chunks in memory, none read")
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    assert not any(statistics()["page_cache"]["filled"].values())
+    assert node_memory()["budget_bytes"] == 64 << 20
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def by_itself(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`dlcmd` in a process of its own, which --foreground replaces."""
+    return subprocess.run(
+        [sys.executable, "-m", "dieselfs.cli", *arguments],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def put_large(dlcmd: Dlcmd, source: Path) -> None:
+    (source / "large").write_bytes(bytes(3 << 20))
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+
+
+@pytest.mark.parametrize(
+    "how",
+    [["--shuffle", "seed=1,group=1"], ["-o", "shuffle=seed=1:group=1"], ["--foreground"]],
+    ids=lambda how: how[0],
+)
+def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
+    dlcmd: Dlcmd,
+    dataset: Path,
+    mountpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: list[str],
+) -> None:
+    monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", f"/dev/shm/dieselfs-test-refused-{os.getpid()}")
+    memory = Path(os.environ["DIESELFS_MEMORY_FOLDER"])
+    memory.mkdir()
+    try:
+        put_large(dlcmd, dataset)
+        order = [] if "shuffle" in " ".join(how) else ["--shuffle", "group=1"]
+        command = ["mount", "pets", str(mountpoint), "--refresh", "--memory", "1MiB", *how, *order]
+        done = by_itself(*command)
+        assert done.returncode == 1
+        assert "needs 4 MiB of memory" in done.stderr
+        assert "there are 1 MiB" in done.stderr
+        assert "give it 4 MiB" in done.stderr
+        assert not mountpoint.is_mount()
+        options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
+        assert dlcmd("mount", "pets", mountpoint, *options).code == 0
+        assert len((mountpoint / "large").read_bytes()) == 3 << 20
+        plan = json.loads((mountpoint / ".dieselfs/stats.json").read_text())["plan"]
+        assert plan["files"] == 2
+        assert dlcmd("umount", mountpoint).code == 0
+        eventually(lambda: not list(memory.glob("*/*")), "the end of the task's folder")
+    finally:
+        shutil.rmtree(memory)
+
+
+@pytest.mark.parametrize("how", ["seed=x", "group=0", "rank=2,world=2", "other=1"])
+def test_an_order_that_is_none_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: str
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint, "--shuffle", how)
+    assert (result.code, "--shuffle" in result.err) == (2, True)
+    assert not mountpoint.is_mount()
+
+
+@pytest.mark.parametrize(
+    "how", [["--task", "mine", "--eviction", "lru"], ["-o", "task=mine,eviction=lru"]]
+)
+def test_two_mounts_of_a_named_task_share_their_memory(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path, how: list[str]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for place, front in ((mountpoint, "auto"), (other, "fuse")):  # of one front they share a server
+        command = ["mount", "pets", place, "--memory", "64MiB", "--front", front, *how]
+        assert dlcmd(*command).code == 0
+        folder = json.loads((place / ".dieselfs/dataset.json").read_text())["node_memory"]
+        assert Path(folder).name == "mine"
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    [record] = dlcmd("stats", "--json", other).records
+    assert (record["cache"]["node"]["fetches"], record["cache"]["node"]["members"]) == (1, 2)
+    for place in (mountpoint, other):
+        assert dlcmd("umount", place).code == 0
+
+
+@pytest.mark.parametrize("how", [["--front", "fuse"], ["-o", "front=fuse"]])
+def test_a_front_can_be_asked_for(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    result = dlcmd("mount", "pets", mountpoint, *how)
+    assert (result.code, "front: fuse, as asked" in result.err) == (0, True)
+    assert b"fuse, as asked" in dlcmd("stats", mountpoint).out
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert shown["details"]["front"]["kind"] == "fuse" if "details" in shown else True
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+@as_root
+@pytest.mark.parametrize("front", ["erofs", "erofs-loop"])
+@pytest.mark.parametrize("cache", ["buffered", "auto"])
+def test_the_chosen_front_and_cache_reach_the_kernel(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, front: str, cache: str
+) -> None:
+    options = ["--front", front, "--blob-cache", cache, "--json"]
+    [record] = dlcmd("mount", "pets", mountpoint, *options).records
+    assert record["front"] == front
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    assert dlcmd("umount", mountpoint).code == 0
+    assert list(mountpoint.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", [["--front", "fast"], ["-o", "front=fast"], ["--plain"]])
+def test_a_front_that_is_none_is_refused(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, how: list[str]
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint, *how).code == 2
+    assert not mountpoint.is_mount()
+
+
+@as_root
+def test_an_upgrade_replaces_the_server_under_open_files(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [record] = dlcmd("mount", "pets", mountpoint, "--json").records
+    before = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())
+    with open(mountpoint / "cat/1.jpg", "rb") as kept:
+        result = dlcmd("mount", "--upgrade", "pets", mountpoint)
+        assert (result.code, f"upgraded {mountpoint}" in result.err) == (0, True), result.err
+        assert kept.read() == b"meow" * 100
+    after = json.loads((mountpoint / ".dieselfs/dataset.json").read_text())
+    assert after["pid"] == before["pid"] == record["pid"]
+    assert after["server_pid"] != before["server_pid"]
+    assert after["mounted"] == before["mounted"]
+    [again] = dlcmd("mount", "--upgrade", "pets", mountpoint, "--json").records
+    assert again["server_pid"] != after["server_pid"]
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_an_upgrade_without_a_mount_is_an_error(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    result = dlcmd("mount", "--upgrade", "pets", mountpoint)
+    assert (result.code, "no mount serves at" in result.err) == (1, True)
+
+
+@as_root
+def test_a_second_mount_of_the_same_snapshot_shares_the_server(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    [first] = dlcmd("mount", "pets", mountpoint, "--json").records
+    result = dlcmd("mount", "pets", other)
+    assert (result.code, "it shares the server of" in result.err) == (0, True)
+    try:
+        assert os.stat(mountpoint / "cat").st_dev == os.stat(other / "cat").st_dev
+        shown = {r["mountpoint"]: r["pid"] for r in dlcmd("mounts", "--json").records}
+        assert shown[str(mountpoint)] == shown[str(other)] == first["pid"]
+        put_again(dlcmd, dataset, "new.jpg")
+        assert dlcmd("mount", "--refresh", "pets", other).code == 0
+        for place in (mountpoint, other):
+            assert (place / "new.jpg").read_bytes() == b"new.jpg"
+        assert dlcmd("umount", mountpoint).code == 0
+        assert (other / "cat/1.jpg").read_bytes() == b"meow" * 100
+        assert (other / ".dieselfs/stats.json").read_bytes()
+    finally:
+        assert dlcmd("umount", other).code == 0
+    eventually(lambda: not is_alive(first["pid"]), "the end of the daemon")
+
+
+@as_root
+def test_other_options_make_a_mount_of_its_own(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    [first] = dlcmd("mount", "pets", mountpoint, "--json").records
+    [second] = dlcmd("mount", "pets", other, "--json", "--uid", "7").records
+    assert second["pid"] != first["pid"]
+    assert (os.stat(other / "cat").st_uid, os.stat(mountpoint / "cat").st_uid) == (7, os.getuid())
+    for place in (other, mountpoint):
+        assert dlcmd("umount", place).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets root alone change it")
+def test_large_files_are_read_in_large_requests(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    (dataset / "large").write_bytes(bytes(4 << 20))
+    assert dlcmd("put", f"{dataset}/", "pets", "-j", "1").code == 0
+    front = ("--front", "fuse")  # before EROFS two layers ramp up one after the other: 22 requests
+    assert dlcmd("mount", "pets", mountpoint, "--prefill", "0", *front).code == 0
+    assert len((mountpoint / "large").read_bytes()) == 4 << 20
+    stats = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
+    assert stats["requests"]["read"] <= 12  # 32 with the kernel's own 128 KiB
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def put_again(dlcmd: Dlcmd, source: Path, name: str) -> None:
+    (source / name).write_bytes(name.encode())
+    assert dlcmd("put", f"{source}/", "pets", "-j", "1").code == 0
+
+
+def test_refresh_makes_a_running_mount_show_the_newest(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [pid] = [r["pid"] for r in dlcmd("mount", "pets", mountpoint, "--json").records]
+    with open(mountpoint / "cat/1.jpg", "rb") as kept:
+        for name in ("first.jpg", "second.jpg"):
+            put_again(dlcmd, dataset, name)
+            result = dlcmd("mount", "pets", mountpoint)
+            assert (result.code, "mount --refresh pets" in result.err) == (8, True)
+            assert not (mountpoint / name).exists()
+            result = dlcmd("mount", "--refresh", "pets", mountpoint)
+            assert (result.code, f"refreshed {mountpoint}" in result.err) == (0, True), result.err
+            assert (mountpoint / name).read_bytes() == name.encode()
+        assert kept.read() == b"meow" * 100
+    [shown] = [r for r in dlcmd("mounts", "--json").records if r["mountpoint"] == str(mountpoint)]
+    assert shown["pid"] == pid
+    assert f"pets@{shown['snapshot']}" in dlcmd("mounts").out.decode()
+
+
+def test_a_refresh_of_the_newest_says_so(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "already shows the newest snapshot" in result.err) == (0, True)
+    [record] = dlcmd("mount", "--refresh", "pets", mountpoint, "--json").records
+    assert record["refreshed"] is False
+
+
+def test_a_mount_of_a_named_snapshot_is_refreshed_when_asked(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    assert dlcmd("mount", "pets@2", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    assert dlcmd("mount", "--refresh", "pets@2", mountpoint).code == 8
+    assert dlcmd("mount", "--refresh", "pets", mountpoint).code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new.jpg"
+
+
+def test_a_refresh_without_an_index_pulls_what_was_published(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    Path(record["file"]).unlink()
+    refresh = ["mount", "--refresh", "--no-index", "--index", "redis://127.0.0.1:1"]
+    assert dlcmd(*refresh, "pets", mountpoint).code == 0
+    assert (mountpoint / "new.jpg").read_bytes() == b"new.jpg"
+
+
+def test_a_daemon_looks_for_a_snapshot_itself(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    [pid] = [r["pid"] for r in dlcmd("mount", "pets", mountpoint, "--json").records]
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    Path(record["file"]).unlink()  # it is in the store
+    os.kill(pid, signal.SIGUSR1)
+    eventually((mountpoint / "new.jpg").exists, "a refresh")
+
+
+def test_another_dataset_is_not_refreshed(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    result = dlcmd("mount", "--refresh", "cows", mountpoint)
+    assert (result.code, "pets is mounted at" in result.err) == (8, True)
+    assert dlcmd("dataset", "rm", "pets", "--yes").code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "is not the pets of the store" in result.err) == (8, True)
+    assert not (mountpoint / "new.jpg").exists()
+
+
+def test_a_refresh_that_the_daemon_refuses_is_an_error(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path
+) -> None:
+    assert dlcmd("mount", "pets", mountpoint).code == 0
+    put_again(dlcmd, dataset, "new.jpg")
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    file = Path(record["file"])
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    result = dlcmd("mount", "--refresh", "pets", mountpoint)
+    assert (result.code, "was not refreshed" in result.err) == (1, True), result.err
+    assert not (mountpoint / "new.jpg").exists()
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+
+
+def test_a_mount_without_an_index_pulls_the_snapshot(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    for file in snapshots.iterdir():
+        file.unlink()
+    assert (
+        dlcmd("mount", "--no-index", "--index", "redis://127.0.0.1:1", "pets", mountpoint).code == 0
+    )
+    assert (mountpoint / "cat/1.jpg").exists()
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_a_snapshot_file_from_elsewhere_is_copied_and_must_be_sound(
+    dlcmd: Dlcmd, dataset: Path, snapshots: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    [record] = dlcmd("snapshot", "create", "pets", "--json").records
+    elsewhere = tmp_path / "elsewhere.snapshot"
+    content = Path(record["file"]).read_bytes()
+    Path(record["file"]).unlink()
+    elsewhere.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 7
+    elsewhere.write_bytes(content)
+    assert dlcmd("mount", "cows", mountpoint, "--snapshot", elsewhere).code == 7
+    assert list(snapshots.iterdir()) == []
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
+    [copy] = snapshots.glob("*.snapshot")
+    assert copy.read_bytes() == content
+    written = copy.stat()
+    assert dlcmd("umount", mountpoint).code == 0
+    assert dlcmd("mount", "pets", mountpoint, "--snapshot", elsewhere).code == 0
+    assert copy.stat().st_ino == written.st_ino, "copied and verified once"
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_options_reach_the_daemon(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    options = "rw,nofail,refresh,uid=1234,gid=77,cache_memory=8M"
+    assert dlcmd("mount", "pets", mountpoint, "-o", options).code == 0
+    status = (mountpoint / "cat").stat()
+    assert (status.st_uid, status.st_gid) == (1234, 77)
+    assert dlcmd("umount", mountpoint).code == 0
+
+
+def test_a_foreign_store_is_noticed_before_the_mount(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, tmp_path: Path
+) -> None:
+    dlcmd("snapshot", "create", "pets")
+    (tmp_path / "other").mkdir()
+    result = dlcmd("mount", "--no-index", "pets", mountpoint, "--store", f"file://{tmp_path}/other")
+    assert (result.code, "--store" in result.err) == (1, True)
+
+
+def test_foreground_ends_on_a_signal(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> None:
+    checkout = Path(__file__).parents[4]
+    command = [
+        sys.executable,
+        "-m",
+        "dieselfs.cli",
+        "mount",
+        "-f",
+        "--refresh",
+        "pets",
+        str(mountpoint),
+    ]
+    with subprocess.Popen(
+        command, cwd=checkout, env=os.environ, stderr=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stderr is not None
+        assert any("is mounted" in line for line in daemon.stderr)
+        assert (mountpoint / "cat/1.jpg").exists()
+        daemon.terminate()
+        daemon.stderr.read()
+    assert daemon.returncode == 0
+    assert list(mountpoint.iterdir()) == []

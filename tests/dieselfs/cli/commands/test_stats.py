@@ -1,0 +1,200 @@
+"""`dlcmd stats` with real daemons, and what it makes of a look."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dieselfs.cli.commands.stats import Look, rows
+from tests.dieselfs.cli.conftest import Dlcmd
+from tests.mount.mounting import eventually
+
+CHECKOUT = Path(__file__).parents[4]
+needs_fuse = pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="needs FUSE")
+
+
+@pytest.fixture
+def mounted(dlcmd: Dlcmd, dataset: Path, mountpoint: Path) -> Path:
+    assert dlcmd("mount", "pets", mountpoint, "--prefill", "0").code == 0
+    assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
+    return mountpoint
+
+
+def processes_of(mount: Path) -> tuple[int, int]:
+    """The supervisor, and the server."""
+    found = json.loads((mount / ".dieselfs/dataset.json").read_text())
+    return found["pid"], found["server_pid"]
+
+
+def states_of_threads(pid: int) -> list[str]:
+    files = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [file.read_text().rpartition(")")[2].split()[0] for file in files]
+
+
+def test_rates_are_since_the_last_look() -> None:
+    earlier = Look({"uptime_s": 10.0, "requests": {"read": 100}, "bytes_read": 0})
+    look = Look(
+        {
+            "uptime_s": 12.0,
+            "requests": {"lookup": 4, "read": 1100},
+            "bytes_read": 4096,
+            "hits": {"node_memory": 1000},
+            "front": {"kind": "erofs", "reason": "on Linux 6.18.0"},
+            "page_cache": {
+                "filled": {"filled_files": 63, "filled_bytes": 2048},
+                "prefill": {"outstanding_bytes": 1 << 20, "budget_bytes": 1 << 30},
+            },
+        }
+    )
+    shown = {what: (total, rate) for what, total, rate in rows(look, earlier, human=True)}
+    assert shown["request read"] == ("1,100", "500.0")
+    assert shown["request lookup"] == ("4", "2.0")
+    assert shown["bytes read"] == ("4.0 KiB", "2.0 KiB/s")
+    assert shown["node memory hits"] == ("1,000", "500.0")
+    assert shown["front"] == ("erofs, on Linux 6.18.0", "")
+    assert shown["bytes into the page cache"] == ("2.0 KiB", "1.0 KiB/s")
+    assert shown["page cache, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
+    assert look.rate(Look(), "requests", "read") == pytest.approx(1100 / 12)
+
+
+def test_node_memory_and_the_plan_are_shown() -> None:
+    look = Look(
+        {
+            "uptime_s": 2.0,
+            "waits_over_1_ms": 3,
+            "cache": {
+                "fallbacks": 7,
+                "node": {
+                    "cached_bytes": 1 << 20,
+                    "budget_bytes": 4 << 20,
+                    "prefetched": 50,
+                    "prefetched_used": 40,
+                    "prefetched_wasted": 2,
+                },
+            },
+            "plan": {"files": 6000, "position": 1500, "window_bytes": 2 << 20, "late": 5},
+        }
+    )
+    shown = {what: total for what, total, _ in rows(look, Look(), human=True)}
+    assert shown["node memory"] == "1.0 MiB of 4.0 MiB"
+    assert shown["chunks fetched ahead"] == "50"
+    assert (shown["of those used"], shown["of those wasted"]) == ("40", "2")
+    assert (shown["reads past node memory"], shown["waits over 1 ms"]) == ("7", "3")
+    assert (shown["plan: position"], shown["plan: window"]) == ("1,500 of 6,000", "2.0 MiB")
+    assert shown["plan: chunks that came late"] == "5"
+    assert ("plan: position", "no plan", "") in rows(Look(), Look(), human=False)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"requests": 7, "front": [], "hits": {"store": "many"}}, {"uptime_s": None}],
+)
+def test_an_odd_look_is_shown_as_zeros(document: dict[str, object]) -> None:
+    look = Look(document)
+    assert ("node memory misses", "0", "0.0") in rows(look, look, human=False)
+    assert ("front", "unknown", "") in rows(look, look, human=False)
+
+
+@needs_fuse
+def test_not_on_a_terminal_it_looks_once(dlcmd: Dlcmd, mounted: Path) -> None:
+    result = dlcmd("stats", mounted)
+    assert (result.code, result.lines[0].split()) == (0, ["WHAT", "TOTAL", "PER", "SECOND"])
+    [line] = [line for line in result.lines if line.startswith("bytes read")]
+    assert line.split()[2] == "400"
+    [record] = dlcmd("stats", "--json", mounted).records
+    assert (record["mountpoint"], record["bytes_read"]) == (str(mounted), 400)
+    assert record["rates"]["interval_s"] == record["uptime_s"]
+    assert record["rates"]["bytes_read"] > 0
+    assert dlcmd("umount", mounted).code == 0
+
+
+@needs_fuse
+def test_json_with_an_interval_goes_on_until_the_mount_ends(dlcmd: Dlcmd, mounted: Path) -> None:
+    command = [sys.executable, "-m", "dieselfs.cli", "stats", "--json", "--interval", "0.1"]
+    with subprocess.Popen(
+        [*command, mounted],
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+        assert looks[0]["uptime_s"] < looks[1]["uptime_s"] < looks[2]["uptime_s"]
+        assert looks[2]["rates"]["interval_s"] < looks[2]["uptime_s"]
+        assert dlcmd("umount", "--lazy", mounted).code == 0
+        process.stdout.read()
+        error = json.loads(process.stderr.read())
+    assert process.returncode == 1
+    assert any(word in error["message"] for word in ("unmounted", "is gone"))
+
+
+@needs_fuse
+def test_on_a_terminal_it_is_live_and_ctrl_c_ends_it_quietly(dlcmd: Dlcmd, mounted: Path) -> None:
+    terminal, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    command = [sys.executable, "-m", "dieselfs.cli", "stats", "--interval", "0.1", mounted]
+    with subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        stdin=inner,
+        stdout=inner,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm"},
+        # Ignored by whatever a shell has started in the background, and inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        os.close(inner)
+        shown = b""
+        while shown.count(b"node memory hits") < 3:
+            shown += os.read(terminal, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        with suppress(
+            OSError
+        ):  # EIO when it has ended: until then it may wait for room in the terminal
+            while os.read(terminal, 1 << 16):
+                pass
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(terminal)
+    assert process.returncode == 0
+    assert b"PER SECOND" in shown
+    assert dlcmd("umount", mounted).code == 0
+
+
+@needs_fuse
+def test_a_mount_that_hangs_or_has_died_is_an_error_in_time(
+    dlcmd: Dlcmd, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dieselfs.cli.commands.stats._TIMEOUT_S", 0.5)
+    supervisor, daemon = processes_of(mounted)
+    os.kill(daemon, signal.SIGSTOP)
+    # A thread that has not stopped yet would take the request, and nobody could be killed who waits for it.
+    eventually(lambda: set(states_of_threads(daemon)) == {"T"}, "all of the daemon has stopped")
+    began = time.monotonic()
+    result = dlcmd("stats", mounted)
+    assert (result.code, "does not answer" in result.err, "--lazy" in result.err) == (1, True, True)
+    assert time.monotonic() - began < 10
+    for pid in (supervisor, daemon):
+        os.kill(pid, signal.SIGKILL)  # ends a stopped process too
+    for _ in range(500):
+        if "is gone" in (result := dlcmd("stats", mounted)).err:
+            break
+    assert (result.code, "dlcmd umount" in result.err) == (1, True)
+
+
+def test_what_is_no_mount_is_said(dlcmd: Dlcmd, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "absent", Path("/proc")):
+        result = dlcmd("stats", path)
+        assert (result.code, "no DieselFS mount at" in result.err) == (1, True)
+        assert "dlcmd mounts" in result.err

@@ -1,0 +1,281 @@
+"""`dlcmd warmup`, `dlcmd cache` and `dlcmd ls --cached`: a dataset on an SSD under the user's hand."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunkstore.errors import NotFound
+from chunkstore.stores.local_directory import LocalDirectory
+from dieselfs.assembly import open_index, open_store
+from dieselfs.cache.ssd.settings import end_tiers
+from dieselfs.cli.rendering.exit_codes import ExitCode
+from dieselfs.client import Client
+from tests.dieselfs.cli.conftest import FILES, Dlcmd
+
+MIB = 1 << 20
+pytestmark = pytest.mark.usefixtures("pets", "ssd")
+
+
+@pytest.fixture
+def ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DIESELFS_SSD", str(tmp_path / "ssd"))
+    monkeypatch.setenv("DIESELFS_SSD_SIZE", "30MiB")
+    yield tmp_path / "ssd"
+    end_tiers()
+
+
+def test_what_is_brought_is_there_and_goes_when_it_is_told(dlcmd: Dlcmd, ssd: Path) -> None:
+    checked = dlcmd("warmup", "--check", "pets")
+    assert (checked.code, "0 of 1 chunk" in checked.out.decode()) == (ExitCode.FOUND, True)
+    [loaded] = dlcmd("warmup", "--json", "pets").records
+    assert (loaded["loaded"], loaded["cached_chunks"], loaded["no_room"]) == (1, 1, 0)
+    assert loaded["loaded_bytes"] == loaded["bytes"] > sum(map(len, FILES.values()))
+    [again] = dlcmd("warmup", "--json", "pets").records
+    assert (again["loaded"], again["cached_chunks"]) == (0, 1)
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+    [dataset, tier] = dlcmd("cache", "ls", "--json").records
+    assert (dataset["dataset"], dataset["bytes"]) == ("pets", 4 * MIB)
+    assert (tier["budget_bytes"], tier["used_bytes"]) == (30 * MIB, 4 * MIB)
+    [listed] = dlcmd("ls", "pets:readme.txt", "--cached", "--json").records
+    assert (listed["ssd"], listed["memory"]) == ("all", False)
+    assert dlcmd("ls", "pets:readme.txt", "--cached").lines == ["all   -       readme.txt"]
+    [counts] = dlcmd("ls", "pets", "-r", "--cached", "--count-only", "--json").records
+    assert counts["ssd"] == {"all": counts["files"], "part": 0, "none": 0}
+    assert dlcmd("ls", "--cached").code == ExitCode.USAGE
+    assert dlcmd("warmup", "--evict", "pets").code == ExitCode.OK
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.FOUND
+    assert sum(path.stat().st_blocks * 512 for path in ssd.rglob("*")) < MIB
+
+
+def test_only_new_chunks_since_a_snapshot(dlcmd: Dlcmd, url: str, snapshots: Path) -> None:
+    assert dlcmd("snapshot", "create", "pets").code == ExitCode.OK
+    assert dlcmd("snapshot", "tag", "pets", "v1").code == ExitCode.OK
+    with Client.connect(
+        "pets", store=open_store(url), index=open_index(url), snapshot_folder=snapshots
+    ) as client:
+        client.put(b"new" * 1000, "new.bin")
+    [loaded] = dlcmd("warmup", "--json", "--since", "v1", "pets").records
+    assert (loaded["chunks"], loaded["loaded"]) == (1, 1)
+    assert 3000 < loaded["bytes"] < 30_000
+    [whole] = dlcmd("warmup", "--check", "--json", "pets").records
+    assert (whole["chunks"], whole["cached_chunks"]) == (2, 1)
+
+
+def test_in_the_background_it_says_where_its_log_is(dlcmd: Dlcmd, dataset: Path) -> None:
+    [begun] = dlcmd("warmup", "--background", "--json", "pets").records
+    _, status = os.waitpid(begun["pid"], 0)
+    log = Path(begun["log"]).read_text().splitlines()
+    assert os.waitstatus_to_exitcode(status) == 0, log
+    assert "warmup --ssd" in log[0]
+    assert "1 of 1 chunk" in log[-1]
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+
+
+def test_limits_are_kept_and_shown(dlcmd: Dlcmd) -> None:
+    small = dlcmd("cache", "quota", "pets", "1MiB")
+    assert (small.code, "smaller than a region" in small.err) == (ExitCode.USAGE, True)
+    assert dlcmd("cache", "quota", "pets", "8MiB").code == ExitCode.OK
+    assert dlcmd("cache", "ttl", "pets", "7d").code == ExitCode.OK
+    [pinned] = dlcmd("cache", "pin", "pets", "--json").records
+    assert pinned == {
+        "dataset": "pets",
+        "quota_bytes": 8 * MIB,
+        "ttl_s": 7 * 86_400,
+        "pinned": True,
+    }
+    assert dlcmd("cache", "ls", "--json").records[0]["quota_bytes"] == 8 * MIB
+    assert dlcmd("cache", "unpin", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "quota", "pets", "none").code == ExitCode.OK
+    [listed, _] = dlcmd("cache", "ls", "--json").records
+    assert (listed["quota_bytes"], listed["pinned"]) == (None, False)
+    assert dlcmd("cache", "evict", "nothing").code == ExitCode.DIRECTORY_NOT_FOUND
+
+
+@pytest.mark.parametrize("command", [["warmup", "pets"], ["mount", "pets", "m"], ["cache", "ls"]])
+def test_a_folder_or_size_that_can_t_be_is_refused(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Before, an empty one was the current folder, and too small a tier was only to be seen in a log."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    empty = dlcmd(*command, "--ssd", "")
+    assert (empty.code, "--ssd none" in empty.err) == (ExitCode.USAGE, True)
+    small = dlcmd(*command, "--ssd", "small", "--ssd-size", "2MiB")
+    assert (small.code, "--ssd-size" in small.err) == (ExitCode.USAGE, True)
+    assert not (tmp_path / "budget").exists()
+    assert not [path for path in (tmp_path / "small").rglob("*") if path.is_file()]
+    if command[0] != "mount":
+        none = dlcmd(*command, "--ssd", "none")
+        assert (none.code, "no SSD tier" in none.err) == (ExitCode.USAGE, True)
+
+
+def test_who_looks_leaves_the_size_alone(dlcmd: Dlcmd) -> None:
+    """Though the variable says another one than was said last."""
+    assert dlcmd("warmup", "pets", "--ssd-size", "20MiB").code == ExitCode.OK
+    assert dlcmd("warmup", "--check", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "pin", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 20 * MIB
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls", "--json").records[-1]["budget_bytes"] == 30 * MIB
+
+
+def test_hits_are_shown(dlcmd: Dlcmd) -> None:
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "ls").lines[1].split()[3:6] == ["0", "0", "-"]
+    assert dlcmd("cat", "pets:readme.txt").code == ExitCode.OK
+    deadline = time.monotonic() + 60
+    while not (found := dlcmd("cache", "ls", "--json").records[0])["hits"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (found["hits"], found["misses"], found["hit_rate"]) == (1, 0, 1.0)
+    assert found["hit_bytes"] >= len(FILES["readme.txt"])
+    assert "100.0%" in dlcmd("cache", "ls").lines[1]
+
+
+def test_a_ring_alone_tells_what_it_can_t(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIESELFS_CACHE_CLUSTER_SECRET", "the secret of the cache cluster of a test")
+    cache_cluster = ["--ssd", "none", "--cache-cluster", "127.0.0.1:1"]
+    for what, hint in [("--check", "dlcmd cluster"), ("--evict", "dlcmd cache evict")]:
+        told = dlcmd("warmup", what, "pets", *cache_cluster)
+        assert (told.code, hint in told.err) == (ExitCode.USAGE, True)
+
+
+def test_a_mount_without_its_store_reads_what_the_ssd_has(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    [snapshot] = dlcmd("snapshot", "create", "pets").lines
+    away = "s3://b/p?endpoint=http://127.0.0.1:1&region=us-east-1"
+    mount = ["mount", "--no-index", "--snapshot", snapshot, "pets", mountpoint, "--store", away]
+    assert dlcmd(*mount).code == ExitCode.TEMPORARY
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    mounted = dlcmd(*mount)
+    assert (mounted.code, "1 of 1 chunk" in mounted.err) == (ExitCode.OK, True), mounted.err
+    assert (mountpoint / "cat/1.jpg").read_bytes() == (dataset / "cat/1.jpg").read_bytes()
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
+def test_without_a_tier_it_says_what_to_do(dlcmd: Dlcmd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIESELFS_SSD")
+    result = dlcmd("warmup", "pets")
+    assert (result.code, "--ssd FOLDER" in result.err) == (ExitCode.USAGE, True)
+    monkeypatch.setenv("DIESELFS_SSD", "relative")
+    assert dlcmd("warmup", "pets").code == ExitCode.USAGE
+
+
+def test_an_ssd_that_can_t_be_used_is_an_error_here_and_nowhere_else(
+    dlcmd: Dlcmd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DIESELFS_SSD", str(tmp_path / "file"))
+    assert dlcmd("warmup", "pets").code == ExitCode.USAGE
+    got = dlcmd("cat", "pets:readme.txt")
+    assert (got.code, got.out) == (ExitCode.OK, FILES["readme.txt"])
+
+
+def test_a_client_reads_what_the_store_has_lost(
+    tmp_path: Path, dlcmd: Dlcmd, dataset: Path
+) -> None:
+    """The store's chunks are gone: what comes comes from the SSD."""
+    assert dlcmd("warmup", "pets").code == ExitCode.OK
+    store = LocalDirectory(tmp_path / "data/dieselfs/store")
+    for info in list(store.list("datasets/pets/chunks/")):
+        store.delete(info.key)
+        with pytest.raises(NotFound):
+            store.stat(info.key)
+    got = dlcmd("cat", "pets:cat/1.jpg")
+    assert (got.code, got.out) == (ExitCode.OK, (dataset / "cat/1.jpg").read_bytes())
+
+
+def test_mounts_share_what_one_has_read(
+    dlcmd: Dlcmd, dataset: Path, mountpoint: Path, ssd: Path
+) -> None:
+    wanted = (dataset / "cat/1.jpg").read_bytes()
+
+    def figures() -> dict[str, Any]:
+        [record] = dlcmd("stats", "--once", "--json", mountpoint).records
+        found: dict[str, Any] = record["ssd"]
+        return found
+
+    def wait_until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    mounted = dlcmd("mount", "pets", mountpoint, "--ssd", ssd, "--ssd-size", "30MiB")
+    assert mounted.code == ExitCode.OK, mounted.err
+    wait_until(lambda: bool(figures()["in_service"]))
+    assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
+    wait_until(lambda: figures()["written_bytes"] > len(wanted))
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+    options = f"ssd={ssd},ssd_warmup"
+    assert dlcmd("mount", "pets", mountpoint, "-o", options).code == ExitCode.OK
+    wait_until(lambda: bool(figures()["in_service"]))
+    wait_until(lambda: figures()["warmup"]["state"] == "done")
+    assert any("SSD warm-up" in line for line in dlcmd("stats", "--once", mountpoint).lines)
+    assert (mountpoint / "cat/1.jpg").read_bytes() == wanted
+    assert figures()["hits"] == 1
+    assert dlcmd("umount", mountpoint).code == ExitCode.OK
+
+
+def test_a_mount_is_pinned_checked_shown_and_unpinned(dlcmd: Dlcmd, ssd: Path) -> None:
+    assert dlcmd("warmup", "--pin-mount", "--check", "pets").code == ExitCode.FOUND
+    [pinned] = dlcmd("warmup", "--pin-mount", "--json", "pets").records
+    [blob] = map(Path, pinned["blob"])
+    assert (pinned["written"], pinned["blob_bytes"]) == (1, blob.stat().st_size)
+    assert blob.parent == ssd / "blobs"
+    assert dlcmd("warmup", "--pin-mount", "--json", "pets").records[0]["written"] == 0
+    [checked] = dlcmd("warmup", "--pin-mount", "--check", "--json", "pets").records
+    assert (checked["pinned"], checked["files"], checked["damaged"]) == (True, len(FILES), [])
+
+    [shown, tier] = dlcmd("cache", "ls", "--json").records
+    assert shown["pinned_mount"]["snapshot"] == pinned["snapshot"]
+    assert (shown["pinned_mount"]["bytes"], tier["used_bytes"]) == (pinned["blob_bytes"], 0)
+    assert f"pinned mount: pets@{pinned['snapshot']}" in dlcmd("cache", "ls").out.decode()
+
+    blob.chmod(0o600)
+    content = blob.read_bytes()
+    blob.write_bytes(content.replace(b"hello", b"hullo"))
+    damaged = dlcmd("warmup", "--pin-mount", "--check", "pets")
+    assert (damaged.code, "damaged: readme.txt" in damaged.lines) == (ExitCode.INTEGRITY, True)
+    assert "--unpin-mount" in damaged.err
+
+    assert "unpinned" in dlcmd("warmup", "--unpin-mount", "pets").err
+    assert list(blob.parent.iterdir()) == []
+    assert "no mount was pinned" in dlcmd("warmup", "--unpin-mount", "pets").err
+    assert dlcmd("warmup", "--pin-mount", "pets").code == ExitCode.OK
+    assert dlcmd("cache", "evict", "pets").code == ExitCode.OK
+    assert list(blob.parent.iterdir()) == []
+
+
+def test_a_mount_that_exceeds_the_size_is_not_pinned(
+    dlcmd: Dlcmd, ssd: Path, url: str, snapshots: Path
+) -> None:
+    with Client.connect(
+        "pets", store=open_store(url), index=open_index(url), snapshot_folder=snapshots
+    ) as client:
+        client.put(os.urandom(9 * MIB), "large.bin")
+    refused = dlcmd("warmup", "--pin-mount", "pets", "--ssd-size", "8MiB")
+    assert (refused.code, "--ssd-size" in refused.err) == (ExitCode.FAILURE, True)
+    assert not (ssd / "blobs").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--pin-mount", "--evict"],
+        ["--pin-mount", "--background"],
+        ["--pin-mount", "--unpin-mount"],
+        ["--unpin-mount", "--check"],
+    ],
+)
+def test_flags_that_exclude_each_other(dlcmd: Dlcmd, flags: list[str]) -> None:
+    assert dlcmd("warmup", *flags, "pets").code == ExitCode.USAGE

@@ -1,0 +1,127 @@
+"""Node memory whose fetches end when a test says so, and readers that a test moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_source import ChunkRef
+from dieselfs.prefetch.chunk_uses import ChunkUses
+from dieselfs.prefetch.client_progress import ClientProgress
+from dieselfs.prefetch.prefetcher import PlannedOrder
+from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot, number_of
+
+DEADLINE_S = 60.0
+
+
+def wait_until(condition: Callable[[], object], what: str = "") -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what or "it has not come about"
+        time.sleep(0.001)
+
+
+def order_of(
+    snapshot: MadeSnapshot, inodes: Sequence[int] | npt.NDArray[np.uint32]
+) -> PlannedOrder:
+    array = np.array(inodes, np.uint32)
+    return PlannedOrder(array, ChunkUses.of(snapshot.as_snapshot(), array))
+
+
+class ScriptedMemory:
+    """Implements `PlannedMemory`. Fetches end at once, or if `holds` when they are released."""
+
+    def __init__(self, holds: bool = False) -> None:
+        self.holds = holds
+        self.begun: list[int] = []
+        """Chunks, in the order in which their fetches began."""
+        self.ended: list[int] = []
+        self.errors: dict[int, list[Exception]] = {}
+        """What the next fetches of a chunk raise."""
+        self.expected: list[list[int]] = []
+        self.used: list[int] = []
+        self.expect_errors: list[Exception] = []
+        self.most_at_a_time = 0
+        self._released: set[int] = set()
+        self._changed = threading.Condition()
+
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        (chunk,) = chunks
+        number = number_of(chunk.id)
+        with self._changed:
+            self.begun.append(number)
+            self.most_at_a_time = max(self.most_at_a_time, len(self.begun) - len(self.ended))
+            self._changed.wait_for(lambda: not self.holds or number in self._released)
+            self._released.discard(number)
+            self.ended.append(number)
+            if self.errors.get(number):
+                raise self.errors[number].pop(0)
+
+    def release(self, *chunks: int) -> None:
+        with self._changed:
+            self._released.update(chunks)
+            self._changed.notify_all()
+
+    def release_all(self) -> None:
+        with self._changed:
+            self.holds = False
+            self._changed.notify_all()
+
+    @property
+    def under_way(self) -> list[int]:
+        with self._changed:
+            left = list(self.begun)
+            for number in self.ended:
+                left.remove(number)
+            return left
+
+    def expect(self, chunks: Sequence[ChunkId]) -> None:
+        if self.expect_errors:
+            raise self.expect_errors.pop(0)
+        self.expected.append([number_of(chunk) for chunk in chunks])
+        self.used.append(0)
+
+    def progress(self, used: int) -> None:
+        assert 0 < used <= len(self.expected[-1])
+        assert used > self.used[-1]
+        self.used[-1] = used
+
+    def still_expected(self) -> list[int]:
+        return self.expected[-1][self.used[-1] :] if self.expected else []
+
+
+class MovedReaders(ClientProgress):
+    """Readers at `at`, which a test sets."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: self.at)
+        self.at = 0
+        self.orders: list[list[int]] = []
+        self.arrivals: list[list[int]] = []
+        """Chunks, for each order."""
+        self.outside = 0
+        self.closed = 0
+        self.on_look: Callable[[], None] = lambda: None
+
+    def begin(self, order: npt.NDArray[np.uint32], uses: ChunkUses) -> None:
+        super().begin(order, uses)
+        self.orders.append(order.tolist())
+        self.arrivals.append([])
+
+    def position(self) -> int:
+        self.on_look()
+        return super().position()
+
+    def arrived(self, chunk: int) -> None:
+        self.arrivals[-1].append(chunk)
+
+    def outside_bytes(self) -> int:
+        return self.outside
+
+    def close(self) -> None:
+        self.closed += 1

@@ -1,0 +1,139 @@
+"""Preloading: the chunks in their order, as many as fit, a few at a time, and one that fails is left out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from chunkstore.chunk_id import ChunkId
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
+from chunkstore.chunk_source import ChunkRef
+from chunkstore.errors import Unavailable
+from dieselfs.errors import CacheFull
+from dieselfs.prefetch.preload import FETCHES, Preload
+
+
+class Chunks:
+    """As much of a snapshot as preloading sees."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.chunk_count = len(sizes)
+        self._sizes = sizes
+
+    def chunk(self, number: int) -> ChunkRef:
+        return ChunkRef(ChunkId(number.to_bytes(16, "big")), 64, self._sizes[number])
+
+
+class Source:
+    def __init__(self, during: Callable[[int], None] = lambda number: None) -> None:
+        self.fetched: list[int] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._during = during
+        self._lock = threading.Lock()
+
+    def fetch(self, chunks: Sequence[ChunkRef]) -> None:
+        [chunk] = chunks
+        number = int.from_bytes(chunk.id.value, "big")
+        with self._lock:
+            self.fetched.append(number)
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            self._during(number)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+
+def begun(sizes: list[int], budget_bytes: int, source: Source) -> Preload:
+    preload = Preload(Chunks(sizes), source, budget_bytes)  # type: ignore[arg-type]
+    preload.start()
+    return preload
+
+
+def preloaded(sizes: list[int], budget_bytes: int, source: Source | None = None) -> list[int]:
+    source = source or Source()
+    assert begun(sizes, budget_bytes, source).wait(30)
+    return sorted(source.fetched)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "budget_bytes", "expected"),
+    [
+        ([], 100, []),
+        ([10] * 5, 0, []),
+        ([10] * 5, 9, []),
+        ([10] * 5, 10, [0]),
+        ([10] * 5, 39, [0, 1, 2]),
+        ([10] * 5, 1000, [0, 1, 2, 3, 4]),
+        ([10, 50, 10], 30, [0]),
+        ([MAX_WHOLE_BYTES + 1, 10, MAX_WHOLE_BYTES + 1, 10], 20, [1, 3]),
+    ],
+)
+def test_whole_chunks_are_fetched_in_order_until_the_budget_is_used(
+    sizes: list[int], budget_bytes: int, expected: list[int]
+) -> None:
+    assert preloaded(sizes, budget_bytes) == expected
+
+
+def test_some_are_fetched_at_a_time_and_each_once() -> None:
+    together = threading.Barrier(FETCHES)
+    source = Source(lambda number: together.wait(30) and None)
+    assert preloaded([1] * 5 * FETCHES, 1000, source) == list(range(5 * FETCHES))
+    assert source.most_at_once == FETCHES
+
+
+def test_one_that_fails_is_logged_and_left_to_its_readers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(number: int) -> None:
+        if number == 3:
+            raise Unavailable("no store")
+
+    assert preloaded([1] * 10, 100, Source(fail)) == list(range(10))
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.getMessage().endswith("is not preloaded: no store")
+
+
+def test_it_ends_where_others_have_taken_the_room(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(number: int) -> None:
+        if number >= FETCHES:
+            raise CacheFull("others are there")
+
+    assert len(preloaded([1] * 100, 1000, Source(fail))) == 2 * FETCHES
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_bug_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(number: int) -> None:
+        raise ZeroDivisionError
+
+    preloaded([1] * 10, 100, Source(fail))
+    assert caplog.text.count("preloading has failed unexpectedly") == FETCHES
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_mount_that_ends_does_not_wait_for_it() -> None:
+    ended, entered = threading.Event(), threading.Event()
+
+    def hang(number: int) -> None:
+        entered.set()
+        assert ended.wait(30)
+
+    source = Source(hang)
+    preload = begun([1] * 10, 100, source)
+    assert entered.wait(30)
+    began = time.monotonic()
+    assert not preload.stop(0.01)
+    assert time.monotonic() - began < 5
+    ended.set()
+    assert preload.wait(30)
+    assert len(source.fetched) <= FETCHES
+
+
+def test_one_that_was_not_begun_can_be_stopped() -> None:
+    assert Preload(Chunks([1]), Source(), 10).stop()  # type: ignore[arg-type]
