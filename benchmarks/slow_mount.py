@@ -22,7 +22,8 @@ from chunkstore.stores.object_store import ObjectStore
 from chunkstore.stores.resilient import ResilientStore
 from dieselfs.cache.node.task_folder import TaskFolder, default_task
 from dieselfs.cache.task.node_memory import NodeMemory
-from dieselfs.fuse.mount import MountOptions, Observed, run_mount
+from dieselfs.fuse.fronts.front_parts import MountOptions
+from dieselfs.fuse.mount import Observed, run_mount
 from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Supervisor
 from dieselfs.shuffle.order import ShuffleParameters

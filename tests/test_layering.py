@@ -38,20 +38,6 @@ OWNERS = {
     "xxhash": ["chunkstore/", "metadata/", "dieselfs/"],  # and so are checksums
 }
 
-# Within the product: the folder that may not import, what it may not import, and what of it it may.
-CLOSED = [
-    (
-        "dieselfs/fuse/",
-        "dieselfs.fuse.service",
-        ["dieselfs.fuse.mounts.service_client"],
-    ),  # a mount asks the service
-    (
-        "dieselfs/fuse/mounts/service_client",
-        "dieselfs.fuse",
-        [],
-    ),  # so what it asks with lies below mounts
-    ("dieselfs/fuse/mounts/service_messages", "dieselfs.fuse", []),
-]
 
 SOURCES = [file for package in STACK for file in sorted((ROOT / package).rglob("*.py"))]
 
@@ -77,9 +63,6 @@ def test_imports_point_one_way(file: Path) -> None:
     path = str(file.relative_to(ROOT))
     package = path.split("/")[0]
     for module in imported_modules(file):
-        for folder, closed, door in CLOSED:
-            if path.startswith(folder) and module.startswith(closed):
-                assert module in door, f"{folder} does not import {module}"
         top = module.split(".")[0]
         if top in STACK:
             assert STACK.index(top) <= STACK.index(package), f"{package} lies below {top}"

@@ -6,21 +6,18 @@ code. This module translates errors into one line on stderr and an exit code.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 import click
 
 from dieselfs.cli.command import Interrupted, ReaderGone
 from dieselfs.cli.command_group import LazyCommands
 from dieselfs.cli.mount_helper import as_dlcmd, is_mount_helper
-from dieselfs.cli.rendering.exit_codes import ExitCode, Failure, explain
-
-PROGRAM: Final = "dlcmd"
+from dieselfs.cli.rendering.exit_codes import PROGRAM, ExitCode, Failure, explain, report
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -86,12 +83,6 @@ def run_dlcmd(arguments: Sequence[str]) -> int:
         failure = explain(error)
     report(failure, as_json=_wants_json(arguments))
     return failure.code
-
-
-def report(failure: Failure, *, as_json: bool) -> None:
-    """Print a failure as one line on stderr: as text for people, or as a JSON object."""
-    text = json.dumps(failure.as_record()) if as_json else f"{PROGRAM}: {failure}"
-    print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

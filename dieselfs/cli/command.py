@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from dieselfs.cli.command_context import CommandContext
+from dieselfs.cli.values.durations import Duration
 from dieselfs.cli.values.sizes import parse_size
 from dieselfs.dataset.path_filter import PathFilter, Rule
 from dieselfs.errors import UsageError
@@ -251,6 +252,18 @@ def former_option(option: str, parameter: str) -> Callable[[Decorated], Decorate
     It is accepted for one release, but hidden. Place it below the option itself.
     """
     return click.option(option, parameter, hidden=True)
+
+
+def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
+    """Return the option `--grace`; the command gets `grace: float`, in seconds."""
+    return click.option(
+        "--grace",
+        type=Duration(),
+        default="7d",
+        show_default=True,
+        metavar="TIME",
+        help=help_text,
+    )
 
 
 def yes_option(function: Decorated) -> Decorated:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dieselfs.fuse.control.control_documents import (
@@ -28,6 +27,7 @@ from dieselfs.fuse.control.control_documents import (
     statistics_document,
 )
 from dieselfs.fuse.control.control_files import ControlDirectory
+from dieselfs.fuse.fronts.front_parts import MountOptions
 from dieselfs.fuse.fronts.made_front import MadeFront, make_front
 from dieselfs.fuse.mount_plans import MountPlans, TaskMemory
 from dieselfs.fuse.mounts.control_names import (
@@ -36,7 +36,6 @@ from dieselfs.fuse.mounts.control_names import (
     REFRESH_NAME,
     STATISTICS_NAME,
 )
-from dieselfs.fuse.mounts.front_choice import WantedCache, WantedFront
 from dieselfs.fuse.mounts.mountpoint import check_mountable, resolve
 from dieselfs.fuse.page_cache import PageCache
 from dieselfs.fuse.pages.page_statistics import (
@@ -44,14 +43,12 @@ from dieselfs.fuse.pages.page_statistics import (
     PageCacheStatistics,
     PlannedPagesStatistics,
 )
-from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
 from dieselfs.fuse.requests.pending_reads import PendingReads
 from dieselfs.fuse.supervision.shutdown import Shutdown
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from dieselfs.prefetch.preload import Preload
 from dieselfs.prefetch.requirement import require_room_for
-from dieselfs.shuffle.order import ShuffleParameters
 from dieselfs.shuffle.shuffle_lists import ListedOrder, ShuffleLists
 from metadata.snapshot import ROOT, Snapshot
 
@@ -68,53 +65,6 @@ _STATE_EVERY_S: Final = 1.0
 
 class MountMemory(CachedSource, TaskMemory, Protocol):
     """The source of a mount's bytes: `dieselfs.cache.task.node_memory.NodeMemory`."""
-
-
-@dataclass(frozen=True, slots=True)
-class MountOptions:
-    """The place and the options of a mount."""
-
-    mountpoint: Path
-    store_url: str = ""
-    """The URL of the store, shown without its secrets in `.dieselfs/dataset.json`."""
-    allow_other: bool = False
-    """Let other users in.
-
-    An ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf.
-    """
-    uid: int | None = None
-    """The owner of everything in the mount; the mounting user by default."""
-    gid: int | None = None
-    nonempty: bool = False
-    """Mount over what the directory holds."""
-    front: WantedFront = "auto"
-    blob_cache: WantedCache = "auto"
-    preload_bytes: int = 0
-    """Bytes to fetch into memory at the beginning; `source` must have room for them."""
-    task_folder: Path | None = None
-    """The task folder of the node memory in `source`, where readers write their plans.
-
-    With None no plan is prefetched.
-    """
-    memory_bytes: int = 0
-    """Bytes of node memory and of page-cache prefill for plans, together."""
-    shuffle: ShuffleParameters | None = None
-    """The order that will be read; it is prefetched from the beginning."""
-    prefill_bytes: int | None = None
-    """The most bytes of the page cache for files that no reader has read.
-
-    None means a share of the free memory, 0 means nothing.
-    """
-    sharing_key: str = ""
-    """Equal for mounts that may share one server; shown in `.dieselfs/dataset.json`."""
-
-    @property
-    def owner(self) -> Owner:
-        """The owner of everything in the mount, with this process's ids as defaults."""
-        return Owner(
-            os.getuid() if self.uid is None else self.uid,
-            os.getgid() if self.gid is None else self.gid,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from dieselfs.errors import PlanTooLarge
 from dieselfs.prefetch.chunk_uses import ChunkUses
+from dieselfs.shuffle.group_memory import UNDER_WAY
 from dieselfs.shuffle.order import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
-UNDER_WAY: Final = 2
-"""The chunks beside the group that is read: with fewer the store is idle between two fetches."""
 _MIB: Final = 1 << 20
 
 

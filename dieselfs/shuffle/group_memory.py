@@ -6,13 +6,16 @@ With it no plan of that group size is refused (`dieselfs.prefetch.requirement`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
-from dieselfs.prefetch.requirement import UNDER_WAY
 from metadata.snapshot import Snapshot
+
+UNDER_WAY: Final = 2
+"""The chunks beside the group that is read: with fewer the store is idle between two fetches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ import pytest
 
 from dieselfs.errors import MountError
 from dieselfs.fuse.mounts import service_client
+from dieselfs.fuse.mounts.erofs_mounts import blob_name
 from dieselfs.fuse.mounts.mount_table import entry_at, mount_entries
 from dieselfs.fuse.mounts.service_client import SERVICE_VARIABLE, _sealed_copy
 from dieselfs.fuse.mounts.service_messages import close_all, receive, send
@@ -41,7 +42,6 @@ from dieselfs.fuse.requests.kernel_protocol import (
     attributes_reply,
     entry,
 )
-from dieselfs.fuse.serving.blob_server import blob_name
 from metadata.blob_layout import BlobLayout
 from metadata.snapshot import Snapshot
 from tests.mount.packing import random_bytes

@@ -25,7 +25,8 @@ from chunkstore.stores.local_directory import LocalDirectory
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.task.node_memory import CLOSE_S, NodeMemory
 from dieselfs.errors import DieselFSError
-from dieselfs.fuse.mount import MountOptions, Observed, run_mount
+from dieselfs.fuse.fronts.front_parts import MountOptions
+from dieselfs.fuse.mount import Observed, run_mount
 from dieselfs.fuse.mounts import erofs_mounts, front_choice
 from dieselfs.fuse.mounts.mountpoint import check_mountable
 from dieselfs.fuse.supervision.shutdown import Shutdown

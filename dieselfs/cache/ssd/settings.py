@@ -34,9 +34,11 @@ from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.cache.ssd.byte_sizes import human_size, parse_size
 from dieselfs.cache.ssd.options import ADMISSIONS, NONE, AdmissionName, SsdOptions
 from dieselfs.config import Config, Setting, load_config
-from dieselfs.errors import ConfigError, UsageError
+from dieselfs.errors import ConfigError, SsdUnavailable, UsageError
 
 log = logging.getLogger(__name__)
+
+OPENS_S: Final = 30.0
 
 Name = TypeVar("Name", bound=str)
 EVICTIONS: Final[tuple[Order, ...]] = get_args(Order)
@@ -210,6 +212,20 @@ def shared_tier(settings: SsdSettings) -> SsdTier:
         if tier is None:
             tier = _tiers[settings.folder] = settings.open()
         return tier
+
+
+def open_tier(settings: SsdSettings) -> SsdTier:
+    """Return this process's tier, open; raise `SsdUnavailable` with the reason."""
+    tier = shared_tier(settings)
+    if not tier.wait_until_open_or_failed(OPENS_S):
+        raise unavailable(settings, tier)
+    return tier
+
+
+def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
+    """Return the error for a tier that is out of service, with the reason."""
+    reason = tier.statistics().reason or "it does not answer"
+    return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
 
 
 def tiered_reader(

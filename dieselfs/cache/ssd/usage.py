@@ -21,8 +21,7 @@ from chunkstore.ssd.segment_store import Occupancy, SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.node.task_folder import default_task, memory_root
-from dieselfs.cache.ssd.settings import SsdSettings
-from dieselfs.cache.warmup.ssd_warmup import open_tier, unavailable
+from dieselfs.cache.ssd.settings import SsdSettings, open_tier, unavailable
 from dieselfs.errors import SsdUnavailable, UsageError
 from metadata.errors import DatasetNotFound
 

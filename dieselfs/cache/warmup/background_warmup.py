@@ -31,15 +31,8 @@ from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.store import CacheClusterStore
-from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
-from dieselfs.cache.warmup.ssd_warmup import (
-    Turn,
-    WarmUp,
-    large_files,
-    open_tier,
-    wanted_chunks,
-    warmth,
-)
+from dieselfs.cache.ssd.settings import SsdSettings, open_tier, shared_tier
+from dieselfs.cache.warmup.ssd_warmup import Turn, WarmUp, large_files, wanted_chunks, warmth
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
 

@@ -31,14 +31,13 @@ from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import ObjectBlock, TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectStore
 from dieselfs.cache.ports.block import is_whole
-from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
+from dieselfs.cache.ssd.settings import OPENS_S, SsdSettings, open_tier, unavailable
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 JOBS: Final = 16
-_OPENS_S: Final = 30.0
 _BACK_IN_SERVICE_S: Final = 10.0
 """The wait for an SSD that is out of service, before the warm-up fails."""
 _LOOK_AGAIN_S: Final = 0.05
@@ -111,20 +110,6 @@ def large_files(snapshot: Snapshot) -> dict[ChunkId, FileExtent]:
             if (file.offset, file.length) == (0, chunk.payload_bytes):
                 found[chunk.id] = file
     return found
-
-
-def open_tier(settings: SsdSettings) -> SsdTier:
-    """Return this process's tier, open; raise `SsdUnavailable` with the reason."""
-    tier = shared_tier(settings)
-    if not tier.wait_until_open_or_failed(_OPENS_S):
-        raise unavailable(settings, tier)
-    return tier
-
-
-def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
-    """Return the error for a tier that is out of service, with the reason."""
-    reason = tier.statistics().reason or "it does not answer"
-    return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
 
 
 def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:
@@ -273,7 +258,7 @@ class WarmUp:
         if segments is None:
             raise unavailable(self._settings, self._tier)
         found = self._tier.call(
-            lambda: capacity_bytes(segments, self._settings, self._dataset), 0, _OPENS_S
+            lambda: capacity_bytes(segments, self._settings, self._dataset), 0, OPENS_S
         )
         if found is None:
             raise unavailable(self._settings, self._tier)
@@ -311,7 +296,7 @@ def capacity_bytes(
 def _cached(tier: SsdTier, dataset: DatasetRef) -> dict[bytes, CachedChunk]:
     segments = tier.segments
     cached = (
-        None if segments is None else tier.call(lambda: segments.cached(dataset.id), 0, _OPENS_S)
+        None if segments is None else tier.call(lambda: segments.cached(dataset.id), 0, OPENS_S)
     )
     if cached is None:
         raise SsdUnavailable(

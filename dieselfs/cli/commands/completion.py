@@ -20,7 +20,8 @@ def completion(context: CommandContext, shell: str) -> None:
     """Print the completion script of a shell."""
     from click.shell_completion import get_completion_class
 
-    from dieselfs.cli import PROGRAM, dlcmd
+    from dieselfs.cli import dlcmd
+    from dieselfs.cli.rendering.exit_codes import PROGRAM
 
     kind = get_completion_class(shell)
     assert kind is not None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.cli.command import command, dry_run_option, yes_option
+from dieselfs.cli.command import command, dry_run_option, grace_option, yes_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.confirmation import confirm
 from dieselfs.cli.rendering.entries import for_each
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted
-from dieselfs.cli.values.durations import grace_option, human_duration
+from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import parse_dataset
 from dieselfs.errors import UsageError

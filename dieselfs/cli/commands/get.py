@@ -201,7 +201,7 @@ def _sibling(context: CommandContext, address: DatasetAddress, client: Client) -
 def _report(context: CommandContext, entry: FileStat, error: Exception) -> None:
     from dataclasses import replace
 
-    from dieselfs.cli import report
+    from dieselfs.cli.rendering.exit_codes import report
 
     failure = explain(error)
     report(replace(failure, what=f"{entry.path}: {failure.what}"), as_json=context.output.json)

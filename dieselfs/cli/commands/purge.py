@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dieselfs.cli.command import Size, command, dry_run_option
+from dieselfs.cli.command import Size, command, dry_run_option, grace_option
 from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.rendering.exit_codes import ExitCode
 from dieselfs.cli.rendering.output import Output, counted
-from dieselfs.cli.values.durations import grace_option, human_duration
+from dieselfs.cli.values.durations import human_duration
 from dieselfs.cli.values.percentages import Share
 from dieselfs.cli.values.sizes import human_size
 from dieselfs.dataset.address import DatasetAddress, parse_dataset

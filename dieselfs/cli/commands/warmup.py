@@ -233,7 +233,8 @@ def _run(
     jobs: int | None,
 ) -> int:
     from dieselfs.cache.cluster.store import CacheClusterStore
-    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, large_files, open_tier, warmth
+    from dieselfs.cache.ssd.settings import open_tier
+    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, large_files, warmth
 
     settings = target.own_ssd("fill")
     if target.cache_cluster is not None:
@@ -364,7 +365,8 @@ def _warmth_record(snapshot: Snapshot, found: Warmth) -> dict[str, Any]:
 def _print_warmth(
     context: CommandContext, snapshot: Snapshot, settings: SsdSettings, chunks: Sequence[ChunkRef]
 ) -> int:
-    from dieselfs.cache.warmup.ssd_warmup import open_tier, warmth
+    from dieselfs.cache.ssd.settings import open_tier
+    from dieselfs.cache.warmup.ssd_warmup import warmth
 
     found = warmth(open_tier(settings), snapshot.dataset, chunks)
     if context.output.json:

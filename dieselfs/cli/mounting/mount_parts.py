@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dieselfs.cache.ports.peer_settings import PeerSettings
     from dieselfs.cache.ssd.settings import SsdSettings
     from dieselfs.cache.task.node_memory import NodeMemory
-    from dieselfs.fuse.mount import MountOptions
+    from dieselfs.fuse.fronts.front_parts import MountOptions
     from metadata.snapshot import Snapshot
 
 
@@ -110,7 +110,7 @@ def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
 def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:
     """Return the options of the mount itself. The store's URL has no password."""
     from dieselfs.config import redacted
-    from dieselfs.fuse.mount import MountOptions
+    from dieselfs.fuse.fronts.front_parts import MountOptions
 
     return MountOptions(
         request.mountpoint,

@@ -63,8 +63,7 @@ def _names_file(request: MountRequest) -> bool:
 
 def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> int:
     """Run one server, in a process of its own, and return its exit code."""
-    from dieselfs.cli import report
-    from dieselfs.cli.rendering.exit_codes import explain
+    from dieselfs.cli.rendering.exit_codes import explain, report
 
     try:
         _run_server(context, request, handed)

@@ -49,7 +49,8 @@ def check_store(
 
 def _cached(ssd: SsdSettings, snapshot: Snapshot) -> str:
     """Return how much of the dataset is on the SSD, as text; empty if nothing is."""
-    from dieselfs.cache.warmup.ssd_warmup import open_tier, wanted_chunks, warmth
+    from dieselfs.cache.ssd.settings import open_tier
+    from dieselfs.cache.warmup.ssd_warmup import wanted_chunks, warmth
 
     try:
         found = warmth(open_tier(ssd), snapshot.dataset, wanted_chunks(snapshot))

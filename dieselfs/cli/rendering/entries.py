@@ -52,7 +52,7 @@ def for_each(items: Iterable[str], action: Callable[[str], None], *, as_json: bo
     Each failure is reported at once. The code is `OK` if no item failed, `PARTIAL` if some failed,
     and that of the first failure if all failed.
     """
-    from dieselfs.cli import report
+    from dieselfs.cli.rendering.exit_codes import report
 
     codes: list[ExitCode] = []
     for item in items:

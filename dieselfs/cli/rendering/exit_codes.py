@@ -7,7 +7,9 @@ failure too.
 from __future__ import annotations
 
 import errno
+import json
 import re
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -16,6 +18,8 @@ import chunkstore.errors as store_errors
 import dieselfs.errors as product_errors
 import metadata.errors as index_errors
 from dieselfs.config import redacted
+
+PROGRAM: Final = "dlcmd"
 
 
 class ExitCode(IntEnum):
@@ -190,3 +194,9 @@ def _one_line(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat
     )
+
+
+def report(failure: Failure, *, as_json: bool) -> None:
+    """Print a failure as one line on stderr: as text for people, or as a JSON object."""
+    text = json.dumps(failure.as_record()) if as_json else f"{PROGRAM}: {failure}"
+    print(text.encode(errors="backslashreplace").decode(), file=sys.stderr, flush=True)

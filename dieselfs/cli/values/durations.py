@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from dieselfs.errors import UsageError
-
-if TYPE_CHECKING:
-    from dieselfs.cli.command import Decorated
 
 _UNITS_S: Final = {
     "": 1,
@@ -54,15 +50,3 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> float:
         return float(value) if isinstance(value, int | float) else parse_duration(str(value))
-
-
-def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:
-    """Return the option `--grace`; the command gets `grace: float`, in seconds."""
-    return click.option(
-        "--grace",
-        type=Duration(),
-        default="7d",
-        show_default=True,
-        metavar="TIME",
-        help=help_text,
-    )

@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from dieselfs.fuse.control.control_files import ControlDirectory
-from dieselfs.fuse.mounts.front_choice import FrontChoice
+from dieselfs.fuse.mounts.front_choice import FrontChoice, WantedCache, WantedFront
+from dieselfs.fuse.requests.attributes import Owner
 from dieselfs.fuse.requests.file_reader import FileReader
 from dieselfs.fuse.requests.in_flight import InFlight
 from dieselfs.fuse.supervision.supervisor import Handed, Role
+from dieselfs.shuffle.order import ShuffleParameters
 from metadata.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from dieselfs.fuse.mount import MountOptions
 
 NoteRead = Callable[[int, int], None]
 """A function that is called for each answered READ with its first file and its thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountOptions:
+    """The place and the options of a mount."""
+
+    mountpoint: Path
+    store_url: str = ""
+    """The URL of the store, shown without its secrets in `.dieselfs/dataset.json`."""
+    allow_other: bool = False
+    """Let other users in.
+
+    An ordinary user's FUSE mount needs `user_allow_other` in /etc/fuse.conf.
+    """
+    uid: int | None = None
+    """The owner of everything in the mount; the mounting user by default."""
+    gid: int | None = None
+    nonempty: bool = False
+    """Mount over what the directory holds."""
+    front: WantedFront = "auto"
+    blob_cache: WantedCache = "auto"
+    preload_bytes: int = 0
+    """Bytes to fetch into memory at the beginning; `source` must have room for them."""
+    task_folder: Path | None = None
+    """The task folder of the node memory in `source`, where readers write their plans.
+
+    With None no plan is prefetched.
+    """
+    memory_bytes: int = 0
+    """Bytes of node memory and of page-cache prefill for plans, together."""
+    shuffle: ShuffleParameters | None = None
+    """The order that will be read; it is prefetched from the beginning."""
+    prefill_bytes: int | None = None
+    """The most bytes of the page cache for files that no reader has read.
+
+    None means a share of the free memory, 0 means nothing.
+    """
+    sharing_key: str = ""
+    """Equal for mounts that may share one server; shown in `.dieselfs/dataset.json`."""
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of everything in the mount, with this process's ids as defaults."""
+        return Owner(
+            os.getuid() if self.uid is None else self.uid,
+            os.getgid() if self.gid is None else self.gid,
+        )
 
 
 class FrontParts:

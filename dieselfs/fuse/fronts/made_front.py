@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dieselfs.errors import MountError
 from dieselfs.fuse.control.control_files import ControlDirectory
 from dieselfs.fuse.fronts.erofs_front import ErofsFront
-from dieselfs.fuse.fronts.front_parts import FrontParts, NoteRead
+from dieselfs.fuse.fronts.front_parts import FrontParts, MountOptions, NoteRead
 from dieselfs.fuse.fronts.tree_front import TreeFront
 from dieselfs.fuse.mounts.front_choice import (
     Front,
@@ -31,9 +31,6 @@ from dieselfs.fuse.requests.file_reader import CachedSource, FileReader
 from dieselfs.fuse.supervision.supervisor import Handed, Role
 from metadata.errors import KernelImageTooLarge, KernelImageUnwritable
 from metadata.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from dieselfs.fuse.mount import MountOptions
 
 log = logging.getLogger(__name__)
 

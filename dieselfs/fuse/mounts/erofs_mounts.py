@@ -39,7 +39,6 @@ from dieselfs.fuse.mounts.readahead import (
     set_readahead,
     widen_erofs_readahead,
 )
-from dieselfs.fuse.serving.blob_server import blob_name
 
 log = logging.getLogger(__name__)
 
@@ -218,3 +217,8 @@ def _is_beneath(mount: int, mountpoint: Path) -> bool:
         log.info("the new mount covers the old one, which stays: %s", error.strerror)
         return False
     return True
+
+
+def blob_name(device: int) -> str:
+    """Return the name of a device's file: `blob`, `blob1`, …"""
+    return f"blob{device or ''}"

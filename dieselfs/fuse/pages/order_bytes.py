@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dieselfs.fuse.pages.page_filler import MAX_FILLED_FILE_BYTES, Inodes
 from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.requirement import UNDER_WAY
+from dieselfs.shuffle.group_memory import UNDER_WAY
 from metadata.snapshot import Snapshot
 
 

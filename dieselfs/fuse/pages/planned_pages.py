@@ -25,7 +25,7 @@ from dieselfs.fuse.pages.page_statistics import PlannedPagesStatistics
 from dieselfs.prefetch.chunk_uses import ChunkUses
 from dieselfs.prefetch.progress_probes import PROBE_BYTES, Events, ProgressProbes
 from dieselfs.prefetch.reader_progress import ReaderProgress
-from dieselfs.prefetch.requirement import UNDER_WAY
+from dieselfs.shuffle.group_memory import UNDER_WAY
 from metadata.snapshot import Snapshot
 
 log = logging.getLogger(__name__)

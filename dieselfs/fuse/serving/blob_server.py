@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from dieselfs.fuse.mounts.erofs_mounts import blob_name
 from dieselfs.fuse.requests.attributes import NodeAttributes, Owner
 from dieselfs.fuse.requests.errnos import logged_errno
 from dieselfs.fuse.requests.file_reader import FileReader
@@ -37,11 +38,6 @@ from dieselfs.fuse.serving.blob_ranges import BlobRanges
 _FIRST_BLOB = 2
 _FRONT_HANDLE, _OWN_HANDLE = 1, 2
 _ROOT = NodeAttributes(ROOT_NODE, stat.S_IFDIR | 0o500, 4096, 0, links=2)
-
-
-def blob_name(device: int) -> str:
-    """Return the name of a device's file: `blob`, `blob1`, …"""
-    return f"blob{device or ''}"
 
 
 class BlobServer:

@@ -88,3 +88,4 @@ def test_a_connection_that_fails_is_closed(
     with pytest.raises(OSError):  # a new connection cannot be passed on either
         process.call("get", "key")
     assert open_descriptors() == before
+    process._control.close()

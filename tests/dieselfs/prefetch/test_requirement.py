@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.errors import PlanTooLarge
 from dieselfs.prefetch.chunk_uses import ChunkUses
-from dieselfs.prefetch.requirement import UNDER_WAY, require_room, require_room_for
+from dieselfs.prefetch.requirement import require_room, require_room_for
+from dieselfs.shuffle.group_memory import UNDER_WAY
 from dieselfs.shuffle.order import ShuffledOrder, ShuffleParameters, shuffle_order
 from tests.dieselfs.prefetch.made_snapshot import MadeSnapshot
 

@@ -17,8 +17,8 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.ssd.eviction import DatasetLimits
 from chunkstore.ssd.limits_folder import LimitsFolder, NamedLimits
 from chunkstore.ssd.tiered_store import MAX_WHOLE_BYTES, blocks_of
-from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, open_tier, warmth
+from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, open_tier
+from dieselfs.cache.warmup.ssd_warmup import WarmUp, warmth
 
 DATASET = DatasetRef("pets", b"an id 16 bytes..")
 CHUNKS, CHUNK_BYTES = 12, 1_000_000

@@ -1,0 +1,262 @@
+"""The folders of the product import each other one way, and the table below says why.
+
+A folder is what lies in it directly: `dieselfs/cache/wire` is another one than `dieselfs/cache`. A module directly in `dieselfs/` stands for
+itself. Imports in functions and under TYPE_CHECKING count too. Every arrow has its reason; no arrows make a circle.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PRODUCT = ROOT / "dieselfs"
+
+# Whoever needs them imports them: they say nothing of each other but this.
+GROUND = {"errors", "config", "former_names"}
+
+# folder -> what it imports: why
+ARROWS = {
+    "shuffle": {},
+    "dataset": {},
+    "prefetch": {
+        "shuffle": "a plan may be a shuffled order, and is refused by what its groups need",
+    },
+    "snapshots": {
+        "dataset": "snapshots are built from a dataset's index",
+    },
+    "recovery": {
+        "snapshots": "a dataset that was made again is published as a snapshot",
+    },
+    "checking": {
+        "dataset": "repairs write to the index",
+        "recovery": "what the store alone knows: commits, chunks and what is missing",
+        "snapshots": "snapshots are checked too",
+    },
+    "packing": {
+        "dataset": "what is packed is written, committed and indexed",
+    },
+    "housekeeping": {
+        "recovery": "garbage is what no commit knows",
+        "snapshots": "snapshots keep chunks, and are garbage themselves",
+    },
+    "housekeeping.purge": {
+        "dataset": "a purge moves files, which is a commit",
+        "housekeeping": "retired chunks are deleted by the rules of retention",
+    },
+    # The cache: each folder imports those above it.
+    "cache.ports": {},
+    "cache.wire": {
+        "cache.ports": "messages name blocks and members; sockets come from the runtime",
+    },
+    "cache.node": {
+        "cache.ports": "what a master keeps, and how it is asked",
+        "cache.wire": "members reach their master by packets",
+        "prefetch": "a master tells how far its plans are",
+    },
+    "cache.membership": {
+        "cache.ports": "members",
+        "cache.wire": "pings; the roll that rank 0 leads",
+    },
+    "cache.peers": {
+        "cache.membership": "who is there, and which chunk is whose",
+        "cache.node": "peers are served from this node's memory; a share is loaded into it",
+        "cache.ports": "blocks, members, sources",
+        "cache.wire": "peers are asked and answered",
+        "snapshots": "a node's share is of the chunks that its snapshots name",
+    },
+    "cache.ssd": {
+        "cache.node": "a tier is not in the folder of node memory; what is pinned for a task names it",
+        "snapshots": "a pinned blob is verified by its snapshot",
+    },
+    "cache.cluster": {
+        "cache.membership": "cache nodes are found as members are",
+        "cache.peers": "a client of a cluster reads as a reader of a task does",
+        "cache.ports": "blocks, members, sources",
+        "cache.ssd": "a cache node serves an SSD tier",
+        "cache.wire": "the peer cache's wire",
+    },
+    "cache.warmup": {
+        "cache.cluster": "an SSD is warmed through a cluster, or a cluster itself",
+        "cache.peers": "a cluster's nodes are asked as peers are",
+        "cache.ports": "blocks",
+        "cache.ssd": "what is warmed",
+    },
+    "cache.task": {
+        "cache.cluster": "misses go to a cluster first, if one is configured",
+        "cache.membership": "peers as the environment names them; whose share a block is",
+        "cache.node": "who leads has the master; its folder is where all meet",
+        "cache.peers": "who leads brings the node's part in the peer cache",
+        "cache.ports": "the master's port, blocks, settings",
+        "cache.ssd": "misses go to the SSD before the store",
+        "cache.wire": "members talk to their master",
+        "dataset": "memory is opened for a dataset",
+        "prefetch": "clients' plans are followed by the process that leads",
+        "snapshots": "chunks are verified by what snapshots say",
+    },
+    # The mount.
+    "fuse.requests": {
+        "cache.ports": "which chunks are read by blocks",
+    },
+    "fuse.pages": {
+        "cache.ports": "how much memory is free",
+        "fuse.requests": "FUSE_NOTIFY_STORE, and bytes to store",
+        "prefetch": "pages are filled along a plan, and dropped behind its readers",
+        "shuffle": "how many chunks are under way beside a group",
+    },
+    "fuse.mounts": {
+        "fuse.pages": "EROFS reads files directly from the size on that no filler takes",
+    },
+    "fuse.supervision": {
+        "fuse.mounts": "a running mount is found in the kernel's table and told to refresh",
+    },
+    "fuse.service": {
+        "fuse.mounts": "the service mounts, by the messages that its clients use",
+    },
+    "fuse.control": {
+        "fuse.mounts": "names of the control files; which front was chosen, shown",
+        "fuse.pages": "counters, shown",
+        "fuse.requests": "control files are asked for by the kernel's requests",
+        "prefetch": "counters, shown",
+        "shuffle": "shuffled orders are files",
+    },
+    "fuse.serving": {
+        "fuse.control": "the tree shows the control directory",
+        "fuse.mounts": "what blobs and the control directory are called",
+        "fuse.requests": "what is answered",
+    },
+    "fuse.fronts": {
+        "fuse.control": "every front shows the control directory",
+        "fuse.mounts": "fronts are mounted",
+        "fuse.pages": "each front has its filler",
+        "fuse.requests": "connections to the kernel",
+        "fuse.serving": "what serves behind a front",
+        "fuse.supervision": "descriptors that the supervisor hands over",
+        "shuffle": "a mount's options name an order",
+    },
+    "fuse": {
+        "fuse.control": "a server from its beginning to its end has all of these",
+        "fuse.fronts": "the front is made",
+        "fuse.mounts": "the mountpoint is checked",
+        "fuse.pages": "the page cache is filled along plans",
+        "fuse.requests": "reads",
+        "fuse.supervision": "handed over, and ended in time",
+        "prefetch": "the plans of a mount's readers",
+        "shuffle": "orders that readers take from lists",
+    },
+    # Doors: they call what they need of the above, and none is called by it.
+    "assembly": {},
+    "client": {
+        "cache.cluster": "a cluster that the environment names",
+        "cache.ports": "settings of peers are arguments",
+        "cache.ssd": "an SSD tier is an argument",
+        "cache.task": "memory is opened, samples are read from it",
+        "cache.warmup": "the SSD is warmed behind its reads",
+        "dataset": "puts, deletes, listings",
+        "housekeeping.purge": "DL_purge",
+        "prefetch": "its shuffled orders are plans",
+        "shuffle": "DL_shuffle",
+        "snapshots": "DL_save_meta, DL_load_meta",
+    },
+    "integrations": {
+        "cache.task": "samples are read from node memory",
+        "client": "a dataset without a mount is opened as a client",
+        "dataset": "for its name",
+        "prefetch": "samplers write plans",
+        "shuffle": "samplers take shuffled orders",
+        "snapshots": "samples are verified by their snapshot",
+    },
+    # The command line: within it one way; of the product it may import everything.
+    "cli.values": {},
+    "cli.rendering": {"cli.values": "sizes and times"},
+    "cli": {"cli.rendering": "output, errors", "cli.values": "options' types"},
+    "cli.arguments": {"cli": "options are declared"},
+    "cli.mounting": {
+        "cli": "its context",
+        "cli.rendering": "what it says",
+        "cli.values": "sizes",
+    },
+    "cli.commands": {
+        "cli": "commands are declared",
+        "cli.arguments": "what several take",
+        "cli.mounting": "`mount`, and who starts `dlcmd` again",
+        "cli.rendering": "what they say",
+        "cli.values": "what they take",
+    },
+}
+"""`cli` finds its commands by name, when they are used: that is no import."""
+
+
+def folder_of(module: str) -> str:
+    """`cache.wire` of `dieselfs.cache.wire.frames`; `client` of `dieselfs.client`."""
+    path = ROOT / module.replace(".", "/")
+    parts = module.split(".")[1:]
+    return ".".join(parts if path.is_dir() or len(parts) == 1 else parts[:-1])
+
+
+def imported(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if is_module(name) else str(node.module)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def folders() -> dict[str, set[str]]:
+    """Each folder, and those that it imports."""
+    found: dict[str, set[str]] = {}
+    for file in sorted(PRODUCT.rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        folder = folder_of(module)
+        if module == "dieselfs" or folder in GROUND:
+            continue
+        names = {folder_of(name) for name in imported(file) if name.startswith("dieselfs.")}
+        found.setdefault(folder, set()).update(names - {folder} - GROUND - {"assembly"})
+    return found
+
+
+def test_folders_import_what_the_table_says() -> None:
+    found = folders()
+    assert ARROWS.keys() <= found.keys()
+    for folder, names in found.items():
+        if folder.partition(".")[0] == "cli":  # what the command line can do, a Python user can
+            names = {name for name in names if name.partition(".")[0] == "cli"}
+        if names or not is_empty(folder):
+            assert names == set(ARROWS.get(folder, {})), folder
+
+
+def is_empty(folder: str) -> bool:
+    """Whether nothing but folders lies in it, as in `cache`."""
+    path = PRODUCT / folder.replace(".", "/")
+    return path.is_dir() and {file.name for file in path.glob("*.py")} == {"__init__.py"}
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    left = folders()
+    while left:
+        free = [folder for folder, names in left.items() if not names & left.keys()]
+        assert free, f"a circle among {sorted(left)}"
+        for folder in free:
+            del left[folder]
+
+
+def test_the_ground_lies_below_everything() -> None:
+    for name in GROUND:
+        modules = imported(PRODUCT / f"{name}.py")
+        names = {folder_of(module) for module in modules if module.startswith("dieselfs.")}
+        assert names <= GROUND, name
+
+
+def entries(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name != "__pycache__"]
+
+
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    assert len(entries(PRODUCT)) <= 20
+    assert len(set(entries(PRODUCT / "cli")) - {"commands"}) <= 14
