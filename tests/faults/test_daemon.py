@@ -45,7 +45,7 @@ def mount(place: Place, tmp_path: Path) -> Iterator[Served]:
     "SIGKILL of the server, 5 times, while readers wait for a store that hangs",
     promise="another one answers what the killed one has not: readers notice a wait",
     bound_s=BOUND_S,
-    check="dieselfs.fuse.requests.kernel_connection:Connection.take_over=none",
+    check="dieselfs.fuse.requests.kernel_connection:KernelConnection.take_over=none",
 )
 def test_server_killed(place: Place, mount: Served, measured: Measured, tmp_path: Path) -> None:
     set_mode(place.folder, "hung")

@@ -203,7 +203,7 @@ def test_flipped_in_the_preamble(bench: Bench, measured: Measured, at: int) -> N
     "a bit flipped in a small file of a chunk",
     promise="EIO for that file, the others are served",
     bound_s=BOUND_S,
-    check="chunkstore.chunk_reader:_verified=first",
+    check="chunkstore.chunk_reader:verified_file=first",
 )
 def test_flipped_in_a_file(bench: Bench, measured: Measured) -> None:
     chunk = bench.chunk()
