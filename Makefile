@@ -18,11 +18,11 @@ setup:  ## install what is missing: system packages (Debian), .venv, .venv/bin/d
 torch:  ## the same, and PyTorch, which the checks, tests, benchmarks and the demo need
 	@scripts/setup.sh torch
 
-check: torch  ## ruff, mypy and the layering of the packages
+check: torch  ## ruff, mypy, the layering of packages and folders, and the docstrings
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
-	@$(PYTHON_IN_VENV) -m pytest -q tests/test_layering.py
+	@$(PYTHON_IN_VENV) -m pytest -q tests/test_layering.py tests/test_rooms.py tests/test_sentences.py
 
 format: setup  ## let ruff sort the imports and lay out the code
 	@.venv/bin/ruff check --fix --quiet || true

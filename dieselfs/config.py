@@ -78,7 +78,7 @@ class Config:
     """The cache nodes to read through, in the form of `--cache-cluster`."""
     cache_cluster_secret_file: Setting | None = None
     ssd: Setting | None = None
-    """The folder of the SSD tier. `dieselfs.cache.ssd.settings` reads this and the other `ssd` settings."""
+    """The folder of the SSD tier. `cache.ssd.settings` reads this and the other `ssd` settings."""
     ssd_size: Setting | None = None
     ssd_admission: Setting | None = None
     ssd_eviction: Setting | None = None

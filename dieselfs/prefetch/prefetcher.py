@@ -1,9 +1,9 @@
 """The prefetcher: it fetches the chunks of a known order into node memory before they are read.
 
 The design is in docs/decisions/0007-plan.md. One thread decides, a few fetch. The decisions follow
-from three numbers: how far the readers are, how fast they go, and how fast chunks arrive (`rate_estimate`).
-The `ProgressTracker` says what readers do with a chunk that has arrived, and when node memory need
-not keep it for them.
+from three numbers: how far the readers are, how fast they go, and how fast chunks arrive
+(`rate_estimate`). The `ProgressTracker` says what readers do with a chunk that has arrived, and
+when node memory need not keep it for them.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class SsdSettings:
     admission: AdmissionName = "all"
     eviction: Order = "lru"
     warmup: bool = False
-    """Load the dataset that is read in the background: `dieselfs.cache.warmup.background_warmup`."""
+    """Load the dataset that is read in the background: `cache.warmup.background_warmup`."""
     only_looks: bool = False
     """A folder that has a size keeps it, whatever `budget_bytes` is."""
     segment_bytes: int = DEFAULT_SEGMENT_BYTES

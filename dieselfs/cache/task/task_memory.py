@@ -1,7 +1,7 @@
 """Node memory for processes that read a dataset without a mount.
 
-The environment gives the settings that the caller omits (`dieselfs.cache.membership.peer_options`), so
-that a job's script decides and training code needs no change. A process that only joins a task
+The environment gives the settings that the caller omits (`cache.membership.peer_options`), so that
+a job's script decides and training code needs no change. A process that only joins a task
 whose master has peers reads from them too: all it needs lies in the task's folder.
 """
 

@@ -193,8 +193,8 @@ class ServedConnection:
 
         Raises `OSError` if the client has gone.
         """
-        # From the notice on, the request's time does not count against this node (`slow_peer_detector`). The
-        # notice precedes the work, since nothing may follow the answer.
+        # From the notice on, the request's time does not count against this node
+        # (`slow_peer_detector`). The notice precedes the work, since nothing may follow the answer.
         self._send(encode_answer(number, Working()), (), 0)
         self._slow.add(number)
         if self._service.slow.begin(self, number, read, blocks):

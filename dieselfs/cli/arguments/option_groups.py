@@ -128,4 +128,4 @@ peer_options: Final = _group(
     ),
     click.option("--no-share", is_flag=True, help="Give peers no memory; only read from theirs."),
 )
-"""The options of a node in its task's peer cache: `dieselfs.cache.membership.peer_options.PeerOptions`."""
+"""The options of a node in its task's peer cache: `cache.membership.peer_options.PeerOptions`."""

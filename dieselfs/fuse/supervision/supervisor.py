@@ -44,7 +44,7 @@ _MAX_DESCRIPTORS: Final = 64
 _QUICK_DEATH_S: Final = 2.0
 _MOST_QUICK_DEATHS: Final = 5
 _END_S: Final = 6.0
-"""The time after which a server is killed; `dieselfs.fuse.supervision.shutdown` bounds its own end."""
+"""The time after which a server is killed; `fuse.supervision.shutdown` bounds its own end."""
 _CHECK_TIMEOUT_S: Final = 60.0
 _KILLED_S: Final = 2.0
 _LOOK_S: Final = 0.5

@@ -1,7 +1,7 @@
 """DL_purge: delete retired chunks, move live files out of chunks with holes, then delete again.
 
-The files are moved in rounds. Each round is a commit of its own (`dieselfs.housekeeping.purge.retiring`), so a
-purge may be ended anywhere. Before a commit there are chunks that no commit names, which gc
+The files are moved in rounds. Each round is a commit of its own (`retiring`), so a purge may be
+ended anywhere. Before a commit there are chunks that no commit names, which gc
 deletes. After it the dataset is consistent, and the old chunks wait for the next purge
 (docs/decisions/0009).
 """
@@ -114,7 +114,7 @@ class _Purge:
         before = _dataset_bytes(self.dataset)
         for _ in range(_CYCLES):
             self._delete()
-            if not self._rewrite() | self._forget():
+            if not self._rewrite() | self._collect_tombstones():
                 break
         else:
             self._delete()
@@ -240,7 +240,7 @@ class _Purge:
         self.progress.advance(len(read.positions), size)
         return True
 
-    def _forget(self) -> bool:
+    def _collect_tombstones(self) -> bool:
         """Drop the tombstones that hide nothing, in chunks without files.
 
         Returns True if there were any.
@@ -259,7 +259,7 @@ class _Purge:
         collection = TombstoneCollection(current, objects.keys())
         if not collection.collectable:
             return False
-        leaving = {chunk_metadata.id for chunk_metadata in chunks_metadata}
+        retiring = {chunk_metadata.id for chunk_metadata in chunks_metadata}
         self.commits = _commits(self.dataset, self.commits)
         lengths = {ref.id: ref.head_bytes for commit in self.commits for ref in commit.added}
         present = {
@@ -267,17 +267,17 @@ class _Purge:
             for chunk_id, record in self.dataset.namespace.chunks().items()
         }
         # An object that no commit names does not count: its entries never belonged to the dataset.
-        speaking = lengths.keys() & objects.keys() | present.keys()
+        examined = lengths.keys() & objects.keys() | present.keys()
         lengths.update(present)
         collection.look_at(
-            {chunk_id: chunk_id in present and chunk_id not in leaving for chunk_id in speaking},
+            {chunk_id: chunk_id in present and chunk_id not in retiring for chunk_id in examined},
             lambda chunk_id: self.dataset.reader.head(chunk_id, lengths[chunk_id]),
         )
-        forgotten = collection.collectable
+        dropped = collection.collectable
         chosen = [
             chunk_metadata
             for chunk_metadata in chunks_metadata
-            if any(concerns(tombstone, forgotten) for tombstone in chunk_metadata.tombstones)
+            if any(concerns(tombstone, dropped) for tombstone in chunk_metadata.tombstones)
         ]
         if not chosen:
             return False
@@ -324,11 +324,15 @@ def _is_dead(record: ChunkRecord) -> bool:
 
 def _checked(request: PurgeRequest) -> PurgeRequest:
     if min(request.leave, request.grace_s, request.small_bytes) < 0:
-        raise UsageError("leave, the grace period and the size of small chunks are not negative")
+        raise UsageError(
+            "`leave`, the grace period and the size of small chunks must not be negative"
+        )
     if request.target_bytes is not None and not 4096 <= request.target_bytes <= 1 << 30:
-        raise UsageError("a chunk has 4 KiB to 1 GiB", "4MiB suits most")
+        raise UsageError(
+            "the size of a chunk must be from 4 KiB to 1 GiB", "4MiB suits most datasets"
+        )
     if request.round_bytes < 1:
-        raise UsageError("a round moves one byte at least")
+        raise UsageError("the size of a round must be at least one byte")
     return request
 
 
