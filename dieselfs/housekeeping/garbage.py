@@ -23,8 +23,8 @@ from dieselfs.housekeeping.garbage_snapshots import judge_snapshots
 from dieselfs.housekeeping.retention import (
     GRACE_S,
     Pins,
-    held_generations,
     may_be_deleted,
+    pinned_generations,
     pins_of,
     retired_chunks,
 )
@@ -44,7 +44,7 @@ class Garbage:
     generation: int
     """The newest generation; commits after it were not examined."""
     grace_s: float
-    waste: tuple[GarbageItem, ...]
+    removable: tuple[GarbageItem, ...]
     """Items that may be deleted now."""
     waiting: tuple[GarbageItem, ...]
     """Items that may be deleted later; `kept` gives the reason."""
@@ -76,23 +76,23 @@ def find_garbage(
     """
     facts = _read_facts(store, name, now_ns, grace_s, progress)
     _check_newest(facts, known_generation)
-    held = held_generations(facts.dataset, facts.tags, facts.leases, now_ns)
+    pinned = pinned_generations(facts.dataset, facts.tags, facts.leases, now_ns)
     snapshots = judge_snapshots(
-        store, facts.history, facts.dataset.id, facts.published, held, facts.oldest_kept_ns
+        store, facts.history, facts.dataset.id, facts.published, pinned, facts.oldest_kept_ns
     )
     found = [
         *_uncommitted_chunks(facts),
         *_retired_chunks(facts),
         *_tags(facts),
         *_leases(facts, unreadable_leases),
-        *snapshots.waste,
+        *snapshots.items,
     ]
     return Garbage(
         facts.dataset,
         facts.history.newest,
         grace_s,
-        tuple(waste for waste in found if not waste.kept),
-        tuple(waste for waste in found if waste.kept),
+        tuple(item for item in found if not item.kept),
+        tuple(item for item in found if item.kept),
         (*_unreadable(facts, unreadable_leases), *snapshots.notes),
     )
 
@@ -136,7 +136,7 @@ def _read_facts(
     dataset = history.check_complete()
     if history.is_removed:
         raise DatasetNotFound(
-            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+            f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
     return _Facts(
         dataset,
@@ -164,23 +164,24 @@ def _check_newest(facts: _Facts, known_generation: int) -> None:
     if known > facts.history.newest:
         name = facts.dataset.name
         raise HistoryDamaged(
-            f"{name} was at generation {known}, but its commits end at {facts.history.newest}",
+            f"{name} was at generation {known}, but its newest commit in the store is "
+            f"{facts.history.newest}",
             f"nothing was deleted; see `dlcmd fsck {name}` and `dlcmd recover {name}`",
         )
 
 
-def _unreadable(facts: _Facts, leases_go: bool) -> Iterator[str]:
+def _unreadable(facts: _Facts, drop_leases: bool) -> Iterator[str]:
     """Yield why retired chunks stay, and what the user can do."""
     name = facts.dataset.name
     for tag, reason in facts.tags.damaged.items():
         yield (
-            f"{reason}, so all retired chunks stay: `dlcmd snapshot untag {name} {tag}`, or tag "
-            "it anew"
+            f"{reason}, so all retired chunks stay: run `dlcmd snapshot untag {name} {tag}`, or "
+            "set the tag again"
         )
-    for reason in () if leases_go else facts.leases.damaged.values():
+    for reason in () if drop_leases else facts.leases.damaged.values():
         yield (
-            f"{reason}, so all retired chunks stay: if no mount holds it, `dlcmd gc {name} "
-            "--unreadable-leases --delete`"
+            f"{reason}, so all retired chunks stay: if no mount uses this lease, run "
+            f"`dlcmd gc {name} --unreadable-leases --delete`"
         )
 
 
@@ -196,7 +197,7 @@ def _uncommitted_chunks(facts: _Facts) -> Iterator[GarbageItem]:
         stored_ns = chunk.id.seconds * _NS
         own = chunk.evidence is not None and chunk.evidence.dataset == facts.dataset
         if own and stored_ns < born_ns - _CLOCKS_DIFFER_NS:
-            kept = "its writer's clock was wrong, so that its age is not known"
+            kept = "its age is unknown, because its writer's clock was wrong"
         else:
             kept = YOUNG if stored_ns > facts.oldest_kept_ns else ""
         reason = "no commit names it"
@@ -223,7 +224,7 @@ def _tags(facts: _Facts) -> Iterator[GarbageItem]:
         for entry in entries[:-1]:
             yield _numbered(facts, GarbageKind.SUPERSEDED, entry, f"tag {name} changed", written_ns)
         if newest is not None and newest.dataset_id != facts.dataset.id:
-            reason = f"tag {name} is of a former dataset of this name"
+            reason = f"tag {name} belongs to a removed dataset of this name"
             yield _numbered(facts, GarbageKind.SUPERSEDED, entries[-1], reason, written_ns)
         elif newest is not None and newest.gone and len(entries) == 1:
             # The removal stays until the entries that it revokes are gone: alone they would be
@@ -244,7 +245,7 @@ def _leases(facts: _Facts, unreadable_too: bool) -> Iterator[GarbageItem]:
                 reason = facts.leases.damaged[lease_id]
                 yield GarbageItem(GarbageKind.LEASE, last.key, last.size_bytes, reason)
         elif newest.dataset_id != facts.dataset.id or newest.is_over(facts.now_ns):
-            reason = f"over: process {newest.pid} of {newest.host!r} does not renew it"
+            reason = f"expired: process {newest.pid} of {newest.host!r} does not renew it"
             yield _numbered(facts, GarbageKind.LEASE, last, reason, written_ns)
 
 

@@ -21,7 +21,7 @@ from chunkstore.tags import read_tags
 from dieselfs.errors import Conflict
 from dieselfs.housekeeping.garbage import Garbage
 from dieselfs.housekeeping.garbage_items import GarbageItem, GarbageKind
-from dieselfs.housekeeping.retention import held_generations, may_be_deleted, pins_of
+from dieselfs.housekeeping.retention import may_be_deleted, pinned_generations, pins_of
 from dieselfs.snapshots.lifecycle import list_published
 
 _LOOKED_AT_ONCE: Final = 1000
@@ -33,7 +33,7 @@ def delete_garbage(
     garbage: Garbage,
     *,
     clock_ns: Callable[[], int] = time.time_ns,
-    deleted: Callable[[GarbageItem], None] = lambda waste: None,
+    deleted: Callable[[GarbageItem], None] = lambda item: None,
 ) -> list[GarbageItem]:
     """Delete the garbage and return what was deleted; `deleted` is called with each item.
 
@@ -42,14 +42,14 @@ def delete_garbage(
     """
     done: list[GarbageItem] = []
     with ThreadPoolExecutor(_DELETED_AT_ONCE, "gc") as pool:
-        for at in range(0, len(garbage.waste), _LOOKED_AT_ONCE):
-            batch = garbage.waste[at : at + _LOOKED_AT_ONCE]
+        for at in range(0, len(garbage.removable), _LOOKED_AT_ONCE):
+            batch = garbage.removable[at : at + _LOOKED_AT_ONCE]
             still = list(_still_garbage(store, garbage, batch, clock_ns()))
-            for waste, _ in zip(
-                still, pool.map(lambda waste: store.delete(waste.key), still), strict=True
+            for item, _ in zip(
+                still, pool.map(lambda item: store.delete(item.key), still), strict=True
             ):
-                done.append(waste)
-                deleted(waste)
+                done.append(item)
+                deleted(item)
     return done
 
 
@@ -63,26 +63,26 @@ def _still_garbage(
         )
     published = list_published(store, dataset.name)
     tags, leases = read_tags(store, dataset), read_leases(store, dataset)
-    pinned = pins_of(dataset, published, tags, leases, now_ns)
-    held = held_generations(dataset, tags, leases, now_ns)
+    pins = pins_of(dataset, published, tags, leases, now_ns)
+    pinned = pinned_generations(dataset, tags, leases, now_ns)
     committed = {
         chunk_key(dataset.name, ref.id)
         for commit in CommitLog(store, dataset).since(garbage.generation)
         for ref in commit.added
     }
-    for waste in batch:
-        match waste.kind:
-            case GarbageKind.UNCOMMITTED if waste.key in committed:
+    for item in batch:
+        match item.kind:
+            case GarbageKind.UNCOMMITTED if item.key in committed:
                 continue
-            case GarbageKind.RETIRED if waste.chunk is None or not may_be_deleted(
-                waste.chunk, pinned, garbage.grace_s, now_ns
+            case GarbageKind.RETIRED if item.chunk is None or not may_be_deleted(
+                item.chunk, pins, garbage.grace_s, now_ns
             ):
                 continue
-            case GarbageKind.DANGLING_SNAPSHOT if _generation(waste) in held:
+            case GarbageKind.DANGLING_SNAPSHOT if _generation(item) in pinned:
                 continue
-        yield waste
+        yield item
 
 
-def _generation(waste: GarbageItem) -> int:
+def _generation(item: GarbageItem) -> int:
     """Return the generation in a snapshot's key, which ends with `<generation>-<hash>`."""
-    return int(waste.key.rpartition("/")[2].partition("-")[0])
+    return int(item.key.rpartition("/")[2].partition("-")[0])

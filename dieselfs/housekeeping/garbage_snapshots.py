@@ -28,7 +28,7 @@ _ID_BYTES: Final = 16
 class SnapshotVerdicts:
     """The garbage among the published snapshots."""
 
-    waste: tuple[GarbageItem, ...]
+    items: tuple[GarbageItem, ...]
     notes: tuple[str, ...]
     """Messages for the user about damaged snapshots."""
 
@@ -38,16 +38,16 @@ def judge_snapshots(
     history: History,
     dataset_id: bytes,
     published: Iterable[PublishedSnapshot],
-    held: frozenset[int],
+    pinned: frozenset[int],
     oldest_kept_ns: int,
 ) -> SnapshotVerdicts:
     """Judge the published snapshots.
 
-    `published` must have been listed before `history` was read. `held` are the generations of tags
-    and leases. A snapshot of a commit after `oldest_kept_ns` stays. Costs two ranged reads for each
-    snapshot: a header, and 16 bytes a chunk.
+    `published` must have been listed before `history` was read. `pinned` are the generations of
+    tags and leases. A snapshot of a commit after `oldest_kept_ns` stays. Costs two ranged reads for
+    each snapshot: a header, and 16 bytes a chunk.
     """
-    waste: list[GarbageItem] = []
+    items: list[GarbageItem] = []
     notes: list[str] = []
     retired = history.retired()
     advice = f"see `dlcmd fsck {history.name}`"
@@ -56,8 +56,8 @@ def judge_snapshots(
             header = published_header(store, history.name, snapshot)
             if header.dataset.id != dataset_id:
                 kept = YOUNG if header.updated_ns > oldest_kept_ns else ""
-                reason = "of a former dataset of this name"
-                waste.append(_waste(history, snapshot, GarbageKind.FORMER_SNAPSHOT, reason, kept))
+                reason = "it belongs to a removed dataset of this name"
+                items.append(_item(history, snapshot, GarbageKind.FORMER_SNAPSHOT, reason, kept))
                 continue
             chunks = _chunks(store, history.name, snapshot, header)
         except SnapshotRefused as error:
@@ -73,14 +73,14 @@ def judge_snapshots(
                     f"{snapshot.snapshot_id} needs are lost: {advice}"
                 )
         elif gone:
-            kept = PINNED if snapshot.generation in held else ""
+            kept = PINNED if snapshot.generation in pinned else ""
             kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")
             reason = f"its {len(chunks)} chunks are deleted"
-            waste.append(_waste(history, snapshot, GarbageKind.DANGLING_SNAPSHOT, reason, kept))
-    return SnapshotVerdicts(tuple(waste), tuple(notes))
+            items.append(_item(history, snapshot, GarbageKind.DANGLING_SNAPSHOT, reason, kept))
+    return SnapshotVerdicts(tuple(items), tuple(notes))
 
 
-def _waste(
+def _item(
     history: History, snapshot: PublishedSnapshot, kind: GarbageKind, reason: str, kept: str
 ) -> GarbageItem:
     key = snapshot_key(history.name, snapshot.snapshot_id)
@@ -94,5 +94,5 @@ def _chunks(
     start, size = header.sections["chunk_id"]
     data = bytes(store.get_range(snapshot_key(name, snapshot.snapshot_id), start, size))
     if len(data) != size:
-        raise SnapshotRefused("it is shorter than it says")
+        raise SnapshotRefused("it is shorter than its header says")
     return [ChunkId(data[at : at + _ID_BYTES]) for at in range(0, size, _ID_BYTES)]

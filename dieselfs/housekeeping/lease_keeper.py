@@ -68,7 +68,7 @@ class LeaseKeeper:
         self._change = threading.Condition()
         self._generations: set[int] = set()
         self._announced: frozenset[int] = frozenset()
-        self._ending = False
+        self._closing = False
         self._warned = False
         # Only the keeping thread uses these.
         self._number = 0
@@ -98,7 +98,7 @@ class LeaseKeeper:
         if os.getpid() != self._pid:
             return  # the lease is the parent's
         with self._change:
-            self._ending = True
+            self._closing = True
             self._change.notify_all()
         if self._thread.is_alive():
             self._thread.join(self._goodbye_s())
@@ -112,26 +112,26 @@ class LeaseKeeper:
             except ChunkStoreError as error:
                 self._warn(error)
             except Exception as error:
-                log.exception("the lease was not written: %s", error)
+                log.exception("cannot write the lease: %s", error)
         try:
             self._delete(self._in_store)
         except ChunkStoreError as error:
-            log.info("the lease %s is left behind and ends by time: %s", self.lease_id, error)
+            log.info("cannot delete the lease %s, which expires later: %s", self.lease_id, error)
 
     def _wait(self) -> bool:
         """Wait until the next beat, or until there is a new generation; False at the end."""
         with self._change:
             self._change.wait_for(
-                lambda: self._ending or self._generations - self._announced,
+                lambda: self._closing or self._generations - self._announced,
                 self._beat_s if self._generations else None,
             )
-            return not self._ending
+            return not self._closing
 
     def _announce(self, generations: frozenset[int]) -> None:
         # A removed dataset must not get objects again, nor a store's folder whose disk is not
         # mounted.
         if find_dataset(self._store, self._dataset.name) != self._dataset:
-            log.info("%s has been removed from the store: no lease is kept", self._dataset.name)
+            log.info("dataset %s was removed: its lease is dropped", self._dataset.name)
             self._delete(self._in_store)
             return
         lease = Lease(
@@ -148,12 +148,12 @@ class LeaseKeeper:
         self._in_store.append(lease.number)  # also if there is no answer: it may be there
         write_lease(self._store, self._dataset.name, lease)
         if self._warned:
-            log.info("the lease is written again")
+            log.info("the lease %s can be written again", self.lease_id)
             self._warned = False
         try:
             self._delete(older)
         except ChunkStoreError as error:  # they mean nothing any more; tried again at the next beat
-            log.info("an older number of the lease %s stays: %s", self.lease_id, error)
+            log.info("cannot delete an older object of the lease %s: %s", self.lease_id, error)
 
     def _delete(self, numbers: list[int]) -> None:
         for number in list(numbers):
@@ -164,8 +164,7 @@ class LeaseKeeper:
         if not self._warned:
             self._warned = True
             log.warning(
-                "no lease could be written (%s): until one can, only kept snapshots and the grace "
-                "period "
-                "keep purge and gc from deleting what is served here",
+                "cannot write the lease (%s): until it is written, only published snapshots and "
+                "the grace period protect the chunks that this mount serves from purge and gc",
                 error,
             )

@@ -31,13 +31,13 @@ def temporary_files(store: ObjectStore, grace_s: float) -> list[GarbageItem]:
     ]
 
 
-def delete_outside(store: ObjectStore, waste: GarbageItem) -> None:
+def delete_outside(store: ObjectStore, item: GarbageItem) -> None:
     """Delete a temporary or a local file; do nothing when it is gone."""
     offered = with_temporary_files(store)
-    if waste.kind is GarbageKind.LOCAL_FILE:
-        remove_with_images(Path(waste.key))
+    if item.kind is GarbageKind.LOCAL_FILE:
+        remove_with_images(Path(item.key))
     elif offered is not None:
-        offered.remove_temporary_file(waste.key)
+        offered.remove_temporary_file(item.key)
 
 
 def former_snapshots(
@@ -52,7 +52,7 @@ def former_snapshots(
         with suppress(OSError, SnapshotRefused), Snapshot.open(path) as snapshot:
             if snapshot.dataset.id != dataset_id:
                 found.append(path)
-    return _judged(found, "of another dataset of this name", grace_s, now_s)
+    return _judged(found, "it belongs to another dataset of this name", grace_s, now_s)
 
 
 def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[GarbageItem]:
@@ -62,12 +62,12 @@ def incomplete_snapshots(folder: Path, grace_s: float, now_s: float) -> list[Gar
 
 
 def _judged(paths: Iterable[Path], reason: str, grace_s: float, now_s: float) -> list[GarbageItem]:
-    waste = []
+    items = []
     for path in sorted(paths):
         with suppress(FileNotFoundError):
             found = path.stat()
             kept = YOUNG if now_s - found.st_mtime < grace_s else ""
-            waste.append(
+            items.append(
                 GarbageItem(GarbageKind.LOCAL_FILE, str(path), found.st_size, reason, kept)
             )
-    return waste
+    return items

@@ -94,19 +94,19 @@ def pins_of(
 ) -> Pins:
     """Return what is pinned, from listings."""
     generations = {snapshot.generation for snapshot in published}
-    generations |= held_generations(dataset, tags, leases, now_ns)
+    generations |= pinned_generations(dataset, tags, leases, now_ns)
     unreadable = (*tags.damaged.values(), *leases.damaged.values())
     return Pins(tuple(sorted(generations)), unreadable)
 
 
-def held_generations(
+def pinned_generations(
     dataset: DatasetRef, tags: NumberedListing[Tag], leases: NumberedListing[Lease], now_ns: int
 ) -> frozenset[int]:
     """Return the generations of tags and leases alone: their snapshots are not deleted either."""
-    held = [tag.generation for tag in current(tags, dataset)]
+    pinned = [tag.generation for tag in current(tags, dataset)]
     for lease in holding(leases, dataset, now_ns):
-        held += lease.generations
-    return frozenset(held)
+        pinned += lease.generations
+    return frozenset(pinned)
 
 
 def retired_chunks(commits: Sequence[Commit]) -> list[RetiredChunk]:

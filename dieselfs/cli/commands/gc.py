@@ -80,15 +80,15 @@ def gc(
     with context.places() as (store, index):
         names = [parse_dataset(dataset)] if dataset is not None else _stored_names(store)
         run = _Run(context, store, index, grace, local, unreadable_leases, verbose)
-        failed = for_each(names, run.look_through, as_json=context.output.json)
-        run.look_outside()
+        failed = for_each(names, run.find_in_dataset, as_json=context.output.json)
+        run.find_outside()
         run.print_found(complete=not failed)
         failed = failed or (ExitCode.INTEGRITY if run.damaged else ExitCode.OK)
-        if not run.waste:
+        if not run.removable:
             return failed
         if dry_run or not delete:
             return failed or ExitCode.FOUND
-        _confirm(run.waste, grace, yes=yes)
+        _confirm(run.removable, grace, yes=yes)
         run.delete()
     return failed or ExitCode.REPAIRED
 
@@ -120,11 +120,11 @@ class _Run:
         """True if something could not be judged."""
 
     @property
-    def waste(self) -> list[GarbageItem]:
+    def removable(self) -> list[GarbageItem]:
         """The garbage that may be deleted now."""
-        return [waste for found in self._garbage for waste in found.waste] + self._outside
+        return [item for found in self._garbage for item in found.removable] + self._outside
 
-    def look_through(self, name: str) -> None:
+    def find_in_dataset(self, name: str) -> None:
         """Find the garbage of one dataset."""
         from dieselfs.housekeeping.garbage import find_garbage
         from dieselfs.housekeeping.local_garbage import former_snapshots
@@ -151,7 +151,7 @@ class _Run:
             folder = self._context.snapshot_folder
             self._take(former_snapshots(folder, name, found.dataset.id, self._grace_s, time.time()))
 
-    def look_outside(self) -> None:
+    def find_outside(self) -> None:
         """Find the garbage that belongs to no dataset."""
         from dieselfs.housekeeping.local_garbage import incomplete_snapshots, temporary_files
 
@@ -161,27 +161,33 @@ class _Run:
             self._take(incomplete_snapshots(folder, self._grace_s, time.time()))
 
     def _take(self, found: Iterable[GarbageItem]) -> None:
-        for waste in found:
-            (self._waiting if waste.kept else self._outside).append(waste)
+        for item in found:
+            (self._waiting if item.kept else self._outside).append(item)
 
     def print_found(self, *, complete: bool) -> None:
         """Print the garbage and what waits. `complete` is False if some dataset failed."""
         output = self._context.output
         if output.json:
-            for waste in self.waste + self._waiting:
-                output.record(_record(waste))
+            for item in self.removable + self._waiting:
+                output.record(_record(item))
             return
         if self._verbose:
             rows = [
-                [str(w.kind), output.size(w.size_bytes), w.key, w.reason, w.kept or "waste"]
-                for w in self.waste + self._waiting
+                [
+                    str(item.kind),
+                    output.size(item.size_bytes),
+                    item.key,
+                    item.reason,
+                    item.kept or "garbage",
+                ]
+                for item in self.removable + self._waiting
             ]
             output.table(["KIND", "SIZE", "WHERE", "WHY", "STATE"], rows)
         else:
-            rows = _by_kind(self.waste + self._waiting, output)
+            rows = _by_kind(self.removable + self._waiting, output)
             output.table(["KIND", "COUNT", "SIZE", "STATE"], rows)
         if not rows and complete:
-            output.note("nothing found")
+            output.note("no garbage found")
 
     def delete(self) -> None:
         """Delete the garbage, and print how much that was."""
@@ -190,40 +196,40 @@ class _Run:
 
         deleted: list[GarbageItem] = []
         with self._context.progress("delete") as progress:
-            progress.expect(len(self.waste), sum(waste.size_bytes for waste in self.waste))
+            progress.expect(len(self.removable), sum(item.size_bytes for item in self.removable))
 
-            def done(waste: GarbageItem) -> None:
-                progress.advance(1, waste.size_bytes)
-                deleted.append(waste)
+            def done(item: GarbageItem) -> None:
+                progress.advance(1, item.size_bytes)
+                deleted.append(item)
 
             for garbage in self._garbage:
                 delete_garbage(self._store, garbage, deleted=done)
-            for waste in self._outside:
-                delete_outside(self._store, waste)
-                done(waste)
+            for item in self._outside:
+                delete_outside(self._store, item)
+                done(item)
         output = self._context.output
         if output.json:
-            size_bytes = sum(waste.size_bytes for waste in deleted)
+            size_bytes = sum(item.size_bytes for item in deleted)
             output.record({"deleted": len(deleted), "bytes": size_bytes})
         else:
             output.note(f"deleted {_extent(deleted)}")
 
 
-def _record(waste: GarbageItem) -> dict[str, Any]:
+def _record(item: GarbageItem) -> dict[str, Any]:
     return {
-        "kind": str(waste.kind),
-        "key": waste.key,
-        "bytes": waste.size_bytes,
-        "reason": waste.reason,
-        "kept": waste.kept or None,
+        "kind": str(item.kind),
+        "key": item.key,
+        "bytes": item.size_bytes,
+        "reason": item.reason,
+        "kept": item.kept or None,
     }
 
 
 def _by_kind(found: Sequence[GarbageItem], output: Output) -> list[list[str]]:
     """Return rows of kind, count, size and state."""
     sizes: dict[tuple[str, str], list[int]] = {}
-    for waste in found:
-        sizes.setdefault((str(waste.kind), waste.kept or "waste"), []).append(waste.size_bytes)
+    for item in found:
+        sizes.setdefault((str(item.kind), item.kept or "garbage"), []).append(item.size_bytes)
     return [
         [kind, str(len(each)), output.size(sum(each)), state]
         for (kind, state), each in sizes.items()
@@ -231,7 +237,7 @@ def _by_kind(found: Sequence[GarbageItem], output: Output) -> list[list[str]]:
 
 
 def _extent(found: Sequence[GarbageItem]) -> str:
-    size = human_size(sum(waste.size_bytes for waste in found))
+    size = human_size(sum(item.size_bytes for item in found))
     return f"{counted(len(found), 'object')}, {size}"
 
 

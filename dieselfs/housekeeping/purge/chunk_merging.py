@@ -139,12 +139,12 @@ class Mover:
             ref.payload_bytes,
             source.record.entry_count,
         ):
-            raise Corrupt(f"chunk {source.id} has other lengths than the index says")
+            raise Corrupt(f"the lengths of chunk {source.id} differ from those in the index")
         positions = live_files(head.entries, source.record)
-        wanted = int(head.entries.length[positions].sum())
-        if wanted > MAX_WHOLE_BYTES:
+        live_bytes = int(head.entries.length[positions].sum())
+        if live_bytes > MAX_WHOLE_BYTES:
             contents = None
-        elif 2 * wanted >= ref.payload_bytes and ref.payload_bytes <= MAX_WHOLE_BYTES:
+        elif 2 * live_bytes >= ref.payload_bytes and ref.payload_bytes <= MAX_WHOLE_BYTES:
             contents = self._from_whole(ref, head, positions)
         else:
             contents = self._read_files(ref, head, positions)
@@ -164,7 +164,9 @@ class Mover:
             start = ref.head_bytes + offset
             content = data[start : start + length]
             if len(content) != length or xxhash.xxh3_64_intdigest(content) != digest:
-                raise Corrupt(f"checksum of a file at offset {offset} of chunk {ref.id} is wrong")
+                raise Corrupt(
+                    f"the checksum of the file at offset {offset} of chunk {ref.id} is wrong"
+                )
             contents.append(content)
         return contents
 

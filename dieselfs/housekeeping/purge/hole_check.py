@@ -35,9 +35,9 @@ def check_holes(dataset: Dataset, head: ChunkHead, record: ChunkRecord) -> None:
     path = unexplained_hole(dataset.index, dataset.ref.id, head, record)
     if path is not None:
         raise RecordsLost(
-            f"the index calls {path.decode(errors='replace')} of chunk {head.chunk_id} deleted "
-            "and has nothing later in its place: "
-            f"it has lost records; run `dlcmd recover {dataset.ref.name}`, then purge"
+            f"the index has lost records: it counts {path.decode(errors='replace')} of chunk "
+            f"{head.chunk_id} as deleted, but has no later record of that path; run "
+            f"`dlcmd recover {dataset.ref.name}`, then purge"
         )
 
 

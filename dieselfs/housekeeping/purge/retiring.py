@@ -61,15 +61,15 @@ def retire(
     faster, or writers never paused; then `moved` is deleted from the store again. Raises `NotFound`
     if gc has deleted moved chunks: the purge took too long.
     """
-    leaving = tuple(chunk_metadata.id for chunk_metadata in chunks_metadata)
+    retiring = tuple(chunk_metadata.id for chunk_metadata in chunks_metadata)
     for _ in range(_TRIES):
         generation = dataset.catch_up().generation
-        records = chunk_records(dataset, leaving)
-        if len(records) < len(leaving):
+        records = chunk_records(dataset, retiring)
+        if len(records) < len(retiring):
             discard(dataset, moved)
             raise Conflict(
-                f"another purge of dataset {dataset.ref.name} took the same chunks away",
-                "wait until it is done; run this one again if holes are left",
+                f"another purge of dataset {dataset.ref.name} has retired the same chunks",
+                "wait until it is done, and run this one again if holes are left",
             )
         rewrite = _planned_rewrite(dataset, chunks_metadata, records, collection)
         # The call raises if the index is being repaired: its records may be older than its
@@ -79,7 +79,7 @@ def retire(
         added = [*moved, *_store(dataset, rewrite)]
         dataset.log.check_late(chunk.ref for chunk in moved)  # its sources are retired
         try:
-            commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], leaving)
+            commit = _append(dataset, generation + 1, [chunk.ref for chunk in added], retiring)
         except AlreadyExists:
             discard(dataset, added[len(moved) :])
             continue
@@ -87,8 +87,8 @@ def retire(
         return Retirement(commit, rewrite)
     discard(dataset, moved)
     raise Conflict(
-        f"dataset {dataset.ref.name} is written to all the time: none of {_TRIES} tries to commit "
-        "came in between",
+        f"cannot commit to dataset {dataset.ref.name}: in each of {_TRIES} tries a writer "
+        "committed first",
         "run the purge again when its writers pause",
     )
 
@@ -150,5 +150,10 @@ def _append(
         except Unavailable as error:
             if not left:
                 raise
-            log.warning("commit %d of dataset %s: %s", generation, dataset.ref.name, error)
+            log.warning(
+                "trying again to write commit %d of dataset %s: %s",
+                generation,
+                dataset.ref.name,
+                error,
+            )
     raise AssertionError("the last repetition returns or raises")

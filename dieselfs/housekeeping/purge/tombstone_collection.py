@@ -54,7 +54,7 @@ class TombstoneCollection:
         Chunks that were examined before are skipped. If a chunk that stays cannot be read, no
         tombstone may be dropped. Costs one read of a head each, 16 at a time.
         """
-        wanted = [chunk_id for chunk_id in chunks if chunk_id not in self._seen]
+        unread = [chunk_id for chunk_id in chunks if chunk_id not in self._seen]
 
         def read(chunk_id: ChunkId) -> ChunkHead | None:
             if not self._files and not self._directories:
@@ -67,18 +67,18 @@ class TombstoneCollection:
                 return None
 
         with ThreadPoolExecutor(_HEADS_AT_ONCE, "heads") as pool:
-            for chunk_id, head in zip(wanted, pool.map(read, wanted), strict=True):
+            for chunk_id, head in zip(unread, pool.map(read, unread), strict=True):
                 self._seen.add(chunk_id)
                 if head is not None:
-                    self._take_out(head.entries, stays=chunks[chunk_id])
+                    self._discard_needed(head.entries, stays=chunks[chunk_id])
 
-    def _take_out(self, entries: Entries, *, stays: bool) -> None:
+    def _discard_needed(self, entries: Entries, *, stays: bool) -> None:
         paths = entries.paths
-        spoken = self._files.union(self._directories).intersection(paths)
-        if spoken:
+        tombstones = self._files.union(self._directories).intersection(paths)
+        if tombstones:
             columns = zip(paths, entries.kind.tolist(), entries.mode.tolist(), strict=True)
             for path, kind, mode in columns:
-                if path in spoken and (stays or kind != KIND_TOMBSTONE):
+                if path in tombstones and (stays or kind != KIND_TOMBSTONE):
                     of_directory = stat.S_ISDIR(mode)
                     (self._directories if of_directory else self._files).discard(path)
         if self._directories:

@@ -86,23 +86,23 @@ def tombstone_rewrite_of(
         for chunk_metadata in chunks_metadata
         for tombstone in current_tombstones(chunk_metadata, records[chunk_metadata.id.value])
     ]
-    forgotten = without_needed_by_carried(collectable, current)
-    carried = tuple(tombstone for tombstone in current if tombstone.named not in forgotten)
-    leaving = {chunk_metadata.id.value for chunk_metadata in chunks_metadata}
+    dropped = without_needed_by_carried(collectable, current)
+    carried = tuple(tombstone for tombstone in current if tombstone.named not in dropped)
+    retiring = {chunk_metadata.id.value for chunk_metadata in chunks_metadata}
     generations = {chunk_metadata.added for chunk_metadata in chunks_metadata}
     concerned = directories_concerned(chunks_metadata)
     return TombstoneRewrite(
         tuple(
             directory
             for directory in live_directories(index, dataset_id, concerned)
-            if _depends_on(directory, leaving, generations)
+            if _depends_on(directory, retiring, generations)
         ),
         carried,
         len(current) - len(carried),
     )
 
 
-def _depends_on(directory: DirectoryRecord, leaving: set[bytes], generations: set[int]) -> bool:
+def _depends_on(directory: DirectoryRecord, retiring: set[bytes], generations: set[int]) -> bool:
     """Return True if the record would be different without the chunks that leave.
 
     A record that lies in a chunk that stays was set by that chunk's entry, so only its version may
@@ -110,7 +110,7 @@ def _depends_on(directory: DirectoryRecord, leaving: set[bytes], generations: se
     which is not known any more.
     """
     chunk = bytes(directory.row["chunk"])
-    return chunk in leaving or chunk == NO_CHUNK or directory.generation in generations
+    return chunk in retiring or chunk == NO_CHUNK or directory.generation in generations
 
 
 def live_directories(

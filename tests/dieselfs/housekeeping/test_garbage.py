@@ -1,4 +1,4 @@
-"""gc: every kind of waste is found once it is old enough, nothing that is needed ever goes, and it may be killed anywhere."""
+"""gc: every kind of garbage is found once it is old enough, nothing that is needed ever goes, and it may be killed anywhere."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def keys_of(store: ObjectStore) -> set[str]:
     return {info.key for info in store.list("")}
 
 
-def kinds(waste: tuple[GarbageItem, ...]) -> list[tuple[GarbageKind, str]]:
-    return sorted((entry.kind, entry.kept) for entry in waste)
+def kinds(items: tuple[GarbageItem, ...]) -> list[tuple[GarbageKind, str]]:
+    return sorted((entry.kind, entry.kept) for entry in items)
 
 
 def orphan(store: ObjectStore, age_s: float = 0) -> str:
@@ -121,24 +121,24 @@ def test_a_sound_dataset_has_none(
     lifecycle.create(dataset, tmp_path)
     tags.tag(store, "pets", "v1", lifecycle.list_published(store, "pets")[0].snapshot_id)
     found = find(store)
-    assert (found.waste, found.waiting, found.notes) == ((), (), ())
+    assert (found.removable, found.waiting, found.notes) == ((), (), ())
     assert found.generation == 2
 
 
 class TestEveryKind:
-    """Kept while young, waste later, deleted alone, and then nothing is found."""
+    """Kept while young, garbage later, deleted alone, and then nothing is found."""
 
     def check(self, store: ObjectStore, kind: GarbageKind, key: str) -> None:
         before = keys_of(store)
         young = find(store, time.time_ns())
-        assert (young.waste, kinds(young.waiting)) == ((), [(kind, YOUNG)])
+        assert (young.removable, kinds(young.waiting)) == ((), [(kind, YOUNG)])
         found = find(store)
-        [entry] = found.waste
+        [entry] = found.removable
         assert (entry.kind, entry.key, entry.kept) == (kind, key, "")
         assert entry.size_bytes == store.stat(key).size_bytes
         assert delete(store, found) == [entry]
         assert before - keys_of(store) == {key}
-        assert find(store).waste == ()
+        assert find(store).removable == ()
 
     def test_uncommitted_chunk(self, store: MemoryObjectStore, dataset: Dataset) -> None:
         self.check(store, GarbageKind.UNCOMMITTED, orphan(store))
@@ -172,7 +172,7 @@ class TestEveryKind:
         tags.untag(store, "pets", "v1")
         store.create(tag_key("pets", "v1", 1), [meant.encode()])  # as if one had been killed
         found = find(store)
-        assert [entry.key for entry in found.waste] == [tag_key("pets", "v1", 1)]
+        assert [entry.key for entry in found.removable] == [tag_key("pets", "v1", 1)]
         delete(store, found)
         assert tags.list_tags(store, "pets") == []
         self.check(store, GarbageKind.SUPERSEDED, tag_key("pets", "v1", 2))
@@ -206,7 +206,7 @@ def test_what_is_pinned_stays(
 ) -> None:
     key = chunk_key("pets", retire_first_chunk(dataset).id)
     found = find(store)
-    assert [entry.key for entry in found.waste] == [key]
+    assert [entry.key for entry in found.removable] == [key]
     if pin == "snapshot":
         store.create(snapshot_key("pets", f"2-{'ab' * 16}"), [b""])
     elif pin == "tag":
@@ -225,7 +225,7 @@ def test_a_pin_of_a_generation_without_the_chunk_does_not_keep_it(
 ) -> None:
     retire_first_chunk(dataset)
     tags.tag(store, "pets", "v1", f"4-{'ab' * 16}")
-    assert len(find(store).waste) == 1
+    assert len(find(store).removable) == 1
 
 
 @pytest.mark.parametrize("key", [tag_key("pets", "v1", 1), lease_key("pets", "ab" * 16, 1)])
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_keeps_every_retired_chunk(
     retire_first_chunk(dataset)
     store.create(key, [b"damaged"])
     found = find(store)
-    assert (found.waste, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
+    assert (found.removable, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
     assert len(found.notes) == 1
 
 
@@ -284,7 +284,7 @@ def test_a_commit_that_comes_meanwhile_keeps_its_chunk(
     key = orphan(store)
     chunk = ChunkRef(ChunkId.parse(key.rpartition("/")[2]), 50, 50)
     found = find(store)
-    assert [entry.key for entry in found.waste] == [key]
+    assert [entry.key for entry in found.removable] == [key]
     dataset.log.append(2, [chunk])
     assert delete(store, found) == []
     assert key in keys_of(store)
@@ -305,8 +305,8 @@ def test_a_writer_that_is_late_notices_that_its_chunk_is_gone(
 
 
 def test_beside_running_puts_nothing_is_lost(store: MemoryObjectStore, dataset: Dataset) -> None:
-    """With a grace period of an hour, which every chunk under way is younger than; what is waste goes meanwhile."""
-    waste = {orphan(store, age_s=2 * 3600) for _ in range(20)}
+    """With a grace period of an hour, which every chunk under way is younger than; garbage is deleted meanwhile."""
+    orphans = {orphan(store, age_s=2 * 3600) for _ in range(20)}
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -331,7 +331,7 @@ def test_beside_running_puts_nothing_is_lost(store: MemoryObjectStore, dataset: 
         for writer in writers:
             writer.join()
     assert not errors
-    assert not waste & keys_of(store)
+    assert not orphans & keys_of(store)
     committed = {ref.id for commit in dataset.log.since(0) for ref in commit.added}
     assert {chunk_key("pets", chunk) for chunk in committed} <= keys_of(store)
     assert len(content_of(dataset)) > 5
@@ -351,7 +351,7 @@ def test_a_chunk_whose_writer_had_a_wrong_clock_stays(
     [chunk] = sealed
     store.create(chunk_key("pets", chunk.ref.id), [chunk.head, *chunk.payload])
     found = find(store)
-    assert len(found.waiting if own else found.waste) == 1
+    assert len(found.waiting if own else found.removable) == 1
     assert ["clock" in entry.kept for entry in found.waiting] == [True] * own
 
 
@@ -388,7 +388,7 @@ def test_a_snapshot_that_misses_what_nobody_retired_is_damage_and_no_waste(
     [info] = store.list(chunk_prefix("pets"))
     store.delete(info.key)
     found = find(store)
-    assert (found.waste, found.waiting) == ((), ())
+    assert (found.removable, found.waiting) == ((), ())
     assert ["lost" in note for note in found.notes] == [True]
 
 
@@ -402,7 +402,7 @@ def test_a_snapshot_that_misses_a_part_is_no_waste(
     bird = next(dataset.log.since(2)).added[0]
     dataset.log.append(dataset.namespace.state().generation, [], [bird.id])
     found = find(store)
-    assert (found.waste, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
+    assert (found.removable, kinds(found.waiting)) == ((), [(GarbageKind.RETIRED, PINNED)])
     assert ["1 of the 2 chunks" in note for note in found.notes] == [True]
 
 
@@ -414,7 +414,7 @@ def test_a_snapshot_without_chunks_stays_while_it_is_held(
     [published] = lifecycle.list_published(store, "pets")
     store.delete(chunk_key("pets", retire_first_chunk(dataset).id))
     found = find(store)
-    assert [entry.kind for entry in found.waste] == [GarbageKind.DANGLING_SNAPSHOT]
+    assert [entry.kind for entry in found.removable] == [GarbageKind.DANGLING_SNAPSHOT]
     if holder == "tag":
         tags.tag(store, "pets", "v1", published.snapshot_id)
     else:
@@ -449,7 +449,7 @@ def test_killed_at_any_call_it_is_simply_run_again(tmp_path: Path) -> None:
             assert len(done) == 6
             break
     assert calls > 10
-    assert find(store).waste == ()
+    assert find(store).removable == ()
     fresh = open_dataset(store, MemoryStore(), "pets")
     assert content_of(fresh)[b"cat"].data == b"meow"
 

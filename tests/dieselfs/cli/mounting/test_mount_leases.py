@@ -95,8 +95,8 @@ def test_what_a_killed_mount_leaves_ends_by_time(
     assert pins(store, "pets", now_ns).generations == (2,)
     assert pins(store, "pets", now_ns + 2 * HOUR_NS).generations == ()
     found = find_garbage(store, "pets", now_ns=now_ns + 8 * 24 * HOUR_NS)
-    assert [entry.kind for entry in found.waste] == [GarbageKind.LEASE]
-    assert str(lease.pid) in found.waste[0].reason
+    assert [entry.kind for entry in found.removable] == [GarbageKind.LEASE]
+    assert str(lease.pid) in found.removable[0].reason
 
 
 @pytest.fixture
@@ -121,8 +121,8 @@ def test_a_store_that_may_not_be_written_to_is_told_and_mounted(
     [record] = dlcmd("mount", "pets@v1", mountpoint, "--json").records
     log = Path(record["log"])
     assert (mountpoint / "cat/1.jpg").read_bytes() == b"meow" * 100
-    eventually(lambda: "no lease could be written" in log.read_text(), "the warning")
-    assert log.read_text().count("no lease could be written") == 1
+    eventually(lambda: "cannot write the lease" in log.read_text(), "the warning")
+    assert log.read_text().count("cannot write the lease") == 1
     assert leases(store) == []
     assert dlcmd("umount", mountpoint).code == 0
     eventually(lambda: not is_alive(record["pid"]), "the daemon's end")

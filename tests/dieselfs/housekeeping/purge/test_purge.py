@@ -292,7 +292,7 @@ def test_a_writer_in_between_costs_no_second_reading_of_files() -> None:
 def test_writers_that_never_pause_end_the_purge() -> None:
     world = with_holes()
     chunks = world.objects()
-    with pytest.raises(Conflict, match="written to all the time"):
+    with pytest.raises(Conflict, match="a writer committed first"):
         purge(open_dataset(Busy(world, 1000), world.index, NAME), SMALL_ROUNDS)
     world.check()
     named = {str(ref.id) for commit in world.open().log.since(0) for ref in commit.added}

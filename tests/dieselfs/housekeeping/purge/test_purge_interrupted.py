@@ -55,7 +55,7 @@ def copy_of(world: PurgedDataset) -> PurgedDataset:
 
 
 def check_after_an_end(world: PurgedDataset) -> None:
-    """Nothing is lost, and what no commit names is waste; then another purge ends well."""
+    """Nothing is lost, and what no commit names is garbage; then another purge ends well."""
     dataset = world.open()
     world.check_content(dataset)
     assert maps_of(world.index) == maps_of(rebuilt(dataset))
