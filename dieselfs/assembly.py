@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -82,6 +83,22 @@ def open_places(
     if config.index.is_default:
         _make_private(_folder_of(config.index.value).parent)
     return store, _with_origin(config.index, open_index)
+
+
+def private_snapshot_folder(config: Config) -> Path:
+    """Return the folder of local snapshots. Raises `ConfigError` if other users may write there.
+
+    Snapshots are mapped into memory and trusted.
+    """
+    folder = config.snapshot_folder
+    with suppress(FileNotFoundError):
+        found = folder.stat()
+        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+            raise ConfigError(
+                f"snapshot folder {config.snapshots} can be changed by other users",
+                "make it yours alone (chmod 700), or choose another with DIESELFS_SNAPSHOTS",
+            )
+    return folder
 
 
 def _with_origin(setting: Setting, opener: Callable[[str], Place]) -> Place:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,7 @@ from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
+from dieselfs.assembly import open_places, private_snapshot_folder
 from dieselfs.cache.cluster.options import cluster_from_environment
 from dieselfs.cache.ports.peer_settings import PeerSettings
 from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier, tiered_reader
@@ -36,6 +38,8 @@ from dieselfs.cache.task.node_memory import NodeMemory, NodeMemoryStatistics
 from dieselfs.cache.task.sample_reader import SampleReader
 from dieselfs.cache.task.task_memory import open_task_memory
 from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
+from dieselfs.config import load_config
+from dieselfs.dataset.address import parse_address
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
 from dieselfs.dataset.dataset_writer import DatasetWriter
 from dieselfs.dataset.file_stat import (
@@ -46,7 +50,7 @@ from dieselfs.dataset.file_stat import (
     stats_of_listing,
     walk_snapshot,
 )
-from dieselfs.errors import UsageError
+from dieselfs.errors import AddressError, UsageError
 from dieselfs.housekeeping.purge.purge import purge
 from dieselfs.housekeeping.purge.purge_request import PurgeProgress, PurgeReport, PurgeRequest
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
@@ -54,6 +58,7 @@ from dieselfs.prefetch.reading_position import ReadingPosition
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
 from dieselfs.snapshots import lifecycle
 from dieselfs.snapshots.expected_files import ExpectedFiles
+from dieselfs.snapshots.snapshot_choice import find_snapshot
 from metadata.errors import PathConflict, PathNotFound, RecordCorrupt, SnapshotRefused
 from metadata.kv.key_value_store import KeyValueStore
 from metadata.namespace import PathEntry
@@ -102,6 +107,8 @@ class Client:
     ) -> None:
         self.dataset = dataset
         self.ssd = ssd
+        self._owned = ExitStack()
+        """Store and index, if `dieselfs.connect` opened them."""
         self._store_reader: ChunkReader | None = None
         self._snapshot_folder = snapshot_folder
         self._packing = packing
@@ -407,12 +414,23 @@ class Client:
         self.flush()
         return lifecycle.build(self.dataset, folder or self._snapshot_folder)
 
-    def load_meta(self, path: Path, *, check_fresh: bool = True) -> None:
-        """DL_load_meta: answer metadata from a snapshot file from now on.
+    def load_meta(self, which: Path | str, *, check_fresh: bool | None = None) -> None:
+        """DL_load_meta: answer metadata from a snapshot from now on.
 
-        Earlier puts are flushed; later ones fail. Raises `SnapshotRefused` if the snapshot is of
-        another dataset and `SnapshotStale` if the dataset has newer commits.
+        `which` is a file, or a string: a tag, a snapshot's id or its beginning, or a generation;
+        such a snapshot is pulled from the store if it is not on this machine. Earlier puts are
+        flushed; later ones fail. Raises `SnapshotRefused` if the snapshot is of another dataset and
+        `SnapshotStale` if the dataset has newer commits, which is checked for files only, unless
+        `check_fresh` says otherwise; `SnapshotNotFound`.
         """
+        if isinstance(which, str):
+            check_fresh = bool(check_fresh)
+            path = find_snapshot(
+                which, self.dataset.ref.name, self._snapshot_folder, self.dataset.store
+            )
+        else:
+            check_fresh = check_fresh is not False
+            path = which
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -491,8 +509,12 @@ class Client:
     def close(self) -> None:
         """DL_close: flush, and release the snapshot and node memory.
 
-        The caller owns store and index.
+        Store and index are the caller's, unless `dieselfs.connect` opened them.
         """
+        with self._owned:
+            self._close()
+
+    def _close(self) -> None:
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -681,6 +703,51 @@ class Client:
         record = self.dataset.namespace.chunk(bytes(row["chunk"]))
         chunk = ChunkRef(ChunkId(bytes(row["chunk"])), record.head_bytes, record.payload_bytes)
         return FileExtent(chunk, int(row["offset"]), int(row["length"]), int(row["hash"]))
+
+
+def connect(
+    address: str,
+    *,
+    store: str | None = None,
+    index: str | None = None,
+    profile: str | None = None,
+    create: bool = False,
+    target_bytes: int = DEFAULT_TARGET_BYTES,
+    open_chunks: int = DEFAULT_OPEN_CHUNKS,
+    seed: int = 0,
+    ssd: SsdChoice = "configured",
+) -> Client:
+    """Open a dataset with the settings that `dlcmd` finds: arguments, variables, profile, defaults.
+
+    `address` is a dataset's name, or `NAME@SNAPSHOT` with a tag, a snapshot's id or a generation,
+    to read that version. `store` and `index` are URLs; see `Client.connect` for the rest. The
+    client closes store and index. Raises `AddressError`, `ConfigError`, `DatasetNotFound`,
+    `SnapshotNotFound`, `Unavailable`, `IndexUnavailable`.
+    """
+    named = parse_address(address)
+    if named.path:
+        raise AddressError(
+            f"{address}: a dataset is wanted here, without a path", f"write {named.dataset}"
+        )
+    config = load_config(store, index, profile)
+    with ExitStack() as opened:
+        object_store, key_value_store = open_places(config)
+        opened.callback(key_value_store.close)
+        client = Client.connect(
+            named.dataset,
+            store=object_store,
+            index=key_value_store,
+            snapshot_folder=private_snapshot_folder(config),
+            create=create,
+            target_bytes=target_bytes,
+            open_chunks=open_chunks,
+            seed=seed,
+            ssd=ssd,
+        )
+        if named.snapshot:
+            client.load_meta(named.snapshot)
+        client._owned = opened.pop_all()
+    return client
 
 
 def _as_path(file: DatasetPath | int) -> DatasetPath:

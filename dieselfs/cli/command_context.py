@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from dieselfs.cache.ports.core_dumps import prevent_core_dumps
 from dieselfs.cli.rendering.output import Output
 from dieselfs.cli.rendering.progress import ProgressDisplay, progress_of
 from dieselfs.config import Config, Setting, load_config
-from dieselfs.errors import ConfigError
 
 if TYPE_CHECKING:
     from chunkstore.stores.object_store import ObjectStore
@@ -69,20 +68,10 @@ class CommandContext:
 
     @property
     def snapshot_folder(self) -> Path:
-        """The folder of local snapshots.
+        """The folder of local snapshots."""
+        from dieselfs.assembly import private_snapshot_folder
 
-        Snapshots are mapped into memory and trusted, so no other user may write there:
-        `ConfigError`.
-        """
-        folder = self.config.snapshot_folder
-        with suppress(FileNotFoundError):
-            found = folder.stat()
-            if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
-                raise ConfigError(
-                    f"snapshot folder {self.config.snapshots} can be changed by other users",
-                    "make it yours alone (chmod 700), or choose another with DIESELFS_SNAPSHOTS",
-                )
-        return folder
+        return private_snapshot_folder(self.config)
 
     def progress(self, action: str, what: str = "files") -> AbstractContextManager[ProgressDisplay]:
         """Return the progress display of an action. `what` names the items that it counts."""

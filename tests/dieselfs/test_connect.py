@@ -1,0 +1,61 @@
+"""`dieselfs.connect`: a client with the settings that `dlcmd` finds."""
+
+from pathlib import Path
+
+import pytest
+
+import dieselfs
+from dieselfs.errors import AddressError, ConfigError, SnapshotNotFound
+from metadata.errors import DatasetNotFound
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STORE", "INDEX", "PROFILE", "SNAPSHOTS", "SSD", "CACHE_CLUSTER"):
+        monkeypatch.delenv(f"DIESELFS_{name}", raising=False)
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def test_a_dataset_is_made_with_the_defaults_and_read_again() -> None:
+    with dieselfs.connect("pets", create=True) as client:
+        client.put(b"meow", "cat/1")
+    with dieselfs.connect("pets") as client:
+        assert client.get("cat/1") == b"meow"
+        found = client.stat("cat/1")
+    assert isinstance(found, dieselfs.FileStat)
+
+
+def test_a_version_is_read_by_generation_id_and_tag(tmp_path: Path) -> None:
+    with dieselfs.connect("pets", create=True) as client:
+        client.put(b"old", "cat")
+        path = client.save_meta()
+        client.put(b"new", "cat")
+    with dieselfs.connect("pets") as client:
+        assert client.get("cat") == b"new"
+        client.load_meta("1")
+        assert client.get("cat") == b"old"
+    with dieselfs.connect("pets@1") as client:
+        assert client.get("cat") == b"old"
+    assert path.exists()
+    with pytest.raises(SnapshotNotFound):
+        dieselfs.connect("pets@nothing")
+
+
+def test_urls_and_bad_settings(tmp_path: Path) -> None:
+    places = {"store": f"file://{tmp_path}/s", "index": f"lmdb://{tmp_path}/i"}
+    with dieselfs.connect("pets", create=True, **places) as client:  # type: ignore[arg-type]
+        client.put(b"x", "x")
+    assert (tmp_path / "s/datasets/pets").is_dir()
+    with pytest.raises(DatasetNotFound):
+        dieselfs.connect("pets")
+    with pytest.raises(AddressError):
+        dieselfs.connect("pets:cat")
+    with pytest.raises(ConfigError):
+        dieselfs.connect("pets", store="nowhere://x")
+
+
+def test_the_public_names_are_there() -> None:
+    assert all(getattr(dieselfs, name) is not None for name in dieselfs.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'conect'"):
+        dieselfs.conect  # type: ignore[attr-defined]  # noqa: B018
