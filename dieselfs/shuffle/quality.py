@@ -9,7 +9,8 @@ It is the effect of a group size on the classes per batch, and its cost in memor
 A chunk-wise shuffle (`dieselfs.shuffle.order`) is as good as its chunks are mixed. If a chunk
 samples the whole dataset (packed with the default order, scatter), any group size gives batches
 like a full shuffle's. If it holds one class (packed by path), a batch holds no more classes than
-the group has chunks. docs/shuffle-quality.md has the formulas, and relates the numbers to a model's accuracy.
+the group has chunks. docs/shuffle-quality.md has the formulas, and relates the numbers to a
+model's accuracy.
 """
 
 from __future__ import annotations
