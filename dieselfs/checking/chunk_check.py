@@ -34,12 +34,12 @@ from chunkstore.object_keys import chunk_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.checking.findings import Kind
 
-CACHE_BLOCK_BYTES: Final = 8 << 20
+READ_BYTES: Final = 8 << 20
 """The bytes in memory at a time of a chunk above 16 MiB.
 
 It is a multiple of the hash blocks.
 """
-assert CACHE_BLOCK_BYTES % BLOCK_BYTES == 0
+assert READ_BYTES % BLOCK_BYTES == 0
 _UNCACHED_BYTES: Final = 1 << 20
 """The least size of a read that leaves nothing in a local store's page cache.
 
@@ -95,11 +95,11 @@ def check_length(chunk: ChunkRef, size_bytes: int | None) -> ChunkDamage | None:
     """
     if size_bytes is None:
         return ChunkDamage(chunk, Kind.CHUNK_MISSING, "the object is not in the store")
-    wanted = _total(chunk)
-    if size_bytes == wanted:
+    expected = _total(chunk)
+    if size_bytes == expected:
         return None
-    compared = "shorter" if size_bytes < wanted else "longer"
-    what = f"the object has {size_bytes:,} bytes, {compared} than the {wanted:,} of its commit"
+    compared = "shorter" if size_bytes < expected else "longer"
+    what = f"the object has {size_bytes:,} bytes, {compared} than the {expected:,} of its commit"
     return ChunkDamage(chunk, Kind.CHUNK_LENGTH, what)
 
 
@@ -132,12 +132,12 @@ def check_whole(
     dataset: DatasetRef,
     chunk: ChunkRef,
     size_bytes: int | None,
-    pay: Callable[[int], None],
+    throttle: Callable[[int], None],
 ) -> WholeCheck:
     """Read the whole chunk and verify every file and hash block in it.
 
-    `size_bytes` is the object's size in a listing, None if it is missing. `pay` is called with the
-    bytes of each read before it is made.
+    `size_bytes` is the object's size in a listing, None if it is missing. `throttle` is called with
+    the bytes of each read before it is made.
 
     Memory: the chunk, or 8 MiB of one above 16 MiB. A chunk that fails is read twice more: the
     first reading makes a local store drop what it had cached, the second one counts. Raises
@@ -145,11 +145,11 @@ def check_whole(
     """
     if size_bytes is None:
         return WholeCheck(check_length(chunk, None))
-    first = _check_once(store, dataset, chunk, size_bytes, pay)
+    first = _check_once(store, dataset, chunk, size_bytes, throttle)
     if first.damage is None or first.damage.kind is Kind.CHUNK_MISSING:
         return first
-    _read_past_cache(store, chunk_key(dataset.name, chunk.id), chunk, pay)
-    again = _check_once(store, dataset, chunk, size_bytes, pay)
+    _drop_cached(store, chunk_key(dataset.name, chunk.id), chunk, throttle)
+    again = _check_once(store, dataset, chunk, size_bytes, throttle)
     return replace(again, read_again=again.damage is None)
 
 
@@ -158,13 +158,13 @@ def _check_once(
     dataset: DatasetRef,
     chunk: ChunkRef,
     size_bytes: int,
-    pay: Callable[[int], None],
+    throttle: Callable[[int], None],
 ) -> WholeCheck:
     length = check_length(chunk, size_bytes)
-    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_by_pieces
+    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_by_blocks
 
     def read(start: int, length: int) -> memoryview:
-        pay(length)
+        throttle(length)
         return memoryview(store.get_range(chunk_key(dataset.name, chunk.id), start, length))
 
     try:
@@ -232,7 +232,7 @@ def _blocks_sound(data: memoryview, length: int, hashes: Iterator[int]) -> bool:
     return sound
 
 
-def _check_by_pieces(
+def _check_by_blocks(
     dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
 ) -> tuple[Entries, set[int]]:
     """Return the same as `_check_in_memory`, for a chunk that is never in memory as a whole."""
@@ -251,11 +251,11 @@ def _check_by_pieces(
         if length <= BLOCK_BYTES:
             continue
         whole, sound = xxhash.xxh3_64(), True
-        for at in range(0, length, CACHE_BLOCK_BYTES):
-            size = min(CACHE_BLOCK_BYTES, length - at)
-            piece = read(chunk.head_bytes + offset + at, size)
-            whole.update(piece)
-            sound &= _blocks_sound(piece, size, hashes)
+        for at in range(0, length, READ_BYTES):
+            size = min(READ_BYTES, length - at)
+            block = read(chunk.head_bytes + offset + at, size)
+            whole.update(block)
+            sound &= _blocks_sound(block, size, hashes)
         if not sound or whole.intdigest() != expected:
             bad.add(number)
     return entries, bad
@@ -274,8 +274,7 @@ def _judged(
     files = np.flatnonzero(entries.kind == KIND_FILE)
     first = entries.paths[int(files[min(bad)])].decode(errors="backslashreplace")
     what = (
-        f"the content of {len(bad):,} of its {len(files):,} files (deleted ones too) does not "
-        "have its checksum, "
+        f"{len(bad):,} of its {len(files):,} files (deleted ones included) have a wrong checksum, "
         f"the first is {first!r}"
     )
     found = frozenset(contents[number] for number in bad)
@@ -339,14 +338,14 @@ def _files_beyond(entries: Entries, payload_bytes: int) -> frozenset[Content]:
     )
 
 
-def _read_past_cache(
-    store: ObjectStore, key: str, chunk: ChunkRef, pay: Callable[[int], None]
+def _drop_cached(
+    store: ObjectStore, key: str, chunk: ChunkRef, throttle: Callable[[int], None]
 ) -> None:
     """Make the store drop what it has cached of the object."""
     total = _total(chunk)
-    for at in range(0, total, CACHE_BLOCK_BYTES):
-        length = min(CACHE_BLOCK_BYTES, total - at)
-        pay(length)
+    for at in range(0, total, READ_BYTES):
+        length = min(READ_BYTES, total - at)
+        throttle(length)
         try:
             store.get_range(key, at, max(length, _UNCACHED_BYTES))
         except NotFound:

@@ -34,12 +34,11 @@ from metadata.records import decode_entries
 from metadata.snapshot import Snapshot
 
 _ADVICE: Final = (
-    "restore this object from a copy of the store; without one, delete these files with `dlcmd "
-    "rm`, put them again, "
-    "and let `dlcmd purge` give the chunk up"
+    "restore this object from a copy of the store; without one, delete these files with "
+    "`dlcmd rm`, put them again, and retire the chunk with `dlcmd purge`"
 )
 _NO_FILES_ADVICE: Final = (
-    "no file needs it now: `dlcmd purge` gives it up; or restore it from a copy of the store"
+    "no file needs it now: retire it with `dlcmd purge`, or restore it from a copy of the store"
 )
 
 
@@ -60,41 +59,44 @@ def files_by_heads(
     replayed = MemoryStore()
     rebuild(stored.dataset, stored.history(stored.newest), read_head, EmptyIndex(replayed))
     found = dict(indexed_files(replayed, stored.dataset, damages).by_chunk)
-    silent = {chunk_id: damages[chunk_id] for chunk_id in headless & damages.keys()}
-    if silent:
+    unread = {chunk_id: damages[chunk_id] for chunk_id in headless & damages.keys()}
+    if unread:
         added = {ref.id: commit.generation for commit in stored.commits for ref in commit.added}
-        for chunk_id, paths in _remembered(store, index, stored, silent, local_folder):
+        for chunk_id, paths in _known_elsewhere(store, index, stored, unread, local_folder):
             known = set(found.get(chunk_id, ()))
             known.update(p for p in paths if not _is_later(replayed, stored, p, added[chunk_id]))
             found[chunk_id] = sorted(known)
     return found
 
 
-def _remembered(
+def _known_elsewhere(
     store: ObjectStore,
     index: KeyValueStore,
     stored: StoredDataset,
-    silent: Mapping[ChunkId, ChunkDamage],
+    unread: Mapping[ChunkId, ChunkDamage],
     local_folder: Path | None,
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
-    yield from indexed_files(index, stored.dataset, silent).by_chunk.items()
+    yield from indexed_files(index, stored.dataset, unread).by_chunk.items()
     name = stored.dataset.name
-    left = set(silent)
+    left = set(unread)
     local = list_local(local_folder, name, stored.dataset.id) if local_folder else []
     for path in reversed(local):
-        yield from _of_snapshot(path, stored, silent, left)
+        yield from _of_snapshot(path, stored, unread, left)
     for listed in reversed(list_published(store, name)):
         if not left:
             return
         try:
             with downloaded(store, name, listed) as path:
-                yield from _of_snapshot(path, stored, silent, left)
+                yield from _of_snapshot(path, stored, unread, left)
         except ChunkStoreError:
             continue
 
 
 def _of_snapshot(
-    path: Path, stored: StoredDataset, silent: Mapping[ChunkId, ChunkDamage], left: set[ChunkId]
+    path: Path,
+    stored: StoredDataset,
+    unread: Mapping[ChunkId, ChunkDamage],
+    left: set[ChunkId],
 ) -> Iterator[tuple[ChunkId, list[bytes]]]:
     """Yield a snapshot's files in the chunks of `left`; remove those chunks from `left`.
 
@@ -105,7 +107,7 @@ def _of_snapshot(
         with Snapshot.open(path) as snapshot:
             if snapshot.dataset != stored.dataset:
                 return
-            wanted = {chunk_id: silent[chunk_id] for chunk_id in left}
+            wanted = {chunk_id: unread[chunk_id] for chunk_id in left}
             found = snapshot_files(snapshot, wanted)
     except (OSError, SnapshotRefused):
         return

@@ -52,7 +52,9 @@ def indexed_files(
         names.pop(keys.ROOT_FIELD, None)
         live, rows = _sound(key, names, prefix, found)
         hidden = {
-            name for name, gone in zip(live, is_tombstone(rows).tolist(), strict=True) if not gone
+            name
+            for name, deleted in zip(live, is_tombstone(rows).tolist(), strict=True)
+            if not deleted
         }
         # The directory of a damaged record probably exists: its children are scanned.
         below = hidden | (names.keys() - set(live))
@@ -60,11 +62,11 @@ def indexed_files(
         key = keys.files_of(dataset.id, directory)
         files, rows = _sound(key, _scan(index, key), prefix, found)
         columns = (rows["chunk"], rows["offset"], rows["length"], rows["hash"], rows["placed"])
-        gone = is_tombstone(rows).tolist()
-        for name, dead, chunk, offset, length, hash_, placed in zip(
-            files, gone, *(column.tolist() for column in columns), strict=True
+        tombstones = is_tombstone(rows).tolist()
+        for name, deleted, chunk, offset, length, hash_, placed in zip(
+            files, tombstones, *(column.tolist() for column in columns), strict=True
         ):
-            if dead or name in hidden:
+            if deleted or name in hidden:
                 continue
             damage = damages.get(ChunkId(chunk))
             if damage is not None and is_hit(damage, (offset, length, hash_)):

@@ -40,9 +40,9 @@ class Kind(Enum):
 class Repair(Enum):
     """The action of `repair` for a finding; it loses nothing that is not lost already."""
 
-    REPAIR_INDEX = "mend the index from the store"
-    REPLACE_SNAPSHOT = "replace it by a fresh one"
-    REPUBLISH_SNAPSHOT = "replace it by this machine's sound copy"
+    REPAIR_INDEX = "repair the index from the store"
+    REPLACE_SNAPSHOT = "replace it with a new one"
+    REPUBLISH_SNAPSHOT = "replace it with the intact copy on this machine"
     DELETE_SNAPSHOT = "delete it from the store"
     DELETE_LOCAL = "delete the file"
 

@@ -76,7 +76,7 @@ def fsck(
     damages = {
         chunk_id: damage
         for chunk_id, damage in heads.damages.items()
-        if chunk_id in stored.promised()
+        if chunk_id in stored.required()
     }
     if damages:
         for chunk_id in retired_after(store, stored.dataset, stored.newest):
@@ -100,7 +100,7 @@ def fsck(
     return FsckReport(
         stored.dataset,
         stored.newest,
-        len(stored.promised()),
+        len(stored.required()),
         stored.uncommitted,
         snapshots.published,
         snapshots.local,
@@ -120,7 +120,7 @@ def _checked(
         stored = read_stored(store, name)
         heads = HeadChecks(store, stored.dataset, stored.sizes, progress)
         heads_and_index = stored, heads, check_index(index, stored, heads)
-        heads.read_rest(stored.promised().values())
+        heads.read_rest(stored.required().values())
         ahead = any(f.kind is Kind.INDEX_AHEAD for f in heads_and_index[2].findings)
         if not ahead or stored.newest == newest:
             break

@@ -39,17 +39,19 @@ _PLURALS: Final = {
 }
 _MEANINGS: Final = {
     Fault.MISSING: "missing",
-    Fault.EXTRA: "of which nothing in the store says anything",
-    Fault.DIFFERENT: "not what the store says",
+    Fault.EXTRA: "not justified by the store",
+    Fault.DIFFERENT: "different from the store",
     Fault.DAMAGED: "damaged",
 }
-_REPAIR: Final = "`dlcmd fsck --repair` mends the index from the store"
-_HELD: Final = "this index is of one point in time: make it again with `dlcmd recover --until`"
-_NEW: Final = (
-    "whether this index is of one point in time is not known any more: name a new, empty one "
-    "with --index"
+_REPAIR: Final = "repair the index from the store with `dlcmd fsck --repair`"
+_POINT_IN_TIME: Final = (
+    "this index shows one point in time: rebuild it with `dlcmd recover --until`"
 )
-_FIRST: Final = "put the store right first: the index can't be rebuilt from it as it is"
+_NEW: Final = (
+    "the index no longer knows whether it shows one point in time: name a new, empty index with "
+    "--index"
+)
+_FIRST: Final = "repair the store first: the index cannot be rebuilt from a damaged store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
     else:
         findings = []
     try:
-        held = Namespace(index, stored.dataset).held()
+        held_at = Namespace(index, stored.dataset).held()
     except RecordCorrupt as error:
-        held, findings = None, [*findings, _record_finding(str(error), _NEW, mend=False)]
+        held_at, findings = None, [*findings, _record_finding(str(error), _NEW, repairable=False)]
     for _ in range(_TRIES):
         before = _progress(index, stored.dataset)
         applied, totals = before
@@ -95,16 +97,18 @@ def check_index(index: KeyValueStore, stored: StoredDataset, heads: HeadChecks) 
         found: list[IndexDifference] = []
         sound = not stored.broken and (applied or 0) <= stored.newest
         if applied == totals or None in before:
-            end = held if held is not None else min(applied or stored.newest, stored.newest)
+            end = held_at if held_at is not None else min(applied or stored.newest, stored.newest)
             compared = ComparedIndex(index, listed=_LISTED)
             rebuild(stored.dataset, stored.history(end), heads.read, compared)
             sound = sound and not heads.headless
             found = [d for d in compared.differences if sound or d.fault is Fault.DAMAGED]
         if (not found and applied == totals) or _progress(index, stored.dataset) == before:
             break
-    if held is not None:
-        return IndexCheck((*findings, *_grouped(found, _HELD, mend=False)), applied or 0)
-    findings += _grouped(found, _REPAIR if sound else _FIRST, mend=sound)
+    if held_at is not None:
+        return IndexCheck(
+            (*findings, *_grouped(found, _POINT_IN_TIME, repairable=False)), applied or 0
+        )
+    findings += _grouped(found, _REPAIR if sound else _FIRST, repairable=sound)
     findings += _extent_findings(applied, totals, stored)
     return IndexCheck(tuple(findings), applied or 0)
 
@@ -128,26 +132,30 @@ def _extent_findings(
         return []
     if applied > stored.newest:
         what = (
-            f"the index has applied generation {applied}, but the store ends at {stored.newest}: "
-            "commits are lost, and what they said is known to the index alone"
+            f"the index has applied generation {applied}, but the newest commit in the store is "
+            f"{stored.newest}: commits are lost, and only the index knows their content"
         )
-        advice = "restore the commits from a copy of the store; do not mend or drop this index"
+        advice = "restore the commits from a copy of the store; do not repair or delete this index"
         return [Finding(Kind.INDEX_AHEAD, "index", what, advice, damaged=True)]
     if applied != totals:
-        return [_behind(f"generation {totals} is half applied; the rest was not compared")]
+        return [
+            _behind(f"the index has applied generation {totals} in part; the rest was not compared")
+        ]
     if applied < stored.newest:
         return [_behind(f"the index is at generation {applied}, the store at {stored.newest}")]
     return []
 
 
 def _behind(what: str) -> Finding:
-    advice = f"the next command about the dataset brings it up to the store, or {_REPAIR}"
+    advice = f"the next command that opens the dataset updates the index; or {_REPAIR}"
     return Finding(
         Kind.INDEX_BEHIND, "index", what, advice, damaged=False, repair=Repair.REPAIR_INDEX
     )
 
 
-def _grouped(differences: Sequence[IndexDifference], advice: str, *, mend: bool) -> list[Finding]:
+def _grouped(
+    differences: Sequence[IndexDifference], advice: str, *, repairable: bool
+) -> list[Finding]:
     """Return a finding for each kind of fault in each kind of record."""
     groups: defaultdict[tuple[MapKind, Fault], list[bytes]] = defaultdict(list)
     for difference in differences:
@@ -157,7 +165,7 @@ def _grouped(differences: Sequence[IndexDifference], advice: str, *, mend: bool)
         if paths := sorted(set(groups[kind, fault])):
             what = f"records of {_PLURALS[kind]} are {_MEANINGS[fault]}: {_some(paths)}"
             files = tuple(paths) if kind is MapKind.FILES else ()
-            found.append(_record_finding(what, advice, mend, files))
+            found.append(_record_finding(what, advice, repairable, files))
     return found
 
 
@@ -166,14 +174,16 @@ def _some(paths: Sequence[bytes]) -> str:
     return f"{first} and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else first
 
 
-def _record_finding(what: str, advice: str, mend: bool, files: tuple[bytes, ...] = ()) -> Finding:
+def _record_finding(
+    what: str, advice: str, repairable: bool, files: tuple[bytes, ...] = ()
+) -> Finding:
     return Finding(
         Kind.INDEX_RECORD,
         "index",
         what,
         advice,
-        damaged=not mend,
-        repair=Repair.REPAIR_INDEX if mend else None,
+        damaged=not repairable,
+        repair=Repair.REPAIR_INDEX if repairable else None,
         files=files,
     )
 

@@ -32,7 +32,7 @@ class ByteRate:
         It replaces the wait that `stop` cancels.
         """
         if bytes_per_s is not None and bytes_per_s <= 0:
-            raise ValueError(f"a rate is more than 0 bytes a second, not {bytes_per_s}")
+            raise ValueError(f"a rate must be more than 0 bytes a second, not {bytes_per_s}")
         self._bytes_per_s = bytes_per_s
         self._clock = clock
         self._stopped = threading.Event()

@@ -75,7 +75,7 @@ def _repair_index(
     commits = list(log.since(0))
     if len(commits) < report.generation:
         raise Conflict(
-            f"commits of {dataset.name} have gone since it was checked", "run the check again"
+            f"commits of {dataset.name} were removed after the check", "run the check again"
         )
     reader = ChunkReader(store, dataset)
 

@@ -130,15 +130,15 @@ def scrub(
         kept = file.read() if file is not None and not restart else None
         begin = _resumed(kept, sample, stored)
         resumed = begin is not None
-        begin = begin or _anew(sample, stored)
-        there = _there(stored, begin.generation)
-        chosen = _chosen(there, begin)
+        begin = begin or _new_progress(sample, stored)
+        existing = _existing_chunks(stored, begin.generation)
+        chosen = _chosen(existing, begin)
         if expect is not None:
             expect(0, begin.size_bytes + sum(map(_size, _left(chosen, begin))))
-        tell = advance or _silent
-        tell(begin.files, begin.size_bytes)
+        report = advance or _silent
+        report(begin.files, begin.size_bytes)
         rate = ByteRate(rate_bytes_per_s)
-        end = _read_all(store, stored, _left(chosen, begin), begin, rate, jobs, file, tell)
+        end = _read_all(store, stored, _left(chosen, begin), begin, rate, jobs, file, report)
         findings = _findings(store, index, stored, end.damages, snapshot_folder)
         if file is not None:
             file.remove()
@@ -146,7 +146,7 @@ def scrub(
         stored.dataset,
         end.generation,
         end.chunks,
-        len(there),
+        len(existing),
         end.files,
         end.size_bytes,
         None if sample is None else end.seed,
@@ -169,20 +169,20 @@ def _resumed(
     return kept
 
 
-def _anew(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
+def _new_progress(sample: Sample | None, stored: StoredDataset) -> ScrubProgress:
     if sample is None:
         return ScrubProgress(stored.newest, None, 0)
     seed = secrets.randbits(32) if sample.seed is None else sample.seed
     return ScrubProgress(stored.newest, sample.share, seed)
 
 
-def _there(stored: StoredDataset, generation: int) -> list[ChunkRef]:
+def _existing_chunks(stored: StoredDataset, generation: int) -> list[ChunkRef]:
     """Return the chunks that must exist, and the retired ones that still do.
 
     Snapshots may need the retired ones.
     """
-    promised, added = stored.promised(), stored.added(generation)
-    return [added[i] for i in sorted(added) if i in promised or i in stored.sizes]
+    required, added = stored.required(), stored.added(generation)
+    return [added[i] for i in sorted(added) if i in required or i in stored.sizes]
 
 
 def _chosen(chunks: Sequence[ChunkRef], scrub: ScrubProgress) -> list[ChunkRef]:
@@ -285,11 +285,11 @@ def _findings(
     snapshot_folder: Path | None,
 ) -> list[Finding]:
     damages = {damage.chunk.id: damage for damage in found}
-    promised = stored.promised()
+    required = stored.required()
     if damages:
         for chunk_id in retired_after(store, stored.dataset, stored.newest):
-            promised.pop(chunk_id, None)
-    for chunk_id in damages.keys() - promised.keys():
+            required.pop(chunk_id, None)
+    for chunk_id in damages.keys() - required.keys():
         if damages[chunk_id].kind is Kind.CHUNK_MISSING:  # deleted meanwhile, which is allowed
             del damages[chunk_id]
     if not damages:
@@ -307,7 +307,7 @@ def _findings(
             store, index, stored, damages, heads.read, heads.headless, snapshot_folder
         )
     snapshots = check_snapshots(store, stored, damages, None)
-    wanted = {i: damages[i] for i in damages if i in promised or i in snapshots.hits}
+    wanted = {i: damages[i] for i in damages if i in required or i in snapshots.hits}
     return chunk_findings(stored.dataset.name, wanted, files, snapshots.hits)
 
 

@@ -67,7 +67,7 @@ class ScrubFile:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Conflict(
-                    "another scrub of this dataset is running", "wait for it, or stop it first"
+                    "another scrub of this dataset is running", "wait until it ends, or stop it"
                 ) from None
             yield
         finally:
@@ -80,7 +80,9 @@ class ScrubFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.warning("%s can't be read (%s): the scrub begins anew", self.path, error)
+            _log.warning(
+                "cannot read %s (%s): the scrub starts from the beginning", self.path, error
+            )
             return None
 
     def write(self, progress: ScrubProgress) -> None:

@@ -27,7 +27,7 @@ from metadata.snapshot import Snapshot
 
 _COPY_BYTES: Final = 8 << 20
 _TAG_ADVICE: Final = (
-    "set it anew with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag`"
+    "set the tag again with `dlcmd snapshot tag`, or remove it with `dlcmd snapshot untag`"
 )
 
 
@@ -110,18 +110,18 @@ def _check_published(
     with Snapshot.open(path) as snapshot:
         if snapshot.dataset != stored.dataset:
             what = (
-                "it is of another dataset, or of a former life of the name "
+                "it belongs to another dataset, or to a removed one of the same name "
                 f"({snapshot.dataset.name}@{snapshot.id})"
             )
             return _finding(Kind.SNAPSHOT_FOREIGN, key, what, Repair.DELETE_SNAPSHOT, False), {}
         if snapshot.id != listed.snapshot_id:
             raise SnapshotRefused(f"the object holds snapshot {snapshot.id}")
-        gone, files = _gone(snapshot, stored)
+        lost, files = _lost_chunks(snapshot, stored)
         finding = None
-        if gone:
+        if lost:
             what = (
-                f"{gone:,} of the chunks that it names were retired and are gone: {files:,} "
-                f"of its {snapshot.file_count:,} files can't be read"
+                f"{lost:,} of its chunks were retired and deleted: {files:,} of its "
+                f"{snapshot.file_count:,} files cannot be read"
             )
             finding = Finding(
                 Kind.SNAPSHOT_DANGLING,
@@ -157,36 +157,33 @@ def _check_local(path: Path, stored: StoredDataset) -> Finding | None:
         Snapshot.verify(path)
         with Snapshot.open(path) as snapshot:
             if snapshot.dataset.name != stored.dataset.name:
-                raise SnapshotRefused(f"it is of dataset {snapshot.dataset.name}")
+                raise SnapshotRefused(f"it belongs to dataset {snapshot.dataset.name}")
             if snapshot.dataset != stored.dataset:
                 return None  # of a removed dataset of that name, never used for this one
             if path.stem != f"{stored.dataset.name}-{snapshot.id}":
                 raise SnapshotRefused(f"the file holds snapshot {snapshot.id}")
-            gone, files = _gone(snapshot, stored)
+            lost, files = _lost_chunks(snapshot, stored)
     except (OSError, SnapshotRefused) as error:
         return _finding(
             Kind.SNAPSHOT_DAMAGED, str(path), str(error), Repair.DELETE_LOCAL, damaged=False
         )
-    if not gone:
+    if not lost:
         return None
-    what = (
-        f"{gone:,} of the chunks that it names were retired and are gone: {files:,} of its "
-        "files can't be read"
-    )
+    what = f"{lost:,} of its chunks were retired and deleted: {files:,} of its files cannot be read"
     return _finding(Kind.SNAPSHOT_DANGLING, str(path), what, Repair.DELETE_LOCAL, damaged=False)
 
 
-def _gone(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
+def _lost_chunks(snapshot: Snapshot, stored: StoredDataset) -> tuple[int, int]:
     """Return the number of lost chunks of a snapshot, and the number of files in them.
 
     A lost chunk is not in the store as the snapshot names it, and no commit requires it any more.
     """
-    promised = stored.promised()
+    required = stored.required()
     chunks = files = 0
     for number in range(snapshot.chunk_count):
         ref = snapshot.chunk(number)
         there = stored.sizes.get(ref.id) == ref.head_bytes + ref.payload_bytes
-        if not there and ref.id not in promised:
+        if not there and ref.id not in required:
             chunks += 1
             files += len(snapshot.files_in_chunk(number))
     return chunks, files

@@ -21,7 +21,7 @@ from dieselfs.recovery.history import History, read_history
 from metadata.errors import DatasetNotFound
 
 _ADVICE: Final = (
-    "restore this object from a copy of the store; without one see `dlcmd recover --help`"
+    "restore this object from a copy of the store; without one, see `dlcmd recover --help`"
 )
 
 
@@ -53,7 +53,7 @@ class StoredDataset:
             for ref in commit.added
         }
 
-    def promised(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
+    def required(self, generation: int | None = None) -> dict[ChunkId, ChunkRef]:
         """Return those chunks of `added` that no commit retires, in the order of their ids."""
         retired = {chunk_id for commit in self.commits for chunk_id in commit.retired}
         found = self.added(generation)
@@ -81,16 +81,16 @@ def read_stored(store: ObjectStore, name: str) -> StoredDataset:
     history = read_history(store, name)
     if not history.newest:
         raise DatasetNotFound(
-            f"there is no dataset {name!r} in the store: `dlcmd dataset ls` lists those there are"
+            f"there is no dataset {name!r} in the store: list its datasets with `dlcmd dataset ls`"
         )
     if history.is_removed:
         raise DatasetNotFound(
-            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+            f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
     if history.dataset is None:
         raise Corrupt(
-            f"no commit of dataset {name} is sound: run `dlcmd recover {name}`, which reads the "
-            "chunks themselves"
+            f"all commits of dataset {name} are damaged: run `dlcmd recover {name}`, which reads "
+            "the chunks themselves"
         )
     return StoredDataset(
         history.dataset,
@@ -123,7 +123,7 @@ def _broken(history: History) -> dict[int, Finding]:
         generation: Finding(
             kind,
             commit_key(history.name, generation),
-            f"{what}; which chunks it added only the index and snapshots know now",
+            f"{what}; only the index and snapshots know which chunks it added",
             _ADVICE,
             damaged=True,
         )

@@ -85,13 +85,13 @@ def test_repairable_dry_run_and_repaired(
     result = dlcmd("fsck", "--repair", "-n", "pets")
     assert (result.code, result.lines[1]) == (
         ExitCode.FOUND,
-        "would: mend the index from the store (index)",
+        "would: repair the index from the store (index)",
     )
     assert dlcmd("dataset", "ls").lines == []  # nothing was changed
     result = dlcmd("fsck", "--repair", "pets")
     assert (result.code, result.lines[1]) == (
         ExitCode.REPAIRED,
-        "done: mend the index from the store (index)",
+        "done: repair the index from the store (index)",
     )
     assert dlcmd("fsck", "--repair", "pets").code == ExitCode.OK
     assert len(dlcmd("ls", "-r", "pets").lines) > len(FILES)
