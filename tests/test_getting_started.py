@@ -161,6 +161,7 @@ def make_images(folder: Path) -> None:
 
 
 @needs_fuse
+@pytest.mark.timeout(300)  # 15 s of computing, which a busy machine stretches
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_the_page_runs(home: Path) -> None:
     blocks = blocks_of(PAGE)
