@@ -33,14 +33,14 @@ def ssd_flags(function: Decorated) -> Decorated:
 
 
 def chosen_ssd(
-    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
+    context: CommandContext, folder: str | None, size: int | None, *, keep_size: bool = False
 ) -> SsdSettings:
     """Return the settings of the SSD tier.
 
-    A command that only `looks` leaves the tier its size. Raises `UsageError` if no tier is named,
-    and `ConfigError` for a folder that can't be one.
+    `keep_size` is for commands that only read: the tier keeps its size. Raises `UsageError` if no
+    tier is named, and `ConfigError` for a folder that can't be one.
     """
-    settings = configured_ssd(context, folder, size, looks=looks)
+    settings = configured_ssd(context, folder, size, keep_size=keep_size)
     if settings is None:
         raise UsageError(
             "no SSD tier is configured",
@@ -50,7 +50,7 @@ def chosen_ssd(
 
 
 def configured_ssd(
-    context: CommandContext, folder: str | None, size: int | None, *, looks: bool = False
+    context: CommandContext, folder: str | None, size: int | None, *, keep_size: bool = False
 ) -> SsdSettings | None:
     """Return the same settings, or None for a command that can do without a tier."""
     from dieselfs.cache.ssd.settings import configured, ssd_settings
@@ -59,6 +59,6 @@ def configured_ssd(
     settings = None if options.folder is None else ssd_settings(options)
     if settings is None:
         return None
-    settings = replace(settings, only_looks=looks and size is None)
+    settings = replace(settings, only_looks=keep_size and size is None)
     settings.check()
     return settings

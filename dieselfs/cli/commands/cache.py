@@ -54,7 +54,7 @@ def ls(context: CommandContext, ssd: str | None, ssd_size: int | None, human: bo
     from dieselfs.cache.ssd.blob import pinned_mounts
     from dieselfs.cache.ssd.usage import TierAccess
 
-    settings = chosen_ssd(context, ssd, ssd_size, looks=True)
+    settings = chosen_ssd(context, ssd, ssd_size, keep_size=True)
     usage = TierAccess(settings).usage()
     pinned = pinned_mounts(settings.folder)
     output = context.output
@@ -104,7 +104,7 @@ def quota(
     _change(
         context,
         dataset,
-        chosen_ssd(context, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, keep_size=True),
         lambda limits: replace(limits, quota_bytes=quota_bytes),
     )
 
@@ -123,11 +123,11 @@ def ttl(
     """
     ttl_s = None if duration == _NONE else parse_duration(duration)
     if ttl_s == 0:
-        raise UsageError("with a TTL of 0 nothing would stay", "let go of it: dlcmd cache evict")
+        raise UsageError("a TTL of 0 would evict everything", "evict it: dlcmd cache evict")
     _change(
         context,
         dataset,
-        chosen_ssd(context, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, keep_size=True),
         lambda limits: replace(limits, ttl_s=ttl_s),
     )
 
@@ -140,7 +140,7 @@ def pin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int | 
     _change(
         context,
         dataset,
-        chosen_ssd(context, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, keep_size=True),
         lambda limits: replace(limits, pinned=True),
     )
 
@@ -153,7 +153,7 @@ def unpin(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
     _change(
         context,
         dataset,
-        chosen_ssd(context, ssd, ssd_size, looks=True),
+        chosen_ssd(context, ssd, ssd_size, keep_size=True),
         lambda limits: replace(limits, pinned=False),
     )
 
@@ -166,11 +166,11 @@ def evict(context: CommandContext, dataset: str, ssd: str | None, ssd_size: int 
 
     Later reads load its chunks again.
     """
-    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, looks=True), dataset)
+    return evict_dataset(context, chosen_ssd(context, ssd, ssd_size, keep_size=True), dataset)
 
 
-for _verb in (ls, quota, ttl, pin, unpin, evict):
-    cache.add_command(_verb)
+for _command in (ls, quota, ttl, pin, unpin, evict):
+    cache.add_command(_command)
 
 
 def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) -> int:
@@ -183,7 +183,7 @@ def evict_dataset(context: CommandContext, settings: SsdSettings, dataset: str) 
     if context.output.json:
         context.output.record({"dataset": name, "freed_bytes": freed})
     else:
-        context.output.note(f"{name}: {human_size(freed)} of the SSD are free now")
+        context.output.note(f"{name}: evicted, {human_size(freed)} of the SSD freed")
     return ExitCode.OK
 
 

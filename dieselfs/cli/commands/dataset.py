@@ -98,7 +98,7 @@ def print_datasets(context: CommandContext, human: bool | None = None) -> None:
             for name in names:
                 output.note(
                     f"{name} is in the store, but not in the index yet: `dlcmd dataset info "
-                    f"{name}` brings it there"
+                    f"{name}` adds it"
                 )
     if output.json:
         for record in records:

@@ -146,7 +146,7 @@ def _print_summary(context: CommandContext, report: FsckReport, code: ExitCode) 
     )
     output.line(f"{report.dataset.name}: {verdict} ({looked_at})")
     if report.uncommitted_chunks:
-        whose = f"being written, or waste; see `dlcmd gc {report.dataset.name}`"
+        whose = f"being written, or garbage; see `dlcmd gc {report.dataset.name}`"
         if report.commits_lost:
-            whose = "perhaps of the commits that are lost; delete none of them"
+            whose = "perhaps named by the lost commits; delete none of them"
         output.note(f"{counted(report.uncommitted_chunks, 'chunk')} without a commit: {whose}")

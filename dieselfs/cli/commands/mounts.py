@@ -51,8 +51,8 @@ def _shown(info: MountInfo) -> str:
 
 def _front(info: MountInfo) -> str:
     """Return the front that the mount reports, or else what the kernel's mount table shows."""
-    told = (info.details.get("front") or {}).get("kind")
-    return str(told or ("erofs" if info.is_erofs else "fuse"))
+    kind = (info.details.get("front") or {}).get("kind")
+    return str(kind or ("erofs" if info.is_erofs else "fuse"))
 
 
 def _record(info: MountInfo) -> dict[str, object]:

@@ -161,8 +161,8 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
             "live": human_size(report.live_bytes),
             "moved": f"{counted(report.files_moved, 'file')}, {human_size(report.bytes_moved)}",
             "chunks": (
-                f"{report.chunks_retired:,} retired ({report.chunks_dead:,} without anything "
-                f"live), {report.chunks_added:,} new"
+                f"{report.chunks_retired:,} retired ({report.chunks_dead:,} without live "
+                f"files), {report.chunks_added:,} new"
             ),
             "deleted": (
                 f"{counted(report.chunks_deleted, 'old chunk')}, {human_size(report.bytes_deleted)}"
@@ -180,9 +180,9 @@ def _print_report(output: Output, name: str, report: PurgeReport, grace_s: float
             size = human_size(sum(chunk.size_bytes for chunk in chunks))
             output.line(f"waiting: {counted(len(chunks), 'old chunk')}, {size}: {why}")
     for reason in report.unreadable:
-        output.line(f"nothing is deleted: {reason}")
+        output.line(f"no chunk is deleted: {reason}")
     for damaged in report.damaged:
-        output.line(f"left alone: chunk {damaged.id}: {damaged.reason}")
+        output.line(f"skipped: chunk {damaged.id}: {damaged.reason}")
     if report.damaged:
         output.note(f"{name}: see `dlcmd fsck {name}` for the files that are damaged")
     elif not report.changed:

@@ -57,7 +57,14 @@ _MAX_CHUNK_BYTES = 1 << 30
     ),
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the scatter order.")
-@click.option("--chunk-size", type=Size(), default="4MiB", show_default=True, metavar="SIZE")
+@click.option(
+    "--chunk-size",
+    type=Size(),
+    default="4MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Target size of a chunk, 4 KiB to 1 GiB; a larger file has a chunk of its own.",
+)
 @click.option(
     "-c",
     "--checksum",
@@ -101,9 +108,7 @@ def put(
     from dieselfs.packing.put_request import PackProgress, PackRequest
 
     if len(places) < 2 and files_from is None:
-        raise UsageError(
-            "a source and a destination are wanted", "write dlcmd put SRC dl://DATASET"
-        )
+        raise UsageError("SRC or DST is missing", "write dlcmd put SRC dl://DATASET")
     if not _MIN_CHUNK_BYTES <= chunk_size <= _MAX_CHUNK_BYTES:
         raise UsageError(
             f"--chunk-size {human_size(chunk_size)}: a chunk has 4 KiB to 1 GiB", "4MiB suits most"

@@ -144,7 +144,8 @@ def _places(
     target = context.at(None, to, None)
     if until is not None and target.config.index.value == context.config.index.value:
         raise UsageError(
-            "the present index would stay at that point in time", "name another one with --to"
+            "--until would leave the present index at that point in time",
+            "name another index with --to",
         )
     with target.places() as (store, index):
         yield store, index
@@ -167,17 +168,17 @@ def _ask(
         return
     report = recover_dataset(store, index, name, replace(options, dry_run=True))
     if report.log is not None:
-        made, dealt = len(report.log.plan.commits), report.log.dealt
+        made, assigned = len(report.log.plan.commits), report.log.assigned
         confirm(
             (
-                f"make {counted(made, 'commit')} of {name} again from "
-                f"{counted(dealt, 'chunk')}; nobody may be writing"
+                f"rebuild {counted(made, 'commit')} of {name} from "
+                f"{counted(assigned, 'chunk')}; no writer may be running"
             ),
             yes=yes,
         )
     elif report.adopted:
         confirm(
-            f"commit {counted(len(report.adopted), 'chunk')} to {name}; no put may be under way",
+            f"commit {counted(len(report.adopted), 'chunk')} to {name}; no put may be running",
             yes=yes,
         )
 
@@ -206,15 +207,15 @@ def _summary(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
     if report.log is not None:
         log = report.log
         yield (
-            f"{counted(len(log.plan.commits), 'commit')} {would}made again from "
-            f"{counted(log.dealt, 'chunk')}"
-            f" with {counted(log.dealt_files, 'file')}"
+            f"{counted(len(log.plan.commits), 'commit')} {would}rebuilt from "
+            f"{counted(log.assigned, 'chunk')}"
+            f" with {counted(log.assigned_files, 'file')}"
         )
-        yield "not known any more:"
+        yield "lost with the commits, and not rebuilt:"
         for line in log.unknowable:
             yield f"  - {line}"
         if log.foreign:
-            yield f"{counted(log.foreign, 'chunk')} of other datasets of that name left alone"
+            yield f"{counted(log.foreign, 'chunk')} of other datasets of that name skipped"
     if report.moved_aside:
         yield f"{counted(report.moved_aside, 'damaged commit')} moved to commits/GENERATION.damaged"
     if report.adopted:
@@ -246,14 +247,16 @@ def _done(report: RecoveryReport, options: RecoveryOptions) -> Iterator[str]:
         yield "the index stays at this generation"
     elif options.check or options.dry_run:
         count = report.difference_count
-        yield f"the index differs in {counted(count, 'record')}" if count else "nothing is wrong"
+        yield (
+            f"the index differs in {counted(count, 'record')}" if count else "no differences found"
+        )
     elif report.was_empty:
         yield "the index was empty and has been filled"
     elif report.changed or report.removed:
         changed, removed = counted(report.changed, "record"), counted(report.removed, "record")
-        yield f"put right: {changed}; removed: {removed} of which the store says nothing"
+        yield f"repaired: {changed}; removed: {removed} that the store does not have"
     else:
-        yield "nothing was wrong with the index"
+        yield "the index needed no repair"
 
 
 def _uncommitted(history: History) -> str:
@@ -264,7 +267,7 @@ def _uncommitted(history: History) -> str:
     return (
         f"{counted(len(chunks), 'chunk')} ({sum(chunk.object_bytes for chunk in chunks):,} "
         f"bytes) named by no commit, {whole:,} whole,"
-        f" from {oldest[:19]}Z to {newest[:19]}Z: invisible, being written, or waste for `dlcmd "
+        f" from {oldest[:19]}Z to {newest[:19]}Z: invisible, being written, or garbage for `dlcmd "
         "gc`; --adopt commits the whole ones"
     )
 
@@ -301,9 +304,9 @@ def _record(report: RecoveryReport, verbose: bool) -> dict[str, Any]:
     if log is not None:
         record["log"] = {
             "commits": len(log.plan.commits),
-            "chunks": log.dealt,
-            "files": log.dealt_files,
-            "left": log.left,
+            "chunks": log.assigned,
+            "files": log.assigned_files,
+            "left": log.unassigned,
             "foreign": log.foreign,
             "unknowable": log.unknowable,
         }

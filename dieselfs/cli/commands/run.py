@@ -44,7 +44,8 @@ def run(
     """Run COMMAND so that Python reads FUSE mounts faster: its `open` then costs no request.
 
     COMMAND sees an overlay over each mount of the fuse front; mounts of the erofs front need none
-    and stay as they are. The exit code is that of COMMAND, 127 if there is no such command.
+    and stay as they are. The exit code is that of COMMAND, 127 if there is no
+    such command, or 126 if it cannot be run.
     """
     os.environ[_THREADS] = "1"
     _prepare(context.output, verbose, mounts or ("/",))
@@ -73,8 +74,8 @@ def _prepare(output: Output, verbose: bool, mounts: Sequence[str]) -> None:
     for problem in problems:
         output.note(f"dlcmd: warning: no overlay over {problem}")
     if verbose:
-        shown = ", ".join(map(str, laid)) or "nothing: there is no mount of the fuse front"
-        output.note(f"dlcmd: an overlay lies over {shown}")
+        shown = ", ".join(map(str, laid)) or "no mount: none has the fuse front"
+        output.note(f"dlcmd: overlays over {shown}")
 
 
 def _execute(command: Sequence[str]) -> NoReturn:

@@ -156,6 +156,6 @@ def print_scrub(context: CommandContext, report: ScrubReport, *, all_files: bool
     )
     if report.read_again:
         output.note(
-            f"{counted(report.read_again, 'chunk')} came damaged at first and sound the second "
-            "time: look at memory, cables and network"
+            f"{counted(report.read_again, 'chunk')} had damage in the first read and none in the "
+            "second: check memory, cables and network"
         )

@@ -139,18 +139,20 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
     listen = parse_address(options["listen"], "--listen", DEFAULT_PORT)
     advertise = options["advertise"]
     if not listen.port:
-        raise UsageError("--listen with port 0: clients would not find it", "write another port")
+        raise UsageError(
+            "--listen with port 0: clients could not find the node", "write another port"
+        )
     memory_bytes = options["memory"] or DEFAULT_MEMORY_BYTES
     if memory_bytes < MIN_MEMORY_BYTES:
         raise UsageError(
-            f"--memory {human_size(memory_bytes)}: too little for what clients ask for at a time",
+            f"--memory {human_size(memory_bytes)}: too little for the requests of clients",
             f"give {human_size(MIN_MEMORY_BYTES)} at least",
         )
     reached = advertise or listen.host
     if is_wildcard(reached) or not is_host(reached):
         raise UsageError(
             f"clients can't connect to {reached}",
-            "say by which host they reach this node: --advertise HOST",
+            "name the host by which they reach this node: --advertise HOST",
         )
     cache_cluster = cluster_name(options["cache_cluster"])
     secret = cluster_secret(options["cache_cluster_secret_file"], context.config)
@@ -163,7 +165,9 @@ def _settings(context: CommandContext, options: dict[str, Any]) -> CacheNodeSett
         ).otherwise(configured(context.config))
     )
     if ssd is None:
-        raise UsageError("a cache node keeps chunks on an SSD", "say where: --ssd FOLDER")
+        raise UsageError(
+            "a cache node needs an SSD for its chunks", "name its folder: --ssd FOLDER"
+        )
     ssd.check()
     return CacheNodeSettings(
         cache_cluster=cache_cluster,

@@ -33,7 +33,7 @@ _DEFAULT_GROUP: Final = 100
     examples=[
         "dlcmd shuffle imagenet --seed 1 --epoch 0 > epoch0.lst",
         "dlcmd shuffle imagenet --epoch 3 --rank 0 --world 8 -0 | xargs -0 -n 64 ./train-step",
-        "dlcmd shuffle imagenet --report --under train --memory 8GiB --plot mix.svg",
+        "dlcmd shuffle imagenet --report --under train --memory 8GiB --plot classes.svg",
     ]
 )
 @click.argument("address", metavar="DATASET[@SNAPSHOT]")
@@ -44,7 +44,13 @@ _DEFAULT_GROUP: Final = 100
     show_default=True,
     help="The same seed gives the same order.",
 )
-@click.option("--epoch", type=_SEED, default=0, show_default=True)
+@click.option(
+    "--epoch",
+    type=_SEED,
+    default=0,
+    show_default=True,
+    help="Number of the epoch; each has an order of its own.",
+)
 @click.option(
     "--group",
     "groups",
@@ -56,7 +62,13 @@ _DEFAULT_GROUP: Final = 100
         "with --report, several may be given)."
     ),
 )
-@click.option("--rank", type=click.IntRange(0, _COUNT.max), default=0, show_default=True)
+@click.option(
+    "--rank",
+    type=click.IntRange(0, _COUNT.max),
+    default=0,
+    show_default=True,
+    help="Print the files of this rank, from 0 to world - 1.",
+)
 @click.option(
     "--world",
     type=_COUNT,
@@ -134,7 +146,8 @@ def shuffle(
         return
     if any(value is not None for value in (batch, memory, labels, under, plot)):
         raise UsageError(
-            "--batch, --memory, --labels, --under and --plot are about a report", "add --report"
+            "--batch, --memory, --labels, --under and --plot only work with --report",
+            "add --report",
         )
     if len(groups) > 1:
         raise UsageError("an order has one --group", "give one, or add --report")

@@ -55,7 +55,7 @@ def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> N
     check_free(versions, matching[0], force=force)
     confirm(f"delete snapshot {matching[0].snapshot_id} of {name}", yes=yes)
     gone = give_up(store, versions.dataset, folder, matching, now_ns=time.time_ns(), force=force)
-    _print_gone(context, name, gone)
+    _print_deleted(context, name, gone)
 
 
 @command(
@@ -93,14 +93,16 @@ def prune_command(
     from dieselfs.snapshots.snapshot_pruning import give_up, prunable
 
     if keep_last is None and keep_within is None:
-        raise UsageError("which are to be kept?", "give --keep-last, --keep-within or both")
+        raise UsageError(
+            "no snapshots are named to be kept", "give --keep-last, --keep-within or both"
+        )
     name = parse_dataset(dataset)
     store = context.store()
     versions = _versions(context, store, name)
     if versions.unreadable:
         raise Refused(
-            f"what holds the snapshots of {name} is not known: {'; '.join(versions.unreadable)}",
-            f"tag or untag it anew; for leases see `dlcmd gc {name}`",
+            f"cannot tell which snapshots of {name} are in use: {'; '.join(versions.unreadable)}",
+            f"set or remove an unreadable tag again; for leases see `dlcmd gc {name}`",
         )
     now_ns = time.time_ns()
     chosen = prunable(
@@ -114,7 +116,7 @@ def prune_command(
         return
     confirm(f"delete {counted(len(chosen), 'snapshot')} of {name}", yes=yes)
     folder = context.snapshot_folder
-    _print_gone(context, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
+    _print_deleted(context, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
 
 
 def _versions(context: CommandContext, store: ObjectStore, name: str) -> SnapshotVersions:
@@ -149,14 +151,14 @@ def _print_plan(
         ]
         for version in versions.versions
     ]
-    output.table(["", "ID", "SIZE", "TIME", "HELD BY"], rows)
+    output.table(["", "ID", "SIZE", "TIME", "KEPT BY"], rows)
 
 
 def _action(version: SnapshotVersion, chosen: Sequence[SnapshotVersion]) -> str:
     return "delete" if version in chosen else "keep"
 
 
-def _print_gone(context: CommandContext, name: str, gone: Sequence[SnapshotVersion]) -> None:
+def _print_deleted(context: CommandContext, name: str, gone: Sequence[SnapshotVersion]) -> None:
     for version in gone:
         if context.output.json:
             context.output.record(_record(version) | {"action": "deleted"})

@@ -1,6 +1,6 @@
 """`dlcmd stats`: the statistics of a mount, live.
 
-There are no files per second, since nobody counts what the kernel answers itself.
+There are no files per second, since the kernel answers many reads itself and counts none.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _COUNTERS: Final = {
     "node memory misses": ("hits", "misses"),
     "waits over 1 ms": ("waits_over_1_ms",),
     "chunks fetched": ("cache", "node", "fetches"),
-    "chunks fetched ahead": ("cache", "node", "prefetched"),
-    "of those used": ("cache", "node", "prefetched_used"),
-    "of those wasted": ("cache", "node", "prefetched_wasted"),
+    "chunks prefetched": ("cache", "node", "prefetched"),
+    "prefetched chunks used": ("cache", "node", "prefetched_used"),
+    "prefetched chunks wasted": ("cache", "node", "prefetched_wasted"),
     "chunks evicted": ("cache", "node", "evictions"),
-    "reads past node memory": ("cache", "fallbacks"),
-    "plan: chunks that came late": ("plan", "late"),
-    "read from peers": ("peers", "sources", "from_peers"),
-    "read from a second peer": ("peers", "sources", "from_second"),
-    "read from the store": ("peers", "sources", "from_store"),
-    "read from the SSD": ("ssd", "hits"),
-    "missed on the SSD": ("ssd", "misses"),
-    "read past the SSD": ("ssd", "bypassed"),
+    "reads that bypassed node memory": ("cache", "fallbacks"),
+    "plan: late chunks": ("plan", "late"),
+    "reads from peers": ("peers", "sources", "from_peers"),
+    "reads from a second peer": ("peers", "sources", "from_second"),
+    "reads from the store": ("peers", "sources", "from_store"),
+    "SSD hits": ("ssd", "hits"),
+    "SSD misses": ("ssd", "misses"),
+    "reads that bypassed the SSD": ("ssd", "bypassed"),
     "chunks from cache nodes": ("cache_cluster", "chunks_from_nodes"),
     "files from cache nodes": ("cache_cluster", "files_from_nodes"),
-    "files brought into the page cache": ("page_cache", "filled", "filled_files"),
-    "chunks brought for a miss": ("page_cache", "prefill", "fills"),
-    "of those wasted for lack of room": ("page_cache", "prefill", "wasted"),
+    "files loaded into the page cache": ("page_cache", "filled", "filled_files"),
+    "chunks prefilled after a miss": ("page_cache", "prefill", "fills"),
+    "prefilled chunks wasted": ("page_cache", "prefill", "wasted"),
 }
 _RATED: Final = [
     ("bytes_read",),
@@ -61,7 +61,7 @@ _RATED: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """`stats.json` at one moment.
 
     A mount may be older than this program, or another user's: a value that is missing counts as 0.
@@ -81,12 +81,12 @@ class Look:
         requests = self.document.get("requests")
         return list(requests) if isinstance(requests, Mapping) else []
 
-    def seconds_since(self, earlier: Look) -> float:
+    def seconds_since(self, earlier: Sample) -> float:
         """Return the seconds since `earlier`, by the mount's own clock."""
         return max(self.number("uptime_s") - earlier.number("uptime_s"), 1e-3)
 
-    def rate(self, earlier: Look, *path: str) -> float:
-        """Return the rate per second since `earlier`; `Look()` is the beginning of the mount."""
+    def rate(self, earlier: Sample, *path: str) -> float:
+        """Return the rate per second since `earlier`; `Sample()` is the beginning of the mount."""
         change = self.number(*path) - earlier.number(*path)
         return max(change, 0) / self.seconds_since(earlier)
 
@@ -115,33 +115,35 @@ def stats(context: CommandContext, mountpoint: str, interval: float | None, once
     """
     output = context.output
     again = not once and (interval is not None if output.json else output.terminal)
-    looks = _looks(mountpoint, interval or 1.0, again)
+    samples = _samples(mountpoint, interval or 1.0, again)
     if again:
         try:
-            _follow(output, mountpoint, looks)
+            _print_repeatedly(output, mountpoint, samples)
         except KeyboardInterrupt:
             return
     else:
-        [(look, earlier)] = looks
-        _print(output, mountpoint, look, earlier)
+        [(sample, earlier)] = samples
+        _print(output, mountpoint, sample, earlier)
 
 
-def _follow(output: Output, mountpoint: str, looks: Iterator[tuple[Look, Look]]) -> None:
+def _print_repeatedly(
+    output: Output, mountpoint: str, samples: Iterator[tuple[Sample, Sample]]
+) -> None:
     if output.json:
-        for look, earlier in looks:
-            _print(output, mountpoint, look, earlier)
+        for sample, earlier in samples:
+            _print(output, mountpoint, sample, earlier)
             sys.stdout.flush()
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
-        for look, earlier in looks:
-            live.update(_drawn(rows(look, earlier, human=True)), refresh=True)
+        for sample, earlier in samples:
+            live.update(_drawn(rows(sample, earlier, human=True)), refresh=True)
 
 
-def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Look, Look]]:
-    """Yield each look and the one before it, for ever or once.
+def _samples(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Sample, Sample]]:
+    """Yield each sample and the one before it, for ever or once.
 
     Raises `MountError` once the mount does not answer.
     """
@@ -153,123 +155,125 @@ def _looks(mountpoint: str, interval_s: float, again: bool) -> Iterator[tuple[Lo
     mount = entry_at(path)
     if mount is None or not mount.is_dieselfs:
         raise MountError(f"no DieselFS mount at {path}", "`dlcmd mounts` lists them")
-    earlier = Look()
+    earlier = Sample()
     while True:
         state, document = read_document(mount.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
         now = entry_at(path)
         if now is None or not now.is_dieselfs:
-            raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists what is left")
+            raise MountError(f"{path} was unmounted meanwhile", "`dlcmd mounts` lists the mounts")
         if document is None:
             # Ask again, since a new server may be taking over just now.
             [info] = ask([now], _TIMEOUT_S)
             if info.state is not MountState.SERVING or state is MountState.HUNG:
-                raise _silence(path, info.state, MountState)
+                raise _no_answer(path, info.state, MountState)
             mount = now
             continue
         if now != mount:
-            mount, earlier = now, Look()  # after a refresh, another server counts
-        look = Look(document)
-        yield look, earlier
+            mount, earlier = now, Sample()  # after a refresh, another server counts
+        sample = Sample(document)
+        yield sample, earlier
         if not again:
             return
-        earlier = look
+        earlier = sample
         time.sleep(interval_s)
 
 
-def _silence(path: Path, state: MountState, states: type[MountState]) -> MountError:
+def _no_answer(path: Path, state: MountState, states: type[MountState]) -> MountError:
     if state is states.DEAD:
-        return MountError(f"the daemon of {path} is gone", f"clear it away: dlcmd umount {path}")
+        return MountError(f"the daemon of {path} is gone", f"unmount it: dlcmd umount {path}")
     if state is states.PRIVATE:
-        return MountError(f"{path} is another user's mount", "ask its user")
+        return MountError(f"{path} is another user's mount", "run the command as that user")
     if state is states.LOCAL:
         return MountError(
-            f"{path} is a local mount: the kernel serves it from the SSD, and nobody counts",
-            "`dlcmd mounts --json` says what it shows; iostat shows what the disk does",
+            f"{path} is a local mount: the kernel serves it from the SSD, without statistics",
+            "see `dlcmd mounts --json` for its snapshot, and iostat for the disk",
         )
     return MountError(
-        f"{path} does not answer, or makes no sense",
-        f"look at its log, or detach it: dlcmd umount --lazy {path}",
+        f"the mount at {path} does not answer, or its answer is not valid",
+        f"see its log, or detach it: dlcmd umount --lazy {path}",
     )
 
 
-def _print(output: Output, mountpoint: str, look: Look, earlier: Look) -> None:
+def _print(output: Output, mountpoint: str, sample: Sample, earlier: Sample) -> None:
     if output.json:
-        output.record({"mountpoint": mountpoint, **look.document, "rates": _rates(look, earlier)})
+        output.record(
+            {"mountpoint": mountpoint, **sample.document, "rates": _rates(sample, earlier)}
+        )
     else:
-        output.table(_HEADINGS, rows(look, earlier, human=output.terminal))
+        output.table(_HEADINGS, rows(sample, earlier, human=output.terminal))
 
 
-def _rates(look: Look, earlier: Look) -> dict[str, Any]:
+def _rates(sample: Sample, earlier: Sample) -> dict[str, Any]:
     rates: dict[str, Any] = {
-        "interval_s": round(look.seconds_since(earlier), 3),
-        "requests": {kind: _rounded(look, earlier, "requests", kind) for kind in look.kinds()},
+        "interval_s": round(sample.seconds_since(earlier), 3),
+        "requests": {kind: _rounded(sample, earlier, "requests", kind) for kind in sample.kinds()},
     }
-    return rates | {".".join(path): _rounded(look, earlier, *path) for path in _RATED}
+    return rates | {".".join(path): _rounded(sample, earlier, *path) for path in _RATED}
 
 
-def _rounded(look: Look, earlier: Look, *path: str) -> float:
-    return round(look.rate(earlier, *path), 3)
+def _rounded(sample: Sample, earlier: Sample, *path: str) -> float:
+    return round(sample.rate(earlier, *path), 3)
 
 
-def rows(look: Look, earlier: Look, *, human: bool) -> list[tuple[str, str, str]]:
+def rows(sample: Sample, earlier: Sample, *, human: bool) -> list[tuple[str, str, str]]:
     """Return the rows for people: name, total, and rate per second."""
 
     def counter(name: str, *path: str) -> tuple[str, str, str]:
-        return name, f"{look.number(*path):,.0f}", f"{look.rate(earlier, *path):,.1f}"
+        return name, f"{sample.number(*path):,.0f}", f"{sample.rate(earlier, *path):,.1f}"
 
     def size(size_bytes: float) -> str:
         return human_size(size_bytes) if human else f"{size_bytes:.0f}"
 
     def volume(name: str, *path: str) -> tuple[str, str, str]:
-        return name, size(look.number(*path)), f"{size(look.rate(earlier, *path))}/s"
+        return name, size(sample.number(*path)), f"{size(sample.rate(earlier, *path))}/s"
 
     def cached(name: str, now: tuple[str, ...], budget: tuple[str, ...]) -> tuple[str, str, str]:
-        return name, f"{size(look.number(*now))} of {size(look.number(*budget))}", ""
+        return name, f"{size(sample.number(*now))} of {size(sample.number(*budget))}", ""
 
     node_memory = cached(
         "node memory", ("cache", "node", "cached_bytes"), ("cache", "node", "budget_bytes")
     )
     outstanding = cached(
-        "page cache, not read yet",
+        "prefilled, not read yet",
         ("page_cache", "prefill", "outstanding_bytes"),
         ("page_cache", "prefill", "budget_bytes"),
     )
     return [
-        ("uptime", f"{look.number('uptime_s'):,.0f} s", ""),
-        ("front", _front(look), ""),
-        *(counter(f"request {kind}", "requests", kind) for kind in look.kinds()),
+        ("uptime", f"{sample.number('uptime_s'):,.0f} s", ""),
+        ("front", _front(sample), ""),
+        *(counter(f"request {kind}", "requests", kind) for kind in sample.kinds()),
         volume("bytes read", "bytes_read"),
         *(counter(name, *path) for name, path in _COUNTERS.items()),
         volume("bytes fetched", "cache", "node", "fetched_bytes"),
-        volume("bytes into the page cache", "page_cache", "filled", "filled_bytes"),
+        volume("bytes loaded into the page cache", "page_cache", "filled", "filled_bytes"),
         outstanding,
         node_memory,
-        ("peers", _peers(look), ""),
-        volume("written to the SSD", "ssd", "written_bytes"),
-        ("SSD tier", _ssd(look), ""),
-        *_warm_up(look, size),
-        ("cache nodes", _cache_cluster(look), ""),
-        ("plan: position", _position(look), ""),
-        ("plan: window", size(look.number("plan", "window_bytes")), ""),
+        ("peers", _peers(sample), ""),
+        volume("bytes written to the SSD", "ssd", "written_bytes"),
+        ("SSD tier", _ssd(sample), ""),
+        *_warm_up(sample, size),
+        ("cache nodes", _cache_cluster(sample), ""),
+        ("plan: position", _position(sample), ""),
+        ("plan: window", size(sample.number("plan", "window_bytes")), ""),
     ]
 
 
-def _position(look: Look) -> str:
-    files = look.number("plan", "files")
-    return f"{look.number('plan', 'position'):,.0f} of {files:,.0f}" if files else "no plan"
+def _position(sample: Sample) -> str:
+    files = sample.number("plan", "files")
+    return f"{sample.number('plan', 'position'):,.0f} of {files:,.0f}" if files else "no plan"
 
 
-def _peers(look: Look) -> str:
-    known = look.document.get("peers")
+def _peers(sample: Sample) -> str:
+    known = sample.document.get("peers")
     if not isinstance(known, Mapping):
         return "none"
-    up = f"{look.number('peers', 'members_up'):.0f} of {look.number('peers', 'members'):.0f} up"
+    up = f"{sample.number('peers', 'members_up'):.0f} of {sample.number('peers', 'members'):.0f} up"
     trouble = known.get("trouble")
     return f"{up}; {trouble}" if trouble else up
 
 
-def _ssd(look: Look) -> str:
-    known = look.document.get("ssd")
+def _ssd(sample: Sample) -> str:
+    known = sample.document.get("ssd")
     if not isinstance(known, Mapping):
         return "none"
     if known.get("in_service"):
@@ -277,27 +281,27 @@ def _ssd(look: Look) -> str:
     return f"out of service: {known.get('reason') or 'not open yet'}"
 
 
-def _warm_up(look: Look, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
+def _warm_up(sample: Sample, size: Callable[[float], str]) -> list[tuple[str, str, str]]:
     """Return the row of the SSD warm-up, or no row if none was asked for."""
-    ssd = look.document.get("ssd")
+    ssd = sample.document.get("ssd")
     known = ssd.get("warmup") if isinstance(ssd, Mapping) else None
     if not isinstance(known, Mapping):
         return []
-    cached, all_ = (size(look.number("ssd", "warmup", key)) for key in ("cached_bytes", "bytes"))
+    cached, all_ = (size(sample.number("ssd", "warmup", key)) for key in ("cached_bytes", "bytes"))
     return [("SSD warm-up", f"{known.get('state')}; {cached} of {all_}", "")]
 
 
-def _cache_cluster(look: Look) -> str:
-    if not isinstance(look.document.get("cache_cluster"), Mapping):
+def _cache_cluster(sample: Sample) -> str:
+    if not isinstance(sample.document.get("cache_cluster"), Mapping):
         return "none"
     return (
-        f"{look.number('cache_cluster', 'nodes_up'):.0f} of "
-        f"{look.number('cache_cluster', 'nodes'):.0f} up"
+        f"{sample.number('cache_cluster', 'nodes_up'):.0f} of "
+        f"{sample.number('cache_cluster', 'nodes'):.0f} up"
     )
 
 
-def _front(look: Look) -> str:
-    known = look.document.get("front")
+def _front(sample: Sample) -> str:
+    known = sample.document.get("front")
     if not isinstance(known, Mapping):
         return "unknown"
     return f"{known.get('kind')}, {known.get('reason')}"

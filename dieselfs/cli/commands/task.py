@@ -57,7 +57,7 @@ def ls(context: CommandContext, refresh: float | None) -> None:
 
     output = context.output
 
-    def look() -> Shown:
+    def sample() -> Shown:
         mounts = _mounts_by_folder()
         found = [
             (task, _dataset_of(task, mounts.get(os.fspath(task.folder), [])))
@@ -66,7 +66,7 @@ def ls(context: CommandContext, refresh: float | None) -> None:
         rows = [task_row(*pair, output.size) for pair in found]
         return [_record(*pair) for pair in found], aligned(_HEADINGS, rows)
 
-    _show(output, look, refresh)
+    _show(output, sample, refresh)
 
 
 @command(
@@ -85,21 +85,21 @@ def show(context: CommandContext, name: str, refresh: float | None) -> None:
 
     output = context.output
 
-    def look() -> Shown:
+    def sample() -> Shown:
         root = memory_root()
         if name.startswith(".") or name not in os.listdir(root):
             raise DieselFSError(f"no task {name} on this node", "`dlcmd task ls` lists them")
         found = ask(root / name)
         if found.memory is None:
             raise DieselFSError(
-                f"task {name} has no master that answers", "the next process that reads begins one"
+                f"task {name} has no master that answers", "the next process that reads starts one"
             )
         mounts = _mounts_by_folder().get(os.fspath(found.folder), [])
         dataset, hits = _dataset_of(found, mounts), _memory_hits(mounts)
         record = {**_record(found, dataset), "memory_hits_of_mounts": hits}
         return [record], task_lines(found, dataset, hits, output)
 
-    _show(output, look, refresh)
+    _show(output, sample, refresh)
 
 
 @command(name="secret", examples=["dlcmd task secret run1.secret"])
@@ -127,24 +127,24 @@ task.add_command(show)
 task.add_command(secret)
 
 
-def _show(output: Output, look: Callable[[], Shown], refresh_s: float | None) -> None:
+def _show(output: Output, sample: Callable[[], Shown], refresh_s: float | None) -> None:
     if refresh_s is None:
-        _print(output, look())
+        _print(output, sample())
         return
     try:
         if output.json or not output.terminal:
-            for found in _looks(look, refresh_s):
+            for found in _samples(sample, refresh_s):
                 _print(output, found)
                 sys.stdout.flush()
         else:
-            _draw(output, _looks(look, refresh_s))
+            _draw(output, _samples(sample, refresh_s))
     except KeyboardInterrupt:
         return
 
 
-def _looks(look: Callable[[], Shown], refresh_s: float) -> Iterator[Shown]:
+def _samples(sample: Callable[[], Shown], refresh_s: float) -> Iterator[Shown]:
     while True:
-        yield look()
+        yield sample()
         time.sleep(refresh_s)
 
 
@@ -158,13 +158,13 @@ def _print(output: Output, found: Shown) -> None:
             output.line(line)
 
 
-def _draw(output: Output, looks: Iterator[Shown]) -> None:
+def _draw(output: Output, samples: Iterator[Shown]) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(no_color=not output.color), auto_refresh=False) as live:
-        for _, lines in looks:
+        for _, lines in samples:
             live.update(Text("\n".join(lines)), refresh=True)
 
 
@@ -210,12 +210,12 @@ def _memory_hits(mounts: Sequence[MountInfo]) -> int:
 
     Reads that the kernel answers from its page cache are not counted.
     """
-    from dieselfs.cli.commands.stats import Look
+    from dieselfs.cli.commands.stats import Sample
     from dieselfs.fuse.mounts.control_names import STATISTICS_NAME
     from dieselfs.fuse.mounts.mount_table import read_document
 
     hits = 0
     for info in mounts:
         _, document = read_document(info.mountpoint, STATISTICS_NAME, _TIMEOUT_S)
-        hits += int(Look(document or {}).number("hits", "node_memory"))
+        hits += int(Sample(document or {}).number("hits", "node_memory"))
     return hits

@@ -110,23 +110,23 @@ def warmup(
     if sum((background, check, evict)) > 1 or (evict and (since or place.snapshot)):
         raise UsageError(
             (
-                "--background, --check and --evict exclude each other, and --evict lets go of "
+                "--background, --check and --evict exclude each other, and --evict evicts "
                 "a whole dataset"
             ),
             "see `dlcmd warmup --help`",
         )
     if (pin_mount or unpin_mount) and (background or evict or since or (pin_mount and unpin_mount)):
         raise UsageError(
-            "--pin-mount goes with --check alone, and --unpin-mount with nothing",
+            "--pin-mount can be combined with --check alone, and --unpin-mount with neither",
             "see `dlcmd warmup --help`",
         )
     if unpin_mount and check:
-        raise UsageError("--unpin-mount removes, and --check only looks", "give one of them")
+        raise UsageError("--unpin-mount and --check exclude each other", "give one of them")
     options = CacheClusterOptions(cache_cluster, cache_cluster_secret_file)
     if pin_mount or unpin_mount:
-        settings = chosen_ssd(context, ssd, ssd_size, looks=check or unpin_mount)
+        settings = chosen_ssd(context, ssd, ssd_size, keep_size=check or unpin_mount)
         return _pin(context, place, settings, no_index, jobs, check=check, removes=unpin_mount)
-    target = _target(context, ssd, ssd_size, options, looks=check or evict)
+    target = _target(context, ssd, ssd_size, options, keep_size=check or evict)
     if evict:
         from dieselfs.cli.commands.cache import evict_dataset
 
@@ -186,16 +186,16 @@ class _Target:
             return self.ssd
         if what == "check":
             raise UsageError(
-                "the cache nodes of a cache cluster don't tell which chunks they hold",
+                "cannot check a cache cluster: its nodes do not report which chunks they cache",
                 (
-                    "see `dlcmd cluster` for how much each holds, or name an SSD of this node: "
+                    "see `dlcmd cluster` for the bytes of each, or name an SSD of this node: "
                     "--ssd FOLDER"
                 ),
             )
         raise UsageError(
-            "each cache node of a cache cluster lets go by itself",
+            "cannot evict from a cache cluster: each cache node evicts from its own SSD",
             (
-                "run `dlcmd cache evict DATASET --ssd FOLDER` there, or name an SSD of this "
+                "run `dlcmd cache evict DATASET --ssd FOLDER` on each, or name an SSD of this "
                 "node: --ssd FOLDER"
             ),
         )
@@ -207,12 +207,12 @@ def _target(
     size: int | None,
     options: CacheClusterOptions,
     *,
-    looks: bool,
+    keep_size: bool,
 ) -> _Target:
     from dieselfs.cache.cluster.options import cache_cluster_settings
 
     cache_cluster = cache_cluster_settings(options, context.config)
-    found = configured_ssd(context, ssd, size, looks=looks)
+    found = configured_ssd(context, ssd, size, keep_size=keep_size)
     if found is None and cache_cluster is None:
         raise UsageError(
             "no SSD tier is configured, and no cache cluster",
@@ -263,7 +263,7 @@ def _run(
     else:
         others = f", {report.by_others:,} by others" if report.by_others else ""
         context.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: brought {counted(report.loaded, 'chunk')}, "
+            f"{snapshot.dataset.name}@{snapshot.id}: loaded {counted(report.loaded, 'chunk')}, "
             f"{human_size(report.loaded_bytes)}"
             f" ({human_size(rate)}/s){others}; on the SSD now: {found.cached_chunks:,} of "
             f"{counted(found.chunks, 'chunk')}"
@@ -275,10 +275,9 @@ def _run(
 
 def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[str]:
     larger = {
-        "quota": f"its quota is full: `dlcmd cache quota {dataset} SIZE` gives it more",
+        "quota": f"its quota is full: raise it with `dlcmd cache quota {dataset} SIZE`",
         "size": (
-            "the SSD tier is full: give it more with --ssd-size, or see in `dlcmd cache ls` "
-            "what is pinned"
+            "the SSD tier is full: raise --ssd-size, or see in `dlcmd cache ls` what is pinned"
         ),
         "disk": "the disk is full: free space on it",
     }
@@ -286,14 +285,14 @@ def _why_not_all(report: WarmUpReport, dataset: str, found: Warmth) -> Iterator[
         yield f"there was no room for {counted(report.no_room, 'chunk')}: {larger[report.bound]}"
     if report.failed:
         yield (
-            f"{counted(report.failed, 'chunk')} could not be had from the store: `dlcmd scrub "
-            f"{dataset}` says which files are lost"
+            f"{counted(report.failed, 'chunk')} could not be fetched from the store: `dlcmd scrub "
+            f"{dataset}` lists the lost files"
         )
     elsewhere = found.chunks - found.cached_chunks - report.no_room - report.failed
     if elsewhere > 0:
         yield (
-            f"{counted(elsewhere, 'chunk')} left again for what is read meanwhile: see `dlcmd "
-            "cache ls`"
+            f"{counted(elsewhere, 'chunk')} evicted again for chunks that were read meanwhile: "
+            "see `dlcmd cache ls`"
         )
 
 
@@ -332,20 +331,20 @@ def _run_cluster(
     else:
         rate = report.from_store_bytes / max(report.seconds, 1e-9)
         context.output.note(
-            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes had, or have brought, "
+            f"{snapshot.dataset.name}@{snapshot.id}: the cache nodes cache, or have loaded, "
             f"{report.given:,} of {counted(report.chunks, 'chunk')}, "
             f"{human_size(report.given_bytes)}; they read {human_size(report.from_store_bytes)} "
             f"from the store ({human_size(rate)}/s)"
         )
         if left:
             context.output.note(
-                f"no cache node gave {counted(left, 'chunk')}: see `dlcmd cluster`, then run "
-                "the same command again"
+                f"no cache node answered for {counted(left, 'chunk')}: see `dlcmd cluster`, "
+                "then run the same command again"
             )
         if not fits:
             context.output.note(
-                "the cache cluster's SSDs that are in service can hold "
-                f"{human_size(report.ssd_bytes)}, so not all of it stays there: see `dlcmd "
+                "the cache cluster's SSDs in service have room for only "
+                f"{human_size(report.ssd_bytes)}, so some chunks will be evicted: see `dlcmd "
                 "cluster`"
             )
     return ExitCode.PARTIAL if left or not fits else ExitCode.OK

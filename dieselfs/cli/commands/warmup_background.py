@@ -73,7 +73,7 @@ def start_in_background(
             "and the same command goes on"
         )
         if ssd is not None:
-            context.output.note(f"`dlcmd warmup --check {dataset}` says how far it is")
+            context.output.note(f"`dlcmd warmup --check {dataset}` shows its progress")
     process.returncode = 0  # nobody waits for it
     return ExitCode.OK
 

@@ -107,7 +107,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         budget_bytes = memory_bytes(request, task)
         if ssd is not None:
             shared_tier(ssd).start()
-        ending = Shutdown(forced=True)
+        shutdown = Shutdown(forced=True)
         source = with_cache_cluster(
             tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), cache_cluster
         )
@@ -119,18 +119,18 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             lead=True,
             peers=peers,
         )
-        parts.callback(lambda: memory.close(ending.left_s(CLOSE_S)))
+        parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
         if peers is not None and memory.task_statistics() is None:
             log.warning(
-                "no peers: task %s is led by another process, and was begun without peers",
+                "no peers: the master of task %s is another process, which has no peers",
                 task.path.name,
             )
         warm_up = None
         if ssd is not None and ssd.warmup:
             warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, cache_cluster)
-            parts.callback(lambda: warm_up.close(ending.left_s(WARM_UP_CLOSE_S)))
+            parts.callback(lambda: warm_up.close(shutdown.left_s(WARM_UP_CLOSE_S)))
             warm_up.load(snapshot)
-        goodbye_s = partial(ending.left_s, GOODBYE_S)
+        goodbye_s = partial(shutdown.left_s, GOODBYE_S)
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
         options = replace(
@@ -146,7 +146,7 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             ssd=lambda: ssd_tier_statistics(ssd, warm_up),
             cache_cluster=lambda: cache_cluster_statistics(source),
         )
-        run_mount(snapshot, memory, options, handed, observed, ending)
+        run_mount(snapshot, memory, options, handed, observed, shutdown)
 
 
 def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) -> Snapshot | None:
@@ -171,11 +171,11 @@ def _snapshot(context: CommandContext, request: MountRequest, handed: Handed) ->
             if found is not None:
                 Snapshot.verify(found.path)
         except Exception as error:
-            log.exception("not refreshed")
+            log.exception("the mount is not refreshed")
             handed.refused(str(error) or type(error).__name__)
             return None
     if found is None:
-        log.info("snapshot %s is the newest", shown.id)
+        log.info("the mount is not refreshed: snapshot %s is the newest", shown.id)
         handed.refused(None)
     return found
 

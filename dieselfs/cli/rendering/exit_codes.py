@@ -50,12 +50,12 @@ MEANINGS: Final = {
     ExitCode.PARTIAL: "partial: some items failed, the others are done",
     ExitCode.INTEGRITY: "integrity: damaged or foreign data was refused",
     ExitCode.CONFLICT: "conflict: exists, stale or busy",
-    ExitCode.REPAIRED: "repaired: something was wrong or waste, and has been put right",
-    ExitCode.FOUND: "found: waste or differences that can be put right; nothing was changed",
+    ExitCode.REPAIRED: "repaired: damage was repaired, or garbage was deleted",
+    ExitCode.FOUND: "found: something can be repaired or deleted; nothing was changed",
     ExitCode.INTERRUPTED: "interrupted",
 }
 
-_REBUILD: Final = "`dlcmd recover DATASET` mends the index, or makes it again, from the store"
+_REBUILD: Final = "`dlcmd recover DATASET` repairs or rebuilds the index from the store"
 
 # The first class that matches decides. The hint is for messages that don't say what to do.
 _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
@@ -106,7 +106,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
     (
         product_errors.SsdUnavailable,
         ExitCode.TEMPORARY,
-        "look at the disk, or name another folder with --ssd",
+        "check the disk, or name another folder with --ssd",
     ),
     (product_errors.MountpointBusy, ExitCode.CONFLICT, "see `dlcmd mounts`"),
     (product_errors.RegistryUnavailable, ExitCode.TEMPORARY, "check --index and try again"),
@@ -125,7 +125,7 @@ _TABLE: Final[list[tuple[type[BaseException], ExitCode, str]]] = [
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 # By convention, a message that says what to do has a semicolon, a command, or a colon and a verb.
-_SAYS_WHAT_TO_DO = re.compile(
+_NAMES_A_REMEDY = re.compile(
     r"; |`dlcmd |check --|: (check|use|run|write|make|pull|free|see|start|add|name|unmount) "
 )
 
@@ -178,7 +178,7 @@ def _hint(error: BaseException, fallback: str) -> str:
     own = getattr(error, "hint", None)
     if own is not None:
         return _one_line(str(own))
-    return "" if _SAYS_WHAT_TO_DO.search(str(error)) else fallback
+    return "" if _NAMES_A_REMEDY.search(str(error)) else fallback
 
 
 def _explain_os_error(error: OSError) -> Failure:

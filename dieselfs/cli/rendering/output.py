@@ -82,9 +82,12 @@ def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]
 
 
 def counted(number: int, noun: str) -> str:
-    """Return `1 file` or `2,000 files`; the plural is regular, or the noun ends in y."""
+    """Return `1 file` or `2,000 files`, with the regular plural of nouns in -y and -s too."""
     if number != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+        if noun.endswith("y"):
+            noun = f"{noun[:-1]}ies"
+        else:
+            noun = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun}"
 
 

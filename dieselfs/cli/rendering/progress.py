@@ -59,7 +59,7 @@ class Lines:
         self._action, self._what = action, what
         self._json = as_json
         self._clock = clock
-        self._started = self._said = clock()
+        self._started = self._last_line_at = clock()
         self._files = self._bytes = self._files_expected = self._bytes_expected = 0
         self._lock = threading.Lock()
 
@@ -68,8 +68,8 @@ class Lines:
             self._files += files
             self._bytes += size_bytes
             now = self._clock()
-            if now - self._said >= LINE_INTERVAL_S:
-                self._said = now
+            if now - self._last_line_at >= LINE_INTERVAL_S:
+                self._last_line_at = now
                 print(self._line(now - self._started), file=sys.stderr, flush=True)
 
     def expect(self, files: int, size_bytes: int) -> None:

@@ -25,7 +25,16 @@ from dieselfs.shuffle.quality import (
 from metadata.snapshot import Snapshot
 
 _HEADINGS: Final = (
-    *("ORDER", "MIX", "5%", "LAST TENTH", "DISTANCE", "EFFECTIVE BATCH", "CHUNKS MET", "MEMORY"),
+    *(
+        "ORDER",
+        "CLASSES",
+        "5%",
+        "LAST TENTH",
+        "DISTANCE",
+        "EFFECTIVE BATCH",
+        "CHUNKS MET",
+        "MEMORY",
+    ),
 )
 _GROUPS, _FULL, _DIRECTORY = "#1f6feb", "#1a7f37", "#d1242f"
 
@@ -98,11 +107,11 @@ def rows(found: ShuffleReport) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, order: OrderQuality, memory: str = "") -> tuple[str, ...]:
-    mix = order.mix
+    mixing = order.mix
     return (
         name,
-        *(f"{mix.mean:.1f}", f"{mix.fifth_percentile:.0f}", f"{mix.by_part[-1]:.1f}"),
-        *(f"{round(order.distance, 3) + 0.0:.3f}", f"{mix.effective_batch:.1f}"),
+        *(f"{mixing.mean:.1f}", f"{mixing.fifth_percentile:.0f}", f"{mixing.by_part[-1]:.1f}"),
+        *(f"{round(order.distance, 3) + 0.0:.3f}", f"{mixing.effective_batch:.1f}"),
         *(f"{order.chunks_in_batch:.0f}", memory),
     )
 
@@ -111,8 +120,8 @@ def advice(found: ShuffleReport, dataset: str, memory_bytes: int | None) -> list
     """Return the lines that say what follows from the report."""
     if found.classes == 1:
         return [
-            "all files are of one class: their mix says nothing; choose another rule with "
-            "--labels or --under"
+            "all files are of one class, so there is no mixing to measure: choose another rule "
+            "with --labels or --under"
         ]
     best = found.recommended
     lines = [
@@ -128,7 +137,7 @@ def advice(found: ShuffleReport, dataset: str, memory_bytes: int | None) -> list
     elif memory_bytes is not None:
         needed = human_size(found.least_memory_bytes)
         lines.append(
-            f"in {human_size(memory_bytes)} no group fits: one chunk and those under way need "
+            f"in {human_size(memory_bytes)} no group fits: one chunk and those being fetched need "
             f"{needed}"
         )
     if found.chunk_classes.sorted_by_class:
@@ -192,7 +201,7 @@ def plot(found: ShuffleReport) -> str:
     """
     groups = {quality.group_size: quality.order for quality in (*found.groups, found.recommended)}
     sizes = sorted(groups)
-    title, label = f"Mix of {found.batch} samples", "group size, chunks"
+    title, label = f"Classes in {found.batch} samples", "group size, chunks"
 
     def panel(name: str, values: list[float], full: float, directory: float) -> Panel:
         def level(text: str, colour: str, value: float) -> Line:
@@ -206,11 +215,11 @@ def plot(found: ShuffleReport) -> str:
         highest = max(*values, full, directory, 1.0)
         return Panel(name, label, lines, (0.0, highest * 1.05), logarithmic_x=True)
 
-    mixes = [groups[size].mix.mean for size in sizes]
+    classes = [groups[size].mix.mean for size in sizes]
     distances = [groups[size].distance for size in sizes]
     return draw(
         [
-            panel(title, mixes, found.full.mix.mean, found.directory.mix.mean),
+            panel(title, classes, found.full.mix.mean, found.directory.mix.mean),
             panel("Distance from a full shuffle", distances, 0.0, found.directory.distance),
         ]
     )

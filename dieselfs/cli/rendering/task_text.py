@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dieselfs.cache.task.running_tasks import RunningTask
 
 _MEMBERS: Final = (
-    *("MEMBER", "ADDRESS", "NODE", "STATE", "MEMORY", "SHARE", "HELD"),
+    *("MEMBER", "ADDRESS", "NODE", "STATE", "MEMORY", "SHARE", "CACHED"),
     *("FROM STORE", "FROM PEERS", "SERVED"),
 )
 
@@ -23,15 +23,15 @@ def task_row(task: RunningTask, dataset: str | None, size: Callable[[int], str])
     from dieselfs.cache.peers.task_totals import task_totals
 
     memory = task.memory
-    figures = None if task.peers is None else task_totals(task.peers)
+    totals = None if task.peers is None else task_totals(task.peers)
     return [
         task.name,
         dataset or "-",
         str(task.leader_pid or "-"),
         str(task.processes),
         "-" if memory is None else f"{size(memory.cached_bytes)} of {size(memory.budget_bytes)}",
-        "-" if figures is None else f"{figures.members_up} of {figures.members}",
-        "-" if figures is None or figures.filling is None else _filled(figures.filling),
+        "-" if totals is None else f"{totals.members_up} of {totals.members}",
+        "-" if totals is None or totals.filling is None else _filled(totals.filling),
     ]
 
 
@@ -49,7 +49,7 @@ def task_lines(
     lines = [
         f"task:         {task.name}" + ("" if dataset is None else f", dataset {dataset}"),
         (
-            f"this node:    led by process {task.leader_pid}, read by "
+            f"this node:    master is process {task.leader_pid}, used by "
             f"{counted(task.processes, 'process')}"
         ),
         (
@@ -58,46 +58,47 @@ def task_lines(
         ),
     ]
     if task.peers is None:
-        return [*lines, "peers:        none: this task was begun without --peers"]
-    figures = task_totals(task.peers)
+        return [*lines, "peers:        none: this task was started without --peers"]
+    totals = task_totals(task.peers)
     rows = [_member_row(member, size) for member in task.peers.members]
-    return [*lines, *_peer_lines(memory_hits, figures, output), "", *aligned(_MEMBERS, rows)]
+    return [*lines, *_peer_lines(memory_hits, totals, output), "", *aligned(_MEMBERS, rows)]
 
 
-def _peer_lines(memory_hits: int, figures: TaskTotals, output: Output) -> list[str]:
-    size, sources, filling = output.size, figures.sources, figures.filling
-    trouble = f"; this node takes no part: {figures.trouble}" if figures.trouble else ""
-    open_ = f", {figures.members_open} not asked" if figures.members_open else ""
+def _peer_lines(memory_hits: int, totals: TaskTotals, output: Output) -> list[str]:
+    size, sources, filling = output.size, totals.sources, totals.filling
+    trouble = f"; this node takes no part: {totals.trouble}" if totals.trouble else ""
+    open_ = f", {totals.members_open} skipped after failures" if totals.members_open else ""
     progress = "" if filling is None else f", {_filled(filling)} of this node's share"
     rate = "" if filling is None or filling.done else f", {size(int(filling.rate_bytes_s))}/s"
     return [
         (
-            f"peers:        {figures.members_up} of {counted(figures.members, 'member')} "
-            f"up{open_}, {counted(figures.connections, 'connection')}{trouble}"
+            f"peers:        {totals.members_up} of {counted(totals.members, 'member')} "
+            f"up{open_}, {counted(totals.connections, 'connection')}{trouble}"
         ),
-        f"policy:       {figures.policy}{progress}{rate}",
+        f"policy:       {totals.policy}{progress}{rate}",
         (
-            f"task holds:   {size(figures.share_cached_bytes)} of {size(figures.share_bytes)} "
-            "that are somebody's share "
-            f"({_percent(figures.share_cached_bytes, figures.share_bytes)}), "
-            f"{size(figures.cached_bytes)} of {size(figures.budget_bytes)} in all"
+            f"task caches:  {size(totals.share_cached_bytes)} of {size(totals.share_bytes)} "
+            "that are the share of a member "
+            f"({_percent(totals.share_cached_bytes, totals.share_bytes)}), "
+            f"{size(totals.cached_bytes)} of {size(totals.budget_bytes)} in all"
         ),
         (
-            f"found in:     own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, "
+            f"reads:        own memory {memory_hits:,} by mounts, peers {sources.from_peers:,}, "
             f"second's memory {sources.from_second:,}, store {sources.from_store:,}"
         ),
         (
-            f"from store:   {size(figures.from_store_bytes)} by the task, "
-            f"{_ratio(figures.task_store_bytes_per_byte)} per byte served; "
-            f"{_ratio(figures.node_store_bytes_per_byte)} by this node"
+            f"from store:   {size(totals.from_store_bytes)} by the task, "
+            f"{_ratio(totals.task_store_bytes_per_byte)} per byte served; "
+            f"{_ratio(totals.node_store_bytes_per_byte)} by this node"
         ),
     ]
 
 
 def _member_row(member: MemberStatistics, size: Callable[[int], str]) -> list[str]:
     status = member.status
-    said = member.answered_s
-    state = member.state if said is None or said < 2 else f"{member.state}, {said:.0f} s"
+    silent_s = member.answered_s
+    answered = silent_s is None or silent_s < 2
+    state = member.state if answered else f"{member.state}, silent for {silent_s:.0f} s"
     share = "no share" if member.weight == 0 else size(status.share_bytes)
     return [
         member.id,

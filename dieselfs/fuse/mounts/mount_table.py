@@ -235,13 +235,13 @@ def _info(entry: MountEntry, state: MountState, document: dict[str, Any] | None)
     front = details.get("front")
     if is_erofs and isinstance(front, dict) and front.get("kind") == LOCAL_KIND:
         state = MountState.LOCAL
-    told = {name: details.get(name) for name in _FIELDS}
+    fields = {name: details.get(name) for name in _FIELDS}
     source = f"dieselfs:{entry.shown}"
-    return MountInfo(entry.mountpoint, source, state, is_erofs, details, **told)
+    return MountInfo(entry.mountpoint, source, state, is_erofs, details, **fields)
 
 
 def _parse_document(text: bytes) -> dict[str, Any] | None:
-    """Return the document, or None if it makes no sense.
+    """Return the document, or None if it is not a valid one.
 
     Any user may mount something under our type.
     """

@@ -140,10 +140,16 @@ def test_sizes_are_shown(size: int, shown: str) -> None:
 
 
 def test_counts() -> None:
-    assert [counted(1, "file"), counted(2000, "file"), counted(0, "directory")] == [
+    assert [
+        counted(1, "file"),
+        counted(2000, "file"),
+        counted(0, "directory"),
+        counted(2, "process"),
+    ] == [
         "1 file",
         "2,000 files",
         "0 directories",
+        "2 processes",
     ]
 
 

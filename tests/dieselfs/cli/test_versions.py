@@ -170,7 +170,7 @@ def test_prune(dlcmd: Dlcmd, versions: list[str]) -> None:
 class TestGc:
     def test_clean(self, dlcmd: Dlcmd, pets: Client) -> None:
         result = dlcmd("gc", "pets")
-        assert (result.code, result.out, "nothing found" in result.err) == (0, b"", True)
+        assert (result.code, result.out, "no garbage found" in result.err) == (0, b"", True)
 
     def test_found_listed_and_deleted(self, dlcmd: Dlcmd, url: str, pets: Client) -> None:
         old, young = orphan(url, 9), orphan(url, 1)
@@ -215,7 +215,7 @@ class TestGc:
         open_store(url).delete(commit_key("pets", 2))
         result = dlcmd("gc", "pets", "--delete", "--yes")
         assert (result.code, "nothing was deleted" in result.err) == (7, True)
-        assert "nothing found" not in result.err
+        assert "no garbage found" not in result.err
 
     def test_a_short_grace_period_is_asked_about(
         self, dlcmd: Dlcmd, url: str, pets: Client

@@ -87,7 +87,7 @@ def test_damage_is_told(dlcmd: Dlcmd, url: str, pets: Client) -> None:
     store.create(key, [bytes(data)])
     result = dlcmd("purge", "--leave", "0%", "pets")
     assert result.code == 7
-    assert any(line.startswith(f"left alone: chunk {chunk}") for line in result.lines)
+    assert any(line.startswith(f"skipped: chunk {chunk}") for line in result.lines)
     assert "dlcmd fsck pets" in result.err
 
 

@@ -36,9 +36,9 @@ def test_nothing_is_wrong(dlcmd: Dlcmd, pets: Client) -> None:
     assert result.code == 0
     assert result.lines == [
         "pets, generation 2: 6 files, 4 directories, 1 chunk",
-        "nothing was wrong with the index",
+        "the index needed no repair",
     ]
-    assert dlcmd("recover", "pets", "--check").lines[-1] == "nothing is wrong"
+    assert dlcmd("recover", "pets", "--check").lines[-1] == "no differences found"
 
 
 def test_an_empty_index_is_filled(dlcmd: Dlcmd, pets: Client) -> None:
@@ -66,7 +66,7 @@ def test_differences_are_listed_and_mended(dlcmd: Dlcmd, pets: Client) -> None:
         assert result.lines[-1] == "the index differs in 1 record"
     result = dlcmd("recover", "pets")
     assert result.code == 0
-    assert result.lines[-1].startswith("put right: 1 record")
+    assert result.lines[-1].startswith("repaired: 1 record")
     assert dlcmd("recover", "pets", "--check").code == 0
 
 
@@ -82,9 +82,9 @@ def test_since_and_until(dlcmd: Dlcmd, pets: Client, tmp_path: Path) -> None:
     key = keys.files_of(pets.dataset.ref.id, b"cat")
     pets.dataset.index.remove([MapFields(key, [b"1.jpg"])])  # the deletion is forgotten
     for since, said in (
-        ("2", "put right: "),
-        ("2", "nothing was wrong"),
-        ("1h", "nothing was wrong"),
+        ("2", "repaired: "),
+        ("2", "the index needed no repair"),
+        ("1h", "the index needed no repair"),
     ):
         result = dlcmd("recover", "pets", "--since", since)
         assert result.code == 0
@@ -154,7 +154,7 @@ def test_lost_commits_are_said_and_made_again_when_told(dlcmd: Dlcmd, pets: Clie
     assert "--without-commits" in result.err
     dry = dlcmd("recover", "pets", "--without-commits", "-n")
     assert dry.code == 10
-    assert dry.lines[0] == "2 commits would be made again from 1 chunk with 6 files"
+    assert dry.lines[0] == "2 commits would be rebuilt from 1 chunk with 6 files"
     assert any("never acknowledged" in line for line in dry.lines)
     assert dlcmd("recover", "pets", "--without-commits").code == 2
     assert dlcmd("recover", "pets", "--without-commits", "--yes").code == 0
@@ -191,5 +191,5 @@ def test_a_mount_goes_on_serving(
     reader.join()
     assert (first.code, second.code, failures) == (0, 0, [])
     assert first.lines[1] == "the index was empty and has been filled"
-    assert second.lines[1].startswith("nothing was wrong")
+    assert second.lines[1].startswith("the index needed no repair")
     assert dlcmd("umount", mountpoint).code == 0

@@ -88,12 +88,12 @@ def test_the_group_that_fits_the_memory_is_named(dlcmd: Dlcmd) -> None:
 
 @pytest.mark.usefixtures("packed")
 def test_the_plot_is_svg_that_parses(dlcmd: Dlcmd, tmp_path: Path) -> None:
-    plot = tmp_path / "mix.svg"
+    plot = tmp_path / "classes.svg"
     assert dlcmd("shuffle", "path", "--report", "--plot", plot).code == 0
     root = ET.parse(plot).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"Mix of 256 samples", "full shuffle", "directory order"} <= texts
+    assert {"Classes in 256 samples", "full shuffle", "directory order"} <= texts
 
 
 def test_one_class_is_said_to_tell_nothing(dlcmd: Dlcmd, tmp_path: Path) -> None:

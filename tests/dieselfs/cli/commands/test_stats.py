@@ -1,4 +1,4 @@
-"""`dlcmd stats` with real daemons, and what it makes of a look."""
+"""`dlcmd stats` with real daemons, and what it makes of a sample."""
 
 import fcntl
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dieselfs.cli.commands.stats import Look, rows
+from dieselfs.cli.commands.stats import Sample, rows
 from tests.dieselfs.cli.conftest import Dlcmd
 from tests.mount.mounting import eventually
 
@@ -42,8 +42,8 @@ def states_of_threads(pid: int) -> list[str]:
 
 
 def test_rates_are_since_the_last_look() -> None:
-    earlier = Look({"uptime_s": 10.0, "requests": {"read": 100}, "bytes_read": 0})
-    look = Look(
+    earlier = Sample({"uptime_s": 10.0, "requests": {"read": 100}, "bytes_read": 0})
+    sample = Sample(
         {
             "uptime_s": 12.0,
             "requests": {"lookup": 4, "read": 1100},
@@ -56,19 +56,19 @@ def test_rates_are_since_the_last_look() -> None:
             },
         }
     )
-    shown = {what: (total, rate) for what, total, rate in rows(look, earlier, human=True)}
+    shown = {what: (total, rate) for what, total, rate in rows(sample, earlier, human=True)}
     assert shown["request read"] == ("1,100", "500.0")
     assert shown["request lookup"] == ("4", "2.0")
     assert shown["bytes read"] == ("4.0 KiB", "2.0 KiB/s")
     assert shown["node memory hits"] == ("1,000", "500.0")
     assert shown["front"] == ("erofs, on Linux 6.18.0", "")
-    assert shown["bytes into the page cache"] == ("2.0 KiB", "1.0 KiB/s")
-    assert shown["page cache, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
-    assert look.rate(Look(), "requests", "read") == pytest.approx(1100 / 12)
+    assert shown["bytes loaded into the page cache"] == ("2.0 KiB", "1.0 KiB/s")
+    assert shown["prefilled, not read yet"] == ("1.0 MiB of 1.0 GiB", "")
+    assert sample.rate(Sample(), "requests", "read") == pytest.approx(1100 / 12)
 
 
 def test_node_memory_and_the_plan_are_shown() -> None:
-    look = Look(
+    sample = Sample(
         {
             "uptime_s": 2.0,
             "waits_over_1_ms": 3,
@@ -85,14 +85,16 @@ def test_node_memory_and_the_plan_are_shown() -> None:
             "plan": {"files": 6000, "position": 1500, "window_bytes": 2 << 20, "late": 5},
         }
     )
-    shown = {what: total for what, total, _ in rows(look, Look(), human=True)}
+    shown = {what: total for what, total, _ in rows(sample, Sample(), human=True)}
     assert shown["node memory"] == "1.0 MiB of 4.0 MiB"
-    assert shown["chunks fetched ahead"] == "50"
-    assert (shown["of those used"], shown["of those wasted"]) == ("40", "2")
-    assert (shown["reads past node memory"], shown["waits over 1 ms"]) == ("7", "3")
+    assert shown["chunks prefetched"] == "50"
+    assert shown["prefetched chunks used"] == "40"
+    assert shown["prefetched chunks wasted"] == "2"
+    assert shown["reads that bypassed node memory"] == "7"
+    assert shown["waits over 1 ms"] == "3"
     assert (shown["plan: position"], shown["plan: window"]) == ("1,500 of 6,000", "2.0 MiB")
-    assert shown["plan: chunks that came late"] == "5"
-    assert ("plan: position", "no plan", "") in rows(Look(), Look(), human=False)
+    assert shown["plan: late chunks"] == "5"
+    assert ("plan: position", "no plan", "") in rows(Sample(), Sample(), human=False)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +102,9 @@ def test_node_memory_and_the_plan_are_shown() -> None:
     [{}, {"requests": 7, "front": [], "hits": {"store": "many"}}, {"uptime_s": None}],
 )
 def test_an_odd_look_is_shown_as_zeros(document: dict[str, object]) -> None:
-    look = Look(document)
-    assert ("node memory misses", "0", "0.0") in rows(look, look, human=False)
-    assert ("front", "unknown", "") in rows(look, look, human=False)
+    sample = Sample(document)
+    assert ("node memory misses", "0", "0.0") in rows(sample, sample, human=False)
+    assert ("front", "unknown", "") in rows(sample, sample, human=False)
 
 
 @needs_fuse
@@ -129,9 +131,9 @@ def test_json_with_an_interval_goes_on_until_the_mount_ends(dlcmd: Dlcmd, mounte
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
-        assert looks[0]["uptime_s"] < looks[1]["uptime_s"] < looks[2]["uptime_s"]
-        assert looks[2]["rates"]["interval_s"] < looks[2]["uptime_s"]
+        samples = [json.loads(process.stdout.readline()) for _ in range(3)]
+        assert samples[0]["uptime_s"] < samples[1]["uptime_s"] < samples[2]["uptime_s"]
+        assert samples[2]["rates"]["interval_s"] < samples[2]["uptime_s"]
         assert dlcmd("umount", "--lazy", mounted).code == 0
         process.stdout.read()
         error = json.loads(process.stderr.read())

@@ -331,7 +331,7 @@ def test_a_node_that_takes_no_part_says_why(
 
 
 @needs_fuse
-def test_peers_of_a_task_that_was_begun_without(
+def test_peers_of_a_task_that_was_started_without(
     nodes: list[NodeHere], pictures: Path, secret_file: Path
 ) -> None:
     """Who leads decides; who comes later is told in the log."""
@@ -342,9 +342,9 @@ def test_peers_of_a_task_that_was_begun_without(
     daemon = second.mount("--peers", own, "--peer-listen", own, "--secret-file", str(secret_file))
     read_all(pictures, second.mountpoint)
     assert node.show()["peers"] is None
-    assert b"begun without --peers" in node("task", "show", TASK).out
+    assert b"started without --peers" in node("task", "show", TASK).out
     assert second.statistics()["peers"] is None
-    assert "begun without peers" in daemon.log.read_text()
+    assert "which has no peers" in daemon.log.read_text()
     second("umount", second.mountpoint)
     looks_again_until_interrupted(node)
     node.umount()
