@@ -161,7 +161,7 @@ def _check_once(
     throttle: Callable[[int], None],
 ) -> WholeCheck:
     length = check_length(chunk, size_bytes)
-    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_by_blocks
+    check = _check_in_memory if _total(chunk) <= MAX_WHOLE_BYTES else _check_in_parts
 
     def read(start: int, length: int) -> memoryview:
         throttle(length)
@@ -232,7 +232,7 @@ def _blocks_sound(data: memoryview, length: int, hashes: Iterator[int]) -> bool:
     return sound
 
 
-def _check_by_blocks(
+def _check_in_parts(
     dataset: DatasetRef, chunk: ChunkRef, read: Callable[[int, int], memoryview]
 ) -> tuple[Entries, set[int]]:
     """Return the same as `_check_in_memory`, for a chunk that is never in memory as a whole."""
@@ -253,9 +253,9 @@ def _check_by_blocks(
         whole, sound = xxhash.xxh3_64(), True
         for at in range(0, length, READ_BYTES):
             size = min(READ_BYTES, length - at)
-            block = read(chunk.head_bytes + offset + at, size)
-            whole.update(block)
-            sound &= _blocks_sound(block, size, hashes)
+            part = read(chunk.head_bytes + offset + at, size)
+            whole.update(part)
+            sound &= _blocks_sound(part, size, hashes)
         if not sound or whole.intdigest() != expected:
             bad.add(number)
     return entries, bad

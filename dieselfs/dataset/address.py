@@ -73,7 +73,7 @@ def parse_dataset(text: str) -> str:
     address = parse_address(text)
     if address.path or address.snapshot:
         raise AddressError(
-            f"{text}: a dataset is wanted here, without a path or snapshot",
+            f"{text}: this argument must be a dataset, without a path or snapshot",
             f"write {address.dataset}",
         )
     return address.dataset
@@ -86,12 +86,12 @@ def _split_full(text: str) -> tuple[str, str]:
 
 def _split_short(text: str) -> tuple[str, str]:
     if "://" in text:
-        raise AddressError(f"{text}: addresses of datasets start with {SCHEME}", _FORMS)
+        raise AddressError(f"{text}: the address of a dataset must start with {SCHEME}", _FORMS)
     dataset, colon, path = text.partition(":")
     if not colon and "/" in dataset:
         name, _, rest = dataset.partition("/")
         raise AddressError(
-            f"{text}: not an address", f"did you mean {name}:{rest}" if name else _FORMS
+            f"{text}: this is not an address", f"did you mean {name}:{rest}" if name else _FORMS
         )
     return dataset, path
 

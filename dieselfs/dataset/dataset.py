@@ -53,15 +53,14 @@ class Dataset:
             raise
 
     def check_writable(self) -> None:
-        """Raise `Refused` if the index is held at one generation. Costs one get.
+        """Raise `Refused` if the index stays at one generation. Costs one get.
 
         A writer with such an index would not see the current versions.
         """
         if (generation := self.namespace.held()) is not None:
             raise Refused(
-                f"this index of {self.ref.name} stays at generation {generation} and is for "
-                "reading",
-                "write by another --index, or let it follow the store with `dlcmd recover --to`",
+                f"this index of {self.ref.name} stays at generation {generation} and is read-only",
+                "write with another --index, or update this one with `dlcmd recover --to`",
             )
 
     def catch_up(self) -> DatasetState:
@@ -82,7 +81,7 @@ def open_dataset(
     ref, born = create_dataset(store, name) if create else (find_dataset(store, name), False)
     if ref is None:
         raise DatasetNotFound(
-            f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are"
+            f"there is no dataset {name!r}: list the datasets with `dlcmd dataset ls`"
         )
     if born:
         _sweep(store, ref)
@@ -105,7 +104,7 @@ def open_dataset(
             return dataset
     if not create:
         raise DatasetNotFound(
-            f"dataset {name!r} is half removed: `dlcmd dataset rm {name}` finishes it"
+            f"dataset {name!r} is half removed: finish it with `dlcmd dataset rm {name}`"
         )
     remove_dataset(store, index, name)
     return open_dataset(store, index, name, create=True)
@@ -144,7 +143,7 @@ def remove_dataset(store: ObjectStore, index: KeyValueStore, name: str) -> None:
         if finish_removal(store, name):  # only the last step was missing
             return
         raise DatasetNotFound(
-            f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are"
+            f"there is no dataset {name!r}: list the datasets with `dlcmd dataset ls`"
         )
     if not is_removed(store, name):
         mark_removed(store, CommitLog(store, ref))

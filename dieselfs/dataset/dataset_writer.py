@@ -53,7 +53,7 @@ os.register_at_fork(after_in_child=_count_fork)
 def _check_attributes(path: bytes, mode: int, mtime_ns: int) -> None:
     if not 0 <= mode <= 0xFFFF:
         raise UsageError(
-            f"{os.fsdecode(path)}: mode {mode} is none: give permission bits, like 0o644"
+            f"{os.fsdecode(path)}: mode {mode} is out of range: give permission bits, like 0o644"
         )
     if not MIN_MTIME_NS <= mtime_ns <= MAX_MTIME_NS:
         raise UsageError(
@@ -171,7 +171,7 @@ class DatasetWriter:
 
     def _check_process(self) -> None:
         if self._forks != _forks:
-            raise UsageError("a writer does not survive a fork: open one in the child")
+            raise UsageError("a writer cannot be used after a fork: open one in the child")
 
     def _stop(self) -> None:
         if self._forks != _forks:

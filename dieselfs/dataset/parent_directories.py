@@ -89,7 +89,7 @@ class ParentDirectories:
 
     def _check_not_file(self, directory: bytes) -> None:
         conflict = PathConflict(
-            f"{directory.decode(errors='replace')} is a file, so nothing can be put below it"
+            f"{directory.decode(errors='replace')} is a file: no path can be put below it"
         )
         if directory in self._files:
             raise conflict

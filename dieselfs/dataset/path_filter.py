@@ -62,12 +62,12 @@ def _expression(pattern: str) -> str:
 
 
 def _translated(glob: str) -> str:
-    pieces = re.split(r"(\*\*/?|\*|\?|\[!?[^]]+\])", glob)
-    return "".join(_piece(piece) for piece in pieces)
+    tokens = re.split(r"(\*\*/?|\*|\?|\[!?[^]]+\])", glob)
+    return "".join(_translated_token(token) for token in tokens)
 
 
-def _piece(piece: str) -> str:
-    match piece:
+def _translated_token(token: str) -> str:
+    match token:
         case "**/":
             return "(?:.*/)?"
         case "**":
@@ -76,7 +76,7 @@ def _piece(piece: str) -> str:
             return "[^/]*"
         case "?":
             return "[^/]"
-    if len(piece) > 2 and piece[0] == "[" and piece[-1] == "]":
-        inner = piece[1:-1].replace("\\", r"\\")
+    if len(token) > 2 and token[0] == "[" and token[-1] == "]":
+        inner = token[1:-1].replace("\\", r"\\")
         return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
-    return re.escape(piece)
+    return re.escape(token)

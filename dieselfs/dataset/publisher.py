@@ -30,7 +30,7 @@ class Publisher:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._memory = memory_of(dataset.index)
-        self._sure = dataset.namespace.state().generation
+        self._confirmed = dataset.namespace.state().generation
         """The generation up to which everything was in the index, and confirmed."""
 
     def publish(self, commit: Commit, heads: Sequence[bytes]) -> None:
@@ -45,7 +45,7 @@ class Publisher:
             # The process that rebuilds the index looks for later commits at its end. The next
             # process that opens the dataset does so too.
             log.warning(
-                "commit %d of %s is durable; its files are not seen yet: %s",
+                "commit %d of %s is durable, but the index does not show its files yet: %s",
                 commit.generation,
                 self._dataset.ref.name,
                 error,
@@ -53,50 +53,49 @@ class Publisher:
             return
         except (IndexForgot, RecordCorrupt) as error:
             whole = isinstance(error, RecordsLost)
-            if not whole and not self._has_forgotten():
+            if not whole and not self._has_lost_records():
                 raise
         else:
             whole = False
             memory = memory_of(self._dataset.index)
             if memory.losses == self._memory.losses:
                 if memory.is_confirmed:
-                    self._sure = state.generation
+                    self._confirmed = state.generation
                 return
-        self._put_right(whole)
+        self._repair(whole)
 
-    def _has_forgotten(self) -> bool:
+    def _has_lost_records(self) -> bool:
         losses = memory_of(self._dataset.index).losses
         return (
-            losses != self._memory.losses or self._dataset.namespace.state().generation < self._sure
+            losses != self._memory.losses
+            or self._dataset.namespace.state().generation < self._confirmed
         )
 
-    def _put_right(self, whole: bool) -> None:
+    def _repair(self, whole: bool) -> None:
         for _ in range(_ATTEMPTS):
             memory = memory_of(self._dataset.index)
             try:
-                self._put_again(
-                    whole or memory.losses_without_end != self._memory.losses_without_end
-                )
+                self._reapply(whole or memory.losses_without_end != self._memory.losses_without_end)
             except (IndexForgot, IndexBehind) as error:  # others may repair the same
                 log.warning("%s", error)
                 continue
             self._memory = memory
-            if not self._has_forgotten():
+            if not self._has_lost_records():
                 return
         raise IndexForgot(
-            "the index keeps forgetting; `dlcmd recover` rebuilds it when it is sound"
+            f"the index of {self._dataset.ref.name} keeps losing records: repair its server, then "
+            f"rebuild the index with `dlcmd recover {self._dataset.ref.name}`"
         )
 
-    def _put_again(self, whole: bool) -> None:
+    def _reapply(self, whole: bool) -> None:
         """Put the commits again, whatever generation the index claims to have applied.
 
         The claim may be less than it had, or more than its records show.
         """
         dataset = self._dataset
-        after = 0 if whole else min(self._sure, dataset.namespace.state().generation)
+        after = 0 if whole else min(self._confirmed, dataset.namespace.state().generation)
         log.warning(
-            "dataset %s: the index has forgotten recent records; all commits after %s are put "
-            "again",
+            "dataset %s: the index has lost recent records; all commits after %s are applied again",
             dataset.ref.name,
             after,
         )

@@ -36,6 +36,6 @@ def forecast(request: PackRequest) -> Forecast:
 
 
 def _sizes(request: PackRequest) -> Iterator[int]:
-    for run in batches_of(request.sources, SkippedEntries()):  # the preflight has reported them
-        for name in run.names:
-            yield os.stat(os.path.join(run.disk_directory, name)).st_size
+    for batch in batches_of(request.sources, SkippedEntries()):  # the preflight has reported them
+        for name in batch.names:
+            yield os.stat(os.path.join(batch.disk_directory, name)).st_size

@@ -67,12 +67,12 @@ def pack(
             _pack(dataset, request, workers, progress)
         except BaseException:
             if dataset.born:
-                _take_back(dataset)
+                _remove_created(dataset)
             raise
         return dataset.namespace.state()
 
 
-def _take_back(dataset: Dataset) -> None:
+def _remove_created(dataset: Dataset) -> None:
     """Remove the dataset that a failed put created, unless something was committed to it.
 
     The commit may be of this put or another one.
@@ -83,7 +83,7 @@ def _take_back(dataset: Dataset) -> None:
     except AlreadyExists:
         return
     except (ChunkStoreError, MetadataError) as error:
-        log.warning("dataset %s stays behind, empty: %s", dataset.ref.name, error)
+        log.warning("cannot remove the new, empty dataset %s: %s", dataset.ref.name, error)
 
 
 def _pack(
@@ -104,12 +104,12 @@ def _pack(
     progress.changed()
     try:
         with _Commits(dataset, max(state.generation, BIRTH_GENERATION), progress) as commits:
-            _run_interruptibly(request, packing, workers, commits, progress)
+            _pack_interruptibly(request, packing, workers, commits, progress)
     finally:
         workers.stop()  # before anything is deleted
 
 
-def _run_interruptibly(
+def _pack_interruptibly(
     request: PackRequest,
     packing: PackRules,
     workers: PackingProcesses,
@@ -121,7 +121,7 @@ def _run_interruptibly(
     Between two instructions of `threading.Condition` that exception leaves the lock held, and all
     threads that need it wait forever. The calling thread only waits.
     """
-    work = BackgroundThread(lambda: _run(request, packing, workers, commits, progress))
+    work = BackgroundThread(lambda: _pack_sources(request, packing, workers, commits, progress))
     try:
         work.join()
     except KeyboardInterrupt:
@@ -131,19 +131,19 @@ def _run_interruptibly(
         raise
 
 
-def _run(
+def _pack_sources(
     request: PackRequest,
     packing: PackRules,
     workers: PackingProcesses,
     commits: _Commits,
     progress: PackProgress,
 ) -> None:
-    surveyor = BackgroundThread(lambda: _preflight_first(request, progress, commits))
+    preflight_thread = BackgroundThread(lambda: _preflight_first(request, progress, commits))
     skipped = SkippedEntries()
     workers.start_feeding(packing, _ordered_batches(request, skipped))
     try:
         for report in workers.reports():
-            surveyor.raise_failure()
+            preflight_thread.raise_failure()
             match report:
                 case ChunkReport(ref, head, file_count):
                     commits.add(ref, head, file_count)
@@ -153,10 +153,10 @@ def _run(
                     progress.changed()
                 case WorkerFailure(error):
                     raise error
-        while surveyor.is_alive():
+        while preflight_thread.is_alive():
             commits.check_interrupted()
-            surveyor.join(_INTERRUPTIBLE_S)
-        surveyor.join()
+            preflight_thread.join(_INTERRUPTIBLE_S)
+        preflight_thread.join()
         commits.check_interrupted()  # else the workers have finished
         workers.finish_feeding()
         progress.failed += skipped.unreadable  # since the preflight, which found none

@@ -21,62 +21,62 @@ def preflight(sources: Sequence[SourceTree | FileList], progress: PackProgress) 
     skipped = SkippedEntries()
     is_root = os.geteuid() == 0  # root may read everything; other users need a check of each file
     for source in sources:
-        for run in batches_of_source(source, skipped, _BATCH_FILES):
+        for batch in batches_of_source(source, skipped, _BATCH_FILES):
             if isinstance(source, FileList):
-                skipped.unreadable.extend(_unreadable(run, source.follow_links))
+                skipped.unreadable.extend(_unreadable(batch, source.follow_links))
             elif not is_root:
-                skipped.unreadable.extend(_refused(run))
-            _check_lengths(run)
-            progress.files_found += len(run.names)
+                skipped.unreadable.extend(_without_access(batch))
+            _check_lengths(batch)
+            progress.files_found += len(batch.names)
         if not skipped.unreadable:
             _check_paths_in(source)
     progress.special = skipped.special
     if skipped.unreadable:
         more = f" (and {len(skipped.unreadable) - 1} more)" if len(skipped.unreadable) > 1 else ""
         raise BadSource(
-            f"{skipped.unreadable[0]}{more}: nothing was put; fix it, or leave it out with "
+            f"{skipped.unreadable[0]}{more}: no file was put; fix it, or leave it out with "
             "--exclude"
         )
     progress.walked = True
     progress.changed()
 
 
-def _refused(run: EntryBatch) -> Iterator[str]:
+def _without_access(batch: EntryBatch) -> Iterator[str]:
     """Yield the files of a walk that cannot be read, with reasons. Costs one call for each name.
 
     The walk has found that they are files.
     """
-    if not run.names:
+    if not batch.names:
         return
     try:
-        folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(batch.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        yield f"{os.fsdecode(run.disk_directory)}: {error.strerror}"
+        yield f"{os.fsdecode(batch.disk_directory)}: {error.strerror}"
         return
     try:
-        for name in run.names:
+        for name in batch.names:
             if not os.access(name, os.R_OK, dir_fd=folder):
-                yield _no_access(os.path.join(run.disk_directory, name))
+                yield _no_access(os.path.join(batch.disk_directory, name))
     finally:
         os.close(folder)
 
 
 def _no_access(path: bytes) -> str:
-    there = os.path.lexists(path)
-    reason = "cannot be read: check its owner and mode" if there else "no such file"
+    exists = os.path.lexists(path)
+    reason = "cannot be read: check its owner and mode" if exists else "no such file"
     return f"{os.fsdecode(path)}: {reason}"
 
 
-def _unreadable(run: EntryBatch, follow_links: bool) -> Iterator[str]:
-    for name in run.names:
-        path = os.path.join(run.disk_directory, name)
+def _unreadable(batch: EntryBatch, follow_links: bool) -> Iterator[str]:
+    for name in batch.names:
+        path = os.path.join(batch.disk_directory, name)
         if not follow_links and os.path.islink(path):
             yield f"{os.fsdecode(path)} is a symbolic link (refused by --no-follow)"
         elif not os.access(path, os.R_OK):
             yield _no_access(path)
         elif not os.path.isfile(path):
             yield (
-                f"{os.fsdecode(path)}: is a "
+                f"{os.fsdecode(path)} is a "
                 f"{'directory' if os.path.isdir(path) else 'special file'}, not a file"
             )
 
@@ -90,16 +90,16 @@ def _check_paths_in(source: SourceTree | FileList) -> None:
             check_paths(source.paths[at : at + _BATCH_FILES])
 
 
-def _check_lengths(run: EntryBatch) -> None:
+def _check_lengths(batch: EntryBatch) -> None:
     """Raise `InvalidPath` if a path is too long.
 
     Names from a disk are legal, but below a long target the whole path may be too long.
     """
-    names = [run.renamed] if run.renamed else run.names
+    names = [batch.renamed] if batch.renamed else batch.names
     longest = max(names, key=len, default=b"")
-    path = b"/".join(part for part in (run.directory, longest) if part)
+    path = b"/".join(part for part in (batch.directory, longest) if part)
     if len(path) > MAX_PATH_BYTES:
         raise InvalidPath(
-            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes, a path has at most "
+            f"{os.fsdecode(path[:80])}… would have {len(path)} bytes; a path has at most "
             f"{MAX_PATH_BYTES}"
         )

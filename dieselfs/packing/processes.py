@@ -66,8 +66,8 @@ class PackingProcesses:
         try:
             for connection in self._connections:
                 _sent(connection, packing)
-            for number, run in enumerate(batches):
-                if not _sent(self._connections[number % count], run):
+            for number, batch in enumerate(batches):
+                if not _sent(self._connections[number % count], batch):
                     return
         # Also when `batches` fails, which `finish_feeding` reports: no worker may wait for more.
         finally:

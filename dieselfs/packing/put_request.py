@@ -83,7 +83,7 @@ def batches_of(
     sources: Sequence[SourceTree | FileList], skipped: SkippedEntries
 ) -> Iterator[EntryBatch]:
     """Yield all files of the sources, in batches."""
-    return (run for source in sources for run in batches_of_source(source, skipped))
+    return (batch for source in sources for batch in batches_of_source(source, skipped))
 
 
 def batches_of_source(

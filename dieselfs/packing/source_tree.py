@@ -180,15 +180,15 @@ def listed_batches(
 def mixed(batches: Iterable[EntryBatch], seed: int) -> Iterator[EntryBatch]:
     """Yield the same batches through a bounded shuffle buffer."""
     draw = random.Random(seed).randrange
-    held: list[EntryBatch] = []
-    for run in batches:
-        held.append(run)
-        if len(held) > _MIXED_BATCHES:
-            at = draw(len(held))
-            held[at], held[-1] = held[-1], held[at]
-            yield held.pop()
-    random.Random(seed).shuffle(held)
-    yield from held
+    buffer: list[EntryBatch] = []
+    for batch in batches:
+        buffer.append(batch)
+        if len(buffer) > _MIXED_BATCHES:
+            at = draw(len(buffer))
+            buffer[at], buffer[-1] = buffer[-1], buffer[at]
+            yield buffer.pop()
+    random.Random(seed).shuffle(buffer)
+    yield from buffer
 
 
 def check_source(path: bytes) -> None:

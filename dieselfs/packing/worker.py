@@ -37,10 +37,10 @@ _LARGE_BYTES = 64 << 20
 
 Smaller files are held in memory.
 """
-_BLOCK_BYTES = 4 << 20
+_PART_BYTES = 4 << 20
 _UPLOADS = 8
 """Uploads at once in each process: a store in a cloud gives each some 50 MB/s."""
-assert _BLOCK_BYTES % BLOCK_BYTES == 0
+assert _PART_BYTES % BLOCK_BYTES == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ class _Worker:
                 open_chunks=packing.open_chunks,
                 seed=self._seed,
             )
-            while (run := connection.recv()) is not None:
-                report = self._pack(run)
+            while (batch := connection.recv()) is not None:
+                report = self._pack(batch)
                 if report.unchanged or report.failed:
                     self._send(report)
             self._writer.flush()
@@ -159,36 +159,38 @@ class _Worker:
         """Report a large file, alone in its chunk, that changed between its hash and its upload."""
         self._send(FileReport(0, [str(error)]))
 
-    def _pack(self, run: EntryBatch) -> FileReport:
+    def _pack(self, batch: EntryBatch) -> FileReport:
         failed: list[str] = []
-        if run.attributes is not None:
+        if batch.attributes is not None:
             try:
-                _check_mtime(run.disk_directory, run.attributes[1])
-                self._pack_directory(run.directory, run.attributes)
+                _check_mtime(batch.disk_directory, batch.attributes[1])
+                self._pack_directory(batch.directory, batch.attributes)
             except BadSource as error:
                 failed.append(str(error))
-        if not run.names:
+        if not batch.names:
             return FileReport(0, failed)
-        present = self._present(run)
-        prefix = run.directory + b"/" if run.directory else b""
+        present = self._present(batch)
+        prefix = batch.directory + b"/" if batch.directory else b""
         unchanged = 0
         try:
-            folder = os.open(run.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(batch.disk_directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            return FileReport(0, [*failed, f"{os.fsdecode(run.disk_directory)}: {error.strerror}"])
+            return FileReport(
+                0, [*failed, f"{os.fsdecode(batch.disk_directory)}: {error.strerror}"]
+            )
         try:
-            for name in run.names:
+            for name in batch.names:
                 try:
-                    target = prefix + (run.renamed or name)
+                    target = prefix + (batch.renamed or name)
                     if self._parents is not None:
                         self._parents.check_file(target)
                     if not self._pack_file(
-                        folder, name, target, present.get(name) if present else None, run
+                        folder, name, target, present.get(name) if present else None, batch
                     ):
                         unchanged += 1
                 except OSError as error:
                     failed.append(
-                        f"{os.fsdecode(os.path.join(run.disk_directory, name))}: {error.strerror}"
+                        f"{os.fsdecode(os.path.join(batch.disk_directory, name))}: {error.strerror}"
                     )
                 except BadSource as error:
                     failed.append(str(error))
@@ -197,7 +199,7 @@ class _Worker:
         return FileReport(unchanged, failed)
 
     def _pack_file(
-        self, folder: int, name: bytes, target: bytes, present: _Present | None, run: EntryBatch
+        self, folder: int, name: bytes, target: bytes, present: _Present | None, batch: EntryBatch
     ) -> bool:
         """Read and pack one file; False if the dataset has it unchanged."""
         # Without O_NONBLOCK the open of a pipe waits for its writer.
@@ -206,9 +208,9 @@ class _Worker:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise BadSource(
-                    f"{os.fsdecode(os.path.join(run.disk_directory, name))} is not a file any more"
+                    f"{os.fsdecode(os.path.join(batch.disk_directory, name))} is no longer a file"
                 )
-            _check_mtime(os.path.join(run.disk_directory, name), status.st_mtime_ns)
+            _check_mtime(os.path.join(batch.disk_directory, name), status.st_mtime_ns)
             size = status.st_size
             mode = status.st_mode & 0o7777
             same = (
@@ -223,8 +225,8 @@ class _Worker:
             ):
                 return False
             if size >= _LARGE_BYTES:
-                disk_path = os.path.join(run.disk_directory, name)
-                hashes = hash_stream(_pieces(fd, size, disk_path), size)
+                disk_path = os.path.join(batch.disk_directory, name)
+                hashes = hash_stream(_parts(fd, size, disk_path), size)
                 if same is not None and self._packing.checksum and hashes.whole == same.hash:
                     return False
                 payload = _LargeFile(disk_path, size, hashes.whole)
@@ -232,7 +234,7 @@ class _Worker:
                 return True
             data = os.read(fd, size + 1)
             if len(data) != size:
-                data = _read_changing(fd, data, os.path.join(run.disk_directory, name))
+                data = _read_changing(fd, data, os.path.join(batch.disk_directory, name))
         finally:
             os.close(fd)
         if (
@@ -257,11 +259,11 @@ class _Worker:
                     return
         self._writer.add_directory(path, *attributes)
 
-    def _present(self, run: EntryBatch) -> dict[bytes, _Present] | None:
+    def _present(self, batch: EntryBatch) -> dict[bytes, _Present] | None:
         if self._namespace is None:
             return None
-        wanted = [run.renamed] if run.renamed else run.names
-        rows = self._namespace.stat_files(run.directory, wanted)
+        wanted = [batch.renamed] if batch.renamed else batch.names
+        rows = self._namespace.stat_files(batch.directory, wanted)
         return {
             name: _Present(
                 int(row["length"]),
@@ -269,7 +271,7 @@ class _Worker:
                 int(row["mtime_ns"]),
                 int(row["hash"]),
             )
-            for name, row in zip(run.names, rows, strict=True)
+            for name, row in zip(batch.names, rows, strict=True)
             if row is not None
         }
 
@@ -296,9 +298,9 @@ class _LargeFile:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for piece in _pieces(fd, self.size, self.path):
-                    whole.update(piece)
-                    yield piece
+                for part in _parts(fd, self.size, self.path):
+                    whole.update(part)
+                    yield part
             finally:
                 os.close(fd)
         except OSError as error:
@@ -316,19 +318,19 @@ def _check_mtime(disk_path: bytes, mtime_ns: int) -> None:
         )
 
 
-def _pieces(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
+def _parts(fd: int, size: int, disk_path: bytes) -> Iterator[bytes]:
     """Yield the first `size` bytes of a file in parts of 4 MiB, multiples of a hash block.
 
     The parts do not depend on how much a read returns.
     """
-    for at in range(0, size, _BLOCK_BYTES):
-        piece = os.pread(fd, min(_BLOCK_BYTES, size - at), at)
-        if len(piece) != min(_BLOCK_BYTES, size - at):
+    for at in range(0, size, _PART_BYTES):
+        part = os.pread(fd, min(_PART_BYTES, size - at), at)
+        if len(part) != min(_PART_BYTES, size - at):
             raise BadSource(
                 f"{os.fsdecode(disk_path)} became shorter while it was packed: run the same "
                 "command again"
             )
-        yield piece
+        yield part
 
 
 def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
@@ -336,10 +338,10 @@ def _read_changing(fd: int, data: bytes, disk_path: bytes) -> bytes:
 
     Such files are those of procfs-like file systems, and files that are still being written.
     """
-    pieces = [data]
-    while piece := os.read(fd, _BLOCK_BYTES):
-        pieces.append(piece)
-    content = b"".join(pieces)
+    parts = [data]
+    while part := os.read(fd, _PART_BYTES):
+        parts.append(part)
+    content = b"".join(parts)
     if os.fstat(fd).st_size not in (0, len(content)):
         raise BadSource(
             f"{os.fsdecode(disk_path)} changed while it was packed: run the same command again"

@@ -35,8 +35,8 @@ from metadata.errors import SnapshotRefused
 from metadata.snapshot_format import MAX_HEADER_BYTES, decode_header
 
 _LOST_COMMITS_HINT: Final = (
-    "restore them from a copy of the store, or see with `dlcmd recover --without-commits -n` "
-    "what the chunks alone give back"
+    "restore them from a copy of the store, or list with `dlcmd recover --without-commits -n` "
+    "what can be rebuilt from the chunks alone"
 )
 _NAMED_AT_MOST: Final = 5
 
@@ -96,8 +96,8 @@ class History:
     def newest(self) -> int:
         """The greatest generation that has existed; 0 if none is known."""
         last = self.commits[-1].generation if self.commits else 0
-        gone = [*self.missing, *(commit.generation for commit in self.damaged)]
-        return max([last, *gone])
+        without_sound_commit = [*self.missing, *(commit.generation for commit in self.damaged)]
+        return max([last, *without_sound_commit])
 
     @property
     def lost(self) -> tuple[int, ...]:
@@ -123,8 +123,8 @@ class History:
 
         It is the last one that retired a chunk which has been deleted since.
         """
-        gone = (g for chunk, g in self.retired().items() if chunk not in self.stored)
-        return max(gone, default=BIRTH_GENERATION)
+        deleted = (g for chunk, g in self.retired().items() if chunk not in self.stored)
+        return max(deleted, default=BIRTH_GENERATION)
 
     def lost_chunks(self) -> list[ChunkRef]:
         """Return the chunks that are committed, not retired, and not in the store.
@@ -144,7 +144,7 @@ class History:
         if self.is_removed:
             raise DirectoryNotFound(
                 f"dataset {self.name!r} is half removed",
-                f"`dlcmd dataset rm {self.name}` finishes it",
+                f"finish it with `dlcmd dataset rm {self.name}`",
             )
         if not self.newest:
             raise DirectoryNotFound(
@@ -179,9 +179,9 @@ class History:
             )
         if generation < self.earliest_generation:
             raise Refused(
-                f"generation {generation} of {self.name} can't be reached any more: chunks of it "
+                f"generation {generation} of {self.name} cannot be rebuilt: some of its chunks "
                 "were purged and deleted",
-                f"the earliest is {self.earliest_generation}",
+                f"choose one from {self.earliest_generation} to {len(self.commits)}",
             )
         return self.commits[:generation]
 
@@ -209,7 +209,7 @@ def read_history(
     dataset = _dataset_of(name, found, dataset_id)
     commits = [commit for commit in found if dataset and commit.dataset_id == dataset.id]
     damaged += [
-        DamagedCommit(commit.generation, "it belongs to another dataset of that name")
+        DamagedCommit(commit.generation, "it belongs to another dataset of this name")
         for commit in found
         if not (dataset and commit.dataset_id == dataset.id) and not commit.removed
     ]
@@ -332,7 +332,7 @@ def _read_uncommitted(
     elif object_bytes != wanted:
         flaw = f"chunk {chunk_id} has {object_bytes} bytes instead of {wanted}"
     elif evidence.newest_seen > newest + FURTHEST:
-        flaw = f"chunk {chunk_id} speaks of generation {evidence.newest_seen:,}"
+        flaw = f"chunk {chunk_id} names generation {evidence.newest_seen:,}, which cannot exist"
     return UncommittedChunk(chunk_id, object_bytes, evidence, flaw)
 
 
@@ -370,4 +370,4 @@ def _what_is_lost(history: History) -> str:
     reasons += [damaged.reason for damaged in history.damaged]
     more = len(reasons) - _NAMED_AT_MOST
     text = ", ".join(reasons[:_NAMED_AT_MOST]) + (f" and {more:,} more" if more > 0 else "")
-    return f"{len(reasons):,} of {history.newest:,} commits of {history.name} lost: {text}"
+    return f"{len(reasons):,} of {history.newest:,} commits of {history.name} are lost: {text}"

@@ -54,7 +54,7 @@ class LogPlan:
             raise Corrupt(f"the plan of lost commits of {name} is damaged")
         magic, version, count = _FIXED.unpack_from(body)
         if (magic, version) != (_MAGIC, _VERSION):
-            raise Corrupt(f"the plan of lost commits of {name} is of another release")
+            raise Corrupt(f"the plan of lost commits of {name} has the format of another release")
         commits, at = [], _FIXED.size
         for _ in range(count):
             generation, size = _ITEM.unpack_from(body, at)
@@ -74,7 +74,8 @@ def store_plan(store: ObjectStore, plan: LogPlan) -> None:
     except AlreadyExists:
         if store.get(log_plan_key(plan.name)) != plan.encode():
             raise Conflict(
-                f"somebody else rebuilds the commits of {plan.name}", "run the same command again"
+                f"another process is rebuilding the commits of {plan.name}",
+                "wait until it ends, then run the same command again",
             ) from None
 
 
@@ -109,8 +110,8 @@ def carry_out(store: ObjectStore, plan: LogPlan) -> int:
             if store.get(key) != data:
                 store.delete(log_plan_key(plan.name))
                 raise Conflict(
-                    f"a writer has committed generation {commit.generation} of {plan.name} "
-                    "meanwhile",
+                    f"a writer committed generation {commit.generation} of {plan.name} during the "
+                    "rebuild",
                     "stop all writers, then run the same command again",
                 ) from None
     store.delete(log_plan_key(plan.name))

@@ -20,7 +20,7 @@ from dieselfs.errors import DirectoryNotFound
 from dieselfs.recovery.chunk_evidence import ChunkEvidence
 from dieselfs.recovery.history import History, read_chunk_head
 from dieselfs.recovery.log_plan import LogPlan
-from dieselfs.recovery.lost_commits import deal
+from dieselfs.recovery.lost_commits import assign_generations
 from dieselfs.recovery.parallel_reads import read_in_parallel
 
 _NS: Final = 10**9
@@ -34,12 +34,12 @@ class LogRebuild:
     plan: LogPlan
     replaced: int
     """The commits created in place of missing or damaged ones; others follow the last known one."""
-    dealt: int
+    assigned: int
     """The chunks that these commits name."""
-    dealt_files: int
+    assigned_files: int
     presumed_purged: int
     """The chunks that are no longer in the store; these commits retire them."""
-    left: int
+    unassigned: int
     """The whole chunks of the dataset that no lost commit can have named.
 
     There are some if only the birth commit is lost.
@@ -54,20 +54,20 @@ class LogRebuild:
             f"whether {self.presumed_purged:,} chunks that are not in the store were purged, "
             "which is presumed, or are lost"
         ]
-        if not self.dealt:
+        if not self.assigned:
             return [
                 *absent[: self.presumed_purged],
-                f"the times of {self.replaced:,} commits, which had no chunks that are still there",
+                f"the times of {self.replaced:,} commits, none of whose chunks still exist",
             ]
         return [
-            f"which of {self.dealt:,} chunks were never acknowledged: all their files are there "
-            "now",
-            "which of two versions of a file is the newer, where two writers put it whose clocks "
-            "differed and nobody deleted either",
-            "times of commits: those of the chunks stand for them",
-            "modes and times of directories that no entry describes",
-            "which chunks a purge had retired: those still in the store are there again, full of "
-            "holes",
+            f"which of {self.assigned:,} chunks were never acknowledged: all their files are "
+            "current now",
+            "which of two versions of a file is newer, if two writers whose clocks differed put it "
+            "and neither version was deleted",
+            "the times of commits: they are taken from the chunks",
+            "the modes and times of directories that have no entry",
+            "which chunks a purge had retired: those that still exist are current again, with "
+            "their holes",
             *absent[: self.presumed_purged],
         ]
 
@@ -87,24 +87,24 @@ def plan_log(
         if chunk.evidence is not None and chunk.evidence.dataset == dataset and chunk.is_whole
     ]
     added = history.added()
-    named = list(_said_by_named(store, history, progress))
+    named = list(_named_evidence(store, history, progress))
     once = {chunk: g for chunk, g in history.retired().items() if chunk not in added}
     retired = [evidence for evidence in named if evidence.ref.id in once]
-    dealt = deal(
+    assigned = assign_generations(
         [*whole, *retired],
         added,
         named,
         history.lost,
         {evidence.ref.id: once[evidence.ref.id] for evidence in retired},
     )
-    last = max([BIRTH_GENERATION, history.newest, *dealt.values()])
+    last = max([BIRTH_GENERATION, history.newest, *assigned.values()])
     lost = sorted({*(history.lost or [BIRTH_GENERATION]), *range(history.newest + 1, last + 1)})
     named_by: defaultdict[int, list[ChunkRef]] = defaultdict(list)
     for evidence in whole:
-        if evidence.ref.id in dealt:
-            named_by[dealt[evidence.ref.id]].append(evidence.ref)
+        if evidence.ref.id in assigned:
+            named_by[assigned[evidence.ref.id]].append(evidence.ref)
     refs = {evidence.ref.id: evidence.ref for evidence in retired}
-    for chunk, generation in _added_once(once, dealt, lost):
+    for chunk, generation in _added_once(once, assigned, lost):
         # A chunk that is gone has no known lengths, and no process reads it.
         named_by[generation].append(refs.get(chunk, ChunkRef(chunk, 0, 0)))
     purged = _presumed_purged(history, lost)
@@ -112,10 +112,10 @@ def plan_log(
         dataset,
         LogPlan(history.name, list(_commits(history, dataset, lost, named_by, purged))),
         len(history.lost),
-        sum(evidence.ref.id in dealt for evidence in whole),
-        sum(evidence.file_count for evidence in whole if evidence.ref.id in dealt),
+        sum(evidence.ref.id in assigned for evidence in whole),
+        sum(evidence.file_count for evidence in whole if evidence.ref.id in assigned),
         sum(map(len, purged.values())),
-        sum(evidence.ref.id not in dealt for evidence in whole),
+        sum(evidence.ref.id not in assigned for evidence in whole),
         sum(
             chunk.evidence is not None and chunk.evidence.dataset != dataset
             for chunk in history.uncommitted
@@ -132,13 +132,13 @@ def _dataset_of_chunks(history: History) -> DatasetRef:
     )
     if not counts:
         raise DirectoryNotFound(
-            f"nothing is left of a dataset {history.name!r} in the store",
+            f"the store has nothing of a dataset {history.name!r}",
             "check the name and --store",
         )
     return DatasetRef(history.name, max(counts, key=lambda found: (counts[found], found)))
 
 
-def _said_by_named(
+def _named_evidence(
     store: ObjectStore, history: History, progress: Callable[[int], None] | None
 ) -> Iterator[ChunkEvidence]:
     """Yield the evidence of the committed chunks that are in the store and sound."""
@@ -158,15 +158,15 @@ def _said_by_named(
 
 
 def _added_once(
-    once: Mapping[ChunkId, int], dealt: Mapping[ChunkId, int], lost: Sequence[int]
+    once: Mapping[ChunkId, int], assigned: Mapping[ChunkId, int], lost: Sequence[int]
 ) -> Iterator[tuple[ChunkId, int]]:
     """Yield a lost generation for each chunk that sound commits retire and none adds.
 
     It is before the retirement: the one found for the chunk, or the last one.
     """
     for chunk, retired_at in once.items():
-        if dealt.get(chunk, retired_at) < retired_at:
-            yield chunk, dealt[chunk]
+        if assigned.get(chunk, retired_at) < retired_at:
+            yield chunk, assigned[chunk]
         elif before := [g for g in lost if BIRTH_GENERATION < g < retired_at]:
             yield chunk, before[-1]
 

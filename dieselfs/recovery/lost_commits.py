@@ -45,17 +45,17 @@ class _Bounds:
             self.low, self.high = low, min(highs, default=None)
 
 
-def deal(
+def assign_generations(
     unnamed: Sequence[ChunkEvidence],
     named: Mapping[ChunkId, int],
-    said_by_named: Sequence[ChunkEvidence],
+    named_evidence: Sequence[ChunkEvidence],
     missing: Collection[int],
     before: Mapping[ChunkId, int],
 ) -> dict[ChunkId, int]:
     """Return chunk -> generation for all of `unnamed`.
 
     The result is empty if no lost commit can have named any of them. `named` holds the generations
-    of the chunks that sound commits name, and `said_by_named` the evidence in the heads of these
+    of the chunks that sound commits name, and `named_evidence` the evidence in the heads of these
     chunks. `missing` holds the generations without a sound commit. `before` holds generations that
     some chunks are older than, because sound commits of those generations retire them. Any number
     of lost generations may follow all that are known: if some commits were lost, the last ones may
@@ -66,41 +66,41 @@ def deal(
     open_generations = {generation for generation in missing if generation >= _FIRST}
     if named and not open_generations:
         return {}
-    bounds, seen = _certain(by_id, said_by_named)
+    bounds, seen = _certain(by_id, named_evidence)
     for chunk, generation in before.items():
         bounds[chunk].follow(None, generation - 1)
-    dealt = {
+    assigned = {
         chunk: generation
         for chunk, generation in seen.items()
         if chunk in by_id
         and (generation in open_generations or after <= generation < after + FURTHEST)
     }
     # Chunks that have been purged since still show where the ids of others belong.
-    gone = {chunk: generation for chunk, generation in seen.items() if chunk not in by_id}
-    latest = max([after, *dealt.values(), *(limits.low for limits in bounds.values())])
+    purged = {chunk: generation for chunk, generation in seen.items() if chunk not in by_id}
+    latest = max([after, *assigned.values(), *(limits.low for limits in bounds.values())])
     open_generations.update(range(after, latest + len(by_id) + 1))
     choices = sorted(open_generations)
-    anchors = {**gone, **named, **dealt}
+    anchors = {**purged, **named, **assigned}
     _follow_processes(bounds, anchors)
-    _follow_paths(by_id, bounds, said_by_named)
+    _follow_paths(by_id, bounds, named_evidence)
     ids = _Ids(anchors)
     floors: dict[bytes, int] = {}
     last = BIRTH_GENERATION
     for chunk in sorted(by_id):
         process = _process(chunk)
-        if chunk not in dealt:
+        if chunk not in assigned:
             limits = bounds[chunk]
             limits.follow(floors.get(process), None)
             chosen = _choose(
                 choices, limits, max(last, ids.newest_before(chunk)) + 1, ids.oldest_after(chunk)
             )
-            dealt[chunk] = last = chosen
-        floors[process] = dealt[chunk]
-    return dealt
+            assigned[chunk] = last = chosen
+        floors[process] = assigned[chunk]
+    return assigned
 
 
 def _certain(
-    by_id: Mapping[ChunkId, ChunkEvidence], said_by_named: Iterable[ChunkEvidence]
+    by_id: Mapping[ChunkId, ChunkEvidence], named_evidence: Iterable[ChunkEvidence]
 ) -> tuple[dict[ChunkId, _Bounds], dict[ChunkId, int]]:
     """Return the bounds of all chunks, and the generations of the chunks of which a file was seen.
 
@@ -110,7 +110,7 @@ def _certain(
     bounds = {chunk: _Bounds(evidence.newest_seen + 1) for chunk, evidence in by_id.items()}
     seen: dict[ChunkId, int] = {}
     highs: dict[ChunkId, int] = {}
-    for evidence in itertools.chain(by_id.values(), said_by_named):
+    for evidence in itertools.chain(by_id.values(), named_evidence):
         for version in evidence.seen:
             chunk, generation = version.chunk, version.generation
             target = by_id.get(chunk)
@@ -140,7 +140,7 @@ def _follow_processes(bounds: Mapping[ChunkId, _Bounds], anchors: Mapping[ChunkI
 def _follow_paths(
     by_id: Mapping[ChunkId, ChunkEvidence],
     bounds: Mapping[ChunkId, _Bounds],
-    said_by_named: Iterable[ChunkEvidence],
+    named_evidence: Iterable[ChunkEvidence],
 ) -> None:
     """Bound chunks from below by the files seen in earlier chunks of their process.
 
@@ -148,7 +148,7 @@ def _follow_paths(
     Otherwise it would have been seen in the later one.
     """
     seen: defaultdict[tuple[bytes, int], list[tuple[ChunkId, int]]] = defaultdict(list)
-    for evidence in itertools.chain(by_id.values(), said_by_named):
+    for evidence in itertools.chain(by_id.values(), named_evidence):
         for version in evidence.seen:
             seen[_process(version.chunk), version.path].append((version.chunk, version.generation))
     paths = np.unique(np.fromiter((path for _, path in seen), np.uint64, len(seen)))

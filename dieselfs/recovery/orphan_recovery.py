@@ -86,4 +86,4 @@ def _verify(store: ObjectStore, dataset: DatasetRef, ref: ChunkRef) -> None:
                 store.get_range(chunk_key(dataset.name, ref.id), at, min(MAX_WHOLE_BYTES, end - at))
             )
         if digest.intdigest() != expected:
-            raise Corrupt(f"checksum of a file in chunk {ref.id} is wrong")
+            raise Corrupt(f"the checksum of a file in chunk {ref.id} is wrong")

@@ -44,8 +44,11 @@ def is_empty(index: KeyValueStore, dataset: DatasetRef) -> bool:
     )
 
 
-def let_go(index: KeyValueStore, dataset: DatasetRef) -> bool:
-    """Let a held index follow the store again; return whether it was held."""
+def unpin_generation(index: KeyValueStore, dataset: DatasetRef) -> bool:
+    """Let an index that stays at one generation follow the store again.
+
+    Returns whether it stayed at one.
+    """
     key = keys.state_of(dataset.id)
     if index.get_many([MapFields(key, [keys.HELD])])[0][0] is None:
         return False

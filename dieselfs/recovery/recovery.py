@@ -31,7 +31,7 @@ from dieselfs.recovery.present_index import (
     claim_name,
     is_empty,
     known_dataset,
-    let_go,
+    unpin_generation,
 )
 from dieselfs.recovery.recovery_request import (
     NoRecoveryProgress,
@@ -78,15 +78,20 @@ def recover(
 
 def _check(options: RecoveryOptions, index: KeyValueStore | None) -> None:
     if options.since is not None and options.until is not None:
-        raise UsageError("--since and --until exclude each other", "give one of them")
+        raise UsageError("--since and --until cannot be combined", "give one of them")
     if (options.check or options.since is not None) and index is None:
-        raise UsageError("there is no index to look at", "name one")
+        raise UsageError("--check and --since need an index", "name one")
     if options.until is not None and (options.check or options.adopt):
-        raise UsageError("the past is neither checked nor changed", "leave out --check and --adopt")
+        raise UsageError(
+            "--until cannot be combined with --check or --adopt", "leave out --check and --adopt"
+        )
     if options.check and (options.adopt or options.since is not None):
-        raise UsageError("--check changes nothing", "leave out --adopt and --since, or use -n")
+        raise UsageError(
+            "--check changes nothing, so it cannot be combined with --adopt or --since",
+            "leave out --adopt and --since, or use -n",
+        )
     if options.until is not None and index is None and options.snapshot_folder is None:
-        raise UsageError("a snapshot needs a folder", "name one")
+        raise UsageError("a recovery to a snapshot needs a snapshot folder", "name one")
 
 
 class _Recovery:
@@ -105,7 +110,7 @@ class _Recovery:
         self._name = name
         self._options = options
         self._progress = progress
-        self._looks = options.check or options.dry_run
+        self._read_only = options.check or options.dry_run
         self._log: LogRebuild | None = None
         self._moved = 0
         self._adopted: Sequence[ChunkRef] = ()
@@ -115,15 +120,15 @@ class _Recovery:
         history = self._read()
         history.check_exists()
         history = self._with_log(history)
-        if self._looks and self._log is not None:
+        if self._read_only and self._log is not None:
             return self._report(history)
         dataset = history.check_complete()
         lost = history.lost_chunks()
         if lost and not self._options.without_chunks:
             raise HistoryDamaged(
-                f"chunks of {self._name} are not in the store: {len(lost):,}, the first is "
+                f"{len(lost):,} chunks of {self._name} are not in the store, the first is "
                 f"{lost[0].id}",
-                "restore them from a copy of the store, or go on without their files with "
+                "restore them from a copy of the store, or continue without their files with "
                 "--without-chunks",
             )
         if self._options.adopt:
@@ -132,7 +137,7 @@ class _Recovery:
                 return self._report(history)
         if self._options.until is not None:
             report = self._until(history, dataset, self._options.until)
-        elif self._looks:
+        elif self._read_only:
             report = self._compare(history, dataset)
         elif self._options.since is not None:
             report = self._since(history, dataset, self._options.since)
@@ -148,11 +153,10 @@ class _Recovery:
         It includes the generations that the index knows and the store has lost.
         """
         plan = stored_plan(self._store, self._name)
-        if plan is not None and self._looks:
+        if plan is not None and self._read_only:
             raise Conflict(
-                f"lost commits of {self._name} are being made again, and whoever did it was "
-                "interrupted",
-                f"`dlcmd recover {self._name}` finishes it",
+                f"a rebuild of lost commits of {self._name} was interrupted",
+                f"finish it with `dlcmd recover {self._name}`",
             )
         if plan is not None:
             self._moved += carry_out(self._store, plan)
@@ -172,7 +176,7 @@ class _Recovery:
         if not (self._options.without_commits and history.lost):
             return history
         self._log = plan_log(self._store, history)
-        if self._looks:
+        if self._read_only:
             return history
         store_plan(self._store, self._log.plan)
         self._moved += carry_out(self._store, self._log.plan)
@@ -181,7 +185,7 @@ class _Recovery:
     def _with_adopted(self, history: History) -> History:
         assert history.dataset is not None
         self._adopted = orphans(self._store, history)
-        if self._looks or not self._adopted:
+        if self._read_only or not self._adopted:
             return history
         commit_orphans(self._store, history.dataset, history.newest, self._adopted)
         return read_history(self._store, self._name, dataset_id=self._options.dataset_id)
@@ -195,12 +199,12 @@ class _Recovery:
         if was_empty := is_empty(index, dataset):
             state = self._rebuild(history, dataset, history.commits, EmptyIndex(index))
             changed, removed = self._entries, 0
-        was_held = let_go(index, dataset)
+        was_pinned = unpin_generation(index, dataset)
         if not was_empty or applied_generation(index, dataset) != state.generation:
             repaired = RepairedIndex(index, partial(reapply_later, index, dataset, log, reader))
             state = self._rebuild(history, dataset, history.commits, repaired)
             changed, removed = repaired.changed, repaired.removed
-        changed += claim_name(index, dataset, history.commits[0].time_ns) + was_held
+        changed += claim_name(index, dataset, history.commits[0].time_ns) + was_pinned
         state = Namespace(index, dataset).catch_up(log, reader)
         return self._report(history, state, was_empty=was_empty, changed=changed, removed=removed)
 
@@ -232,12 +236,12 @@ class _Recovery:
     def _until(self, history: History, dataset: DatasetRef, point: PointInTime) -> RecoveryReport:
         generation = generation_at(history.commits, point)
         commits = history.at(generation)
-        if self._looks:
+        if self._read_only:
             return self._report(history)
         if self._index is None:
             return self._snapshot(history, dataset, commits)
         was_empty = is_empty(self._index, dataset)
-        let_go(self._index, dataset)
+        unpin_generation(self._index, dataset)
         # This comes first, so that no process that opens the index meanwhile applies more commits.
         Namespace(self._index, dataset).hold(generation)
         sink = EmptyIndex(self._index) if was_empty else RepairedIndex(self._index)
@@ -270,9 +274,9 @@ class _Recovery:
             self._store.delete(snapshot_key(self._name, snapshot_id))
             path.unlink()
             raise Refused(
-                f"chunks of generation {commits[-1].generation} of {self._name} were deleted "
-                "meanwhile, by a purge or gc",
-                "run the same command again: it says which generation is the earliest",
+                f"a purge or gc deleted chunks of generation {commits[-1].generation} of "
+                f"{self._name} during the recovery",
+                "run the same command again: it names the earliest generation",
             )
         return self._report(history, state, snapshot_id=snapshot_id, snapshot=path)
 

@@ -171,7 +171,7 @@ def test_a_missing_record(kept: Kept, record: str, measured: Measured) -> None:
     "the totals of the index are missing",
     promise="the next put says so and puts all commits again",
     bound_s=30,
-    check="dieselfs.dataset.publisher:Publisher._put_right=none",
+    check="dieselfs.dataset.publisher:Publisher._repair=none",
 )
 def test_missing_totals(kept: Kept, measured: Measured) -> None:
     key, field = RECORDS["the totals"][0](kept)
@@ -179,7 +179,7 @@ def test_missing_totals(kept: Kept, measured: Measured) -> None:
     with measured.felt():
         ended = kept.dlcmd(*command_of(kept, RECORDS["the totals"][1]))
     assert ended.code == 0, ended
-    assert "the index has forgotten recent records" in ended.errors
+    assert "the index has lost recent records" in ended.errors
     with kept.places.opened() as dataset:
         assert files_of(dataset) == {**FILES, b"more": b"more"}
         assert index_differences(dataset) == []

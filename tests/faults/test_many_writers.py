@@ -167,7 +167,7 @@ def test_eight_writers_of_an_index_that_is_lost(
             # A command that opens the index while nobody answers, or it is being put right, says so and ends.
             allowed = (0, ExitCode.TEMPORARY, ExitCode.INTEGRITY) if number in WITH_DLCMD else (0,)
             assert number == KILLED or ended.code in allowed, (number, ended)
-        assert any("the index has forgotten recent records" in ended.errors for ended in ends)
+        assert any("the index has lost recent records" in ended.errors for ended in ends)
         with places.opened() as dataset:
             left = len(index_differences(dataset))
             recover(dataset.store, dataset.index, places.name)

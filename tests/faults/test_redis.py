@@ -86,7 +86,7 @@ def test_back_empty(
         running.go_on()
         ended = running.end()
     assert ended.code == 0, ended
-    assert "the index has forgotten recent records" in ended.errors
+    assert "the index has lost recent records" in ended.errors
     put.check_whole()
     measured.note("the put said so and filled it again")
 

@@ -42,9 +42,9 @@ def walk(
 
 def names(batches: list[EntryBatch]) -> list[bytes]:
     return [
-        (run.directory + b"/" if run.directory else b"") + name
-        for run in batches
-        for name in run.names
+        (batch.directory + b"/" if batch.directory else b"") + name
+        for batch in batches
+        for name in batch.names
     ]
 
 
@@ -53,19 +53,19 @@ def test_every_file_once_and_every_directory_with_its_attributes_once(top: Path)
     assert sorted(names(batches)) == sorted(
         [b"a/b/x", b"c/y", *(b"a/%d" % number for number in range(2 * BATCH_FILES + 1))]
     )
-    assert max(len(run.names) for run in batches) == BATCH_FILES
-    described = [run.directory for run in batches if run.attributes is not None]
+    assert max(len(batch.names) for batch in batches) == BATCH_FILES
+    described = [batch.directory for batch in batches if batch.attributes is not None]
     assert sorted(described) == [b"", b"a", b"a/b", b"c", b"empty"]
     assert (skipped.special, skipped.unreadable) == ([], [])
 
 
 def test_a_directory_comes_after_the_one_above_it(top: Path) -> None:
     seen: set[bytes] = set()
-    for run in walk(top, b"in/side")[0]:
-        if run.attributes is not None:
-            parent = run.directory.rpartition(b"/")[0]
-            assert run.directory == b"in/side" or parent in seen
-            seen.add(run.directory)
+    for batch in walk(top, b"in/side")[0]:
+        if batch.attributes is not None:
+            parent = batch.directory.rpartition(b"/")[0]
+            assert batch.directory == b"in/side" or parent in seen
+            seen.add(batch.directory)
     assert b"in/side/a/b" in seen
 
 
@@ -73,7 +73,7 @@ def test_by_path_is_sorted(top: Path) -> None:
     batches = walk(top, by_path=True)[0]
     in_a = [name for name in names(batches) if name.startswith(b"a/") and name.count(b"/") == 1]
     assert in_a == sorted(in_a)
-    assert [run.directory for run in batches if run.attributes] == [
+    assert [batch.directory for batch in batches if batch.attributes] == [
         b"",
         b"a",
         b"a/b",
@@ -83,10 +83,10 @@ def test_by_path_is_sorted(top: Path) -> None:
 
 
 def test_a_single_file_may_be_renamed(top: Path) -> None:
-    [run] = walk(top / "c/y", b"d/z")[0]
-    assert (run.directory, run.names, run.renamed) == (b"d", [b"y"], b"z")
-    [run] = walk(top / "c/y", b"y")[0]
-    assert (run.directory, run.renamed) == (b"", None)
+    [batch] = walk(top / "c/y", b"d/z")[0]
+    assert (batch.directory, batch.names, batch.renamed) == (b"d", [b"y"], b"z")
+    [batch] = walk(top / "c/y", b"y")[0]
+    assert (batch.directory, batch.renamed) == (b"", None)
 
 
 def test_filters_are_relative_to_the_source(top: Path) -> None:
@@ -121,7 +121,7 @@ def test_listed_files() -> None:
     batches = list(
         listed_batches(b"/base", b"to", [b"x", b"d/1", b"d/2", b"y", b"d/3"], batch_files=1)
     )
-    assert [(run.disk_directory, run.directory, run.names) for run in batches] == [
+    assert [(batch.disk_directory, batch.directory, batch.names) for batch in batches] == [
         (b"/base", b"to", [b"x"]),
         (b"/base/d", b"to/d", [b"1"]),
         (b"/base/d", b"to/d", [b"2"]),

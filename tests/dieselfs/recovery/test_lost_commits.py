@@ -78,7 +78,7 @@ def test_without_any_commit(seed: int, skewed: bool) -> None:
         recover(store, MemoryStore(), "pets")
     report = recover(store, MemoryStore(), "pets", WITHOUT)
     assert report.log is not None
-    assert not report.log.left
+    assert not report.log.unassigned
     assert find_dataset(store, "pets") == dataset.ref
     check_all_there(store, files)
 
@@ -190,7 +190,7 @@ def test_damaged_commits_are_kept_aside() -> None:
     history = read_history(store, "pets")
     assert history.lost == (1, 3)
     assert [entry.reason for entry in history.damaged] == [
-        f"checksum of commit {generation} is wrong" for generation in (1, 3)
+        f"the checksum of commit {generation} is wrong" for generation in (1, 3)
     ]
     with pytest.raises(HistoryDamaged, match="checksum of commit 1 is wrong"):
         recover(store, MemoryStore(), "pets")
@@ -210,7 +210,7 @@ def test_a_dry_run_says_what_would_be_made_and_makes_nothing() -> None:
     options = RecoveryOptions(without_commits=True, dry_run=True)
     report = recover(store, MemoryStore(), "pets", options)
     assert report.log is not None
-    assert report.log.dealt == len(read_history(store, "pets").uncommitted)
+    assert report.log.assigned == len(read_history(store, "pets").uncommitted)
     assert any("never acknowledged" in line for line in report.log.unknowable)
     assert store._objects == before
 
@@ -283,5 +283,5 @@ def test_what_no_commit_of_ours_wrote_fills_no_store() -> None:
     history = read_history(store, "pets")
     assert not history.lost
     [found] = history.uncommitted
-    assert "speaks of generation" in found.flaw
+    assert ", which cannot exist" in found.flaw
     assert not recover(store, index, "pets").repaired
