@@ -117,7 +117,9 @@ class CacheNode:
             try:
                 registry = RedisRegistry(settings.leases.url, topic)
             except IndexUnavailable as error:
-                raise ConfigError(f"the nodes of a cache cluster meet in Redis: {error}") from error
+                raise ConfigError(
+                    f"cannot reach the Redis in which cache nodes find each other: {error}"
+                ) from error
         self._server = PeerServer(
             OperatingSystem(),
             settings.secret,
@@ -160,7 +162,7 @@ class CacheNode:
             if found is None:
                 found = self._datasets[task] = DatasetChunks(topic.dataset, self._parts)
                 self._tier.register(topic.dataset)
-                log.info("dataset %s is asked for", topic.dataset.name)
+                log.info("this node now serves dataset %s", topic.dataset.name)
                 if len(self._datasets) > _MAX_DATASETS:
                     self._datasets.popitem(last=False)  # connected clients keep theirs
             return found
@@ -244,7 +246,7 @@ class _NoChunks:
         return False
 
     def load(self, block: CacheBlock) -> None:
-        raise CacheFull("no dataset was named")
+        raise CacheFull("cannot load a block: the client named no dataset")
 
 
 def _budget_bytes(settings: CacheNodeSettings, tier: SsdTier) -> int:
@@ -257,7 +259,8 @@ def _budget_bytes(settings: CacheNodeSettings, tier: SsdTier) -> int:
     segments = tier.segments
     if segments is None:
         raise ConfigError(
-            f"the SSD folder {settings.ssd.folder} does not answer, so its size is not known",
-            "say it: --ssd-size",
+            f"cannot determine the size of the SSD tier: the folder {settings.ssd.folder} "
+            "does not answer",
+            "set the size with --ssd-size",
         )
     return segments.budget_regions * segments.region_bytes

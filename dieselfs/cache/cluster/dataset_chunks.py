@@ -145,7 +145,7 @@ class DatasetChunks:
             data = self._fetch(chunk, is_admitted)
         found = WholeChunk.of(data)
         if (len(found.head), len(found.payload)) != (chunk.head_bytes, chunk.payload_bytes):
-            raise Corrupt(f"chunk {chunk.id} has other lengths than were asked for")
+            raise Corrupt(f"the lengths of chunk {chunk.id} differ from those of the request")
         self._node.memory.put_whole(chunk.id.value, found)
         return found
 
@@ -157,9 +157,9 @@ class DatasetChunks:
         if not node.chunks.is_under_way(id):
             if not self._node.tier.admits(self._dataset.id, id):
                 self._asked.pop(id, None)  # a repeated request is no second one
-                raise CacheFull("the chunk would not be kept")
+                raise CacheFull("the SSD tier does not admit the chunk")
             if not node.allowance.grants(length, _size(chunk)):
-                raise CacheFull("too much was read of the store in vain")
+                raise CacheFull("wasted reads of the store have reached their limit")
         whole = node.chunks.run(id, lambda: self._whole(chunk, is_admitted=True))
         start = begin - chunk.head_bytes
         return memoryview(bytes(whole.payload[start : start + length]))

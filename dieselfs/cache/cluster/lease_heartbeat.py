@@ -40,19 +40,21 @@ class LeaseHeartbeat:
             except RegistryUnavailable as error:
                 if not is_out:
                     log.warning(
-                        "this node can't be found by new clients of its cache cluster: %s", error
+                        "cannot register this node, so new clients of its cache cluster"
+                        " do not find it: %s",
+                        error,
                     )
                 is_out = True
             else:
                 if is_out:
-                    log.warning("this node can be found again")
+                    log.warning("this node is registered in its cache cluster again")
                 is_out = False
                 twins = [one for one in listed if one.id == self._me.id and one != self._me]
                 if twins and not warned_of_namesake:
                     warned_of_namesake = True
                     log.warning(
-                        "%s announces itself as %s too:"
-                        " give each node an address of its own (--advertise)",
+                        "%s also announces itself as %s:"
+                        " give each node its own address (--advertise)",
                         *(twins[0].node or "another node", self._me.id),
                     )
             self._ending.wait(HEARTBEAT_S)

@@ -60,7 +60,8 @@ def cache_cluster_settings(
     if text is None:
         if options.secret_file is not None:
             raise UsageError(
-                "--cache-cluster-secret-file without a cache cluster", "say which: --cache-cluster"
+                "--cache-cluster-secret-file needs a cache cluster",
+                "name the cache cluster with --cache-cluster",
             )
         return None
     name, registry = _parsed(text, where, config.index)
@@ -81,7 +82,7 @@ def cluster_name(text: str) -> str:
     """Return the name of a cache cluster. Raises `UsageError` if it is invalid."""
     if not is_cluster_name(text):
         raise UsageError(
-            f"cache cluster {text!r}: not a name",
+            f"cache cluster {text!r}: this is not a name",
             "use at most 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
         )
     return text
@@ -99,8 +100,8 @@ def _parsed(text: str, where: str, index: Setting) -> tuple[str, RedisLeases | S
         leases = redis_of(index)
         if leases is None:
             raise ConfigError(
-                f"{where} {text}: the nodes of a cache cluster meet in the Redis of the index,"
-                f" and it is {index}",
+                f"{where} {text}: cache nodes find each other in the Redis of the index, and the "
+                f"index is {index}",
                 "set DIESELFS_INDEX to redis://HOST:PORT/DB, or write the list of the nodes,"
                 " HOST:PORT,HOST:PORT…",
             )
@@ -119,10 +120,9 @@ def _secret(
         found = read_secret_file(Path(config.cache_cluster_secret_file.value))
     if found is None:
         raise UsageError(
-            "a cache cluster needs a secret that its nodes and who reads through them prove to each"
-            " other",
-            "make one with `dlcmd task secret FILE`, copy the file to all of them, and give"
-            f" --cache-cluster-secret-file FILE ({CLUSTER_SECRET_VARIABLE}_FILE, or the secret"
-            f" itself in {CLUSTER_SECRET_VARIABLE})",
+            "a cache cluster needs a secret that its nodes and clients prove to each other",
+            "make one with `dlcmd task secret FILE`, copy the file to all nodes and clients, "
+            f"and give --cache-cluster-secret-file FILE ({CLUSTER_SECRET_VARIABLE}_FILE, or "
+            f"the secret itself in {CLUSTER_SECRET_VARIABLE})",
         )
     return found

@@ -156,5 +156,5 @@ def cluster_registry(settings: CacheClusterSettings) -> MembershipRegistry:
         )
     except IndexUnavailable as error:
         raise ConfigError(
-            f"the nodes of a cache cluster are looked for in Redis: {error}"
+            f"cannot look up the nodes of the cache cluster in Redis: {error}"
         ) from error

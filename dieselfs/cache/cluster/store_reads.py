@@ -95,7 +95,7 @@ class StoreReads:
             while self._under_way >= STORE_READS:
                 left_s = min(deadline, self._answered + HANGS_S) - time.monotonic()
                 if left_s <= 0:
-                    raise CacheFull("too many reads of the store wait")
+                    raise CacheFull("too many reads of the store are waiting")
                 self._changed.wait(left_s)
             if not self._under_way:
                 self._answered = time.monotonic()
@@ -119,9 +119,7 @@ class StoreReads:
         with self._changed:
             was_out, self._is_out = self._is_out, True
         if not was_out:
-            log.warning(
-                "the store fails, so clients read what the SSD lacks by themselves: %s", error
-            )
+            log.warning("the store fails, so clients read from it what the SSD lacks: %s", error)
 
     def _note_lack(self, error: NotFound) -> None:
         with self._changed:
@@ -129,7 +127,7 @@ class StoreReads:
             has_lacked, self._lacks = self._lacks, True
         if not has_lacked:
             log.warning(
-                "a client asks for what this node's store does not have: %s"
-                " (is it the client's store, and does the dataset exist still?)",
+                "a client requests an object that is missing from this node's store: %s; check "
+                "that the client uses the same store and that the dataset still exists",
                 error,
             )

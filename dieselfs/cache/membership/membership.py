@@ -227,7 +227,7 @@ class TaskMembership:
             for peer in new:
                 self._peers[peer.member.id] = peer
                 self._changed(now)
-                log.info("%s at %s is in the task", peer.member.id, peer.member.address)
+                log.info("%s at %s is a member of the task", peer.member.id, peer.member.address)
         return new
 
     def _renew(self, peer: _Peer, member: Member | None, now: float) -> None:
@@ -239,7 +239,7 @@ class TaskMembership:
         if member.address != peer.member.address:
             peer.answered, peer.silent, peer.refused = None, False, False
             self._end.notify_all()  # the peer's prober pings at once
-            log.info("%s is at %s now", member.id, member.address)
+            log.info("%s has moved to %s", member.id, member.address)
         peer.member = member
         self._changed(now)
 
@@ -258,10 +258,9 @@ class TaskMembership:
         if namesake is not None and namesake != self._namesake:
             self._namesake = namesake
             log.warning(
-                "%s at %s (%s) is in the task under the name of this node, %s at %s: "
-                "give each node a name of its own (--peer-name), "
-                "or both are asked for the same chunks",
-                *(namesake.id, namesake.address, namesake.node or "host unknown"),
+                "%s at %s (%s) is in the task under the name of this node, %s at %s, so both are "
+                "asked for the same chunks: give each node its own name (--peer-name)",
+                *(namesake.id, namesake.address, namesake.node or "unknown host"),
                 *(self._me.id, self._me.address),
             )
 
@@ -274,7 +273,7 @@ class TaskMembership:
             return
         self._registry_is_out = True
         log.warning(
-            "the members of the task can't be asked for, so those known stay: %s%s",
+            "the membership registry does not answer, so the known members stay: %s%s",
             error,
             f" ({error.hint})" if error.hint else "",
         )
@@ -282,7 +281,7 @@ class TaskMembership:
     def _heard(self) -> None:
         if self._registry_is_out:
             self._registry_is_out = False
-            log.warning("the members of the task can be asked for again")
+            log.warning("the membership registry answers again")
 
     # The probers.
 
@@ -302,7 +301,9 @@ class TaskMembership:
                 if isinstance(answer, Pong):
                     self._answered(peer, member, began, answer.status)
                 else:
-                    self._not_answered(peer, member, PeerFailed("its answer to a ping is none"))
+                    self._not_answered(
+                        peer, member, PeerFailed("its answer to a ping has a wrong type")
+                    )
             with self._lock:
                 while (
                     self._is_at(peer, member)
@@ -377,7 +378,7 @@ class TaskMembership:
                 troubled = False
             except OSError as error:
                 if not troubled:
-                    log.warning("this node's processes are not told of peers: %s", error)
+                    log.warning("cannot publish the members to this node's processes: %s", error)
                 troubled = True
         self._board.withdraw()
 

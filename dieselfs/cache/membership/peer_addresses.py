@@ -27,7 +27,7 @@ def parse_address(text: str, what: str, default_port: int | None = None) -> Peer
         host = host[1:-1]
     if not is_host(host) or not port.isdecimal() or int(port) > _MAX_PORT:
         form = "HOST:PORT" if default_port is None else "HOST or HOST:PORT"
-        raise UsageError(f"{what} {text}: not an address", f"write {form}, or [IPV6]:PORT")
+        raise UsageError(f"{what} {text}: this is not an address", f"write {form}, or [IPV6]:PORT")
     return PeerAddress(host, int(port))
 
 
@@ -38,7 +38,7 @@ def parse_addresses(text: str, what: str) -> tuple[PeerAddress, ...]:
     """
     found = tuple(parse_address(part, what) for part in text.replace("+", ",").split(","))
     if len(set(found)) != len(found) or not all(address.port for address in found):
-        raise UsageError(f"{what} {text}: each peer is there once, with its own port")
+        raise UsageError(f"{what} {text}: each peer must be listed once, with its port")
     return found
 
 

@@ -144,9 +144,10 @@ def peer_settings(
         return None
     if task is None:
         raise UsageError(
-            "peers need a task with a name of its own: that of the dataset is the same "
-            "for all who read it, and two jobs would meet",
-            "name it, the same on all its nodes: --task resnet50-run1, or DIESELFS_TASK",
+            "peers need the name of a task: the default, the dataset's name, is the same for "
+            "all jobs that read the dataset",
+            "name the task, with the same name on all its nodes: --task resnet50-run1, or "
+            "DIESELFS_TASK",
         )
     _check(options)
     listen = LOOPBACK if options.listen is None else _listened(options.listen)
@@ -156,9 +157,9 @@ def peer_settings(
     """A host that this node reaches from the address by which its peers reach this node."""
     if options.name is not None and options.peers != "redis":
         raise UsageError(
-            f"--peer-name {options.name}: in a list peers are called by their addresses, "
-            "in a PyTorch job by their ranks",
-            "leave it out",
+            f"--peer-name {options.name}: peers in a list are named by their addresses, in a "
+            "PyTorch job by their ranks",
+            "leave the option out",
         )
     if options.peers == "redis":
         url = _redis_of(index)
@@ -168,18 +169,18 @@ def peer_settings(
         nodes, meeting = nodes or registry.nodes, registry.address.host
         if options.listen is None and not is_loopback(meeting) and registry.nodes > 1:
             raise UsageError(
-                "--peers torch: nodes reach each other by the network, "
-                f"and nothing is listened on but {LOOPBACK.host}",
-                "say where: --peer-listen with this node's address, "
-                "or 0.0.0.0 for all that it has (DIESELFS_PEER_LISTEN)",
+                "--peers torch: nodes reach each other over the network, and this node listens "
+                f"on {LOOPBACK.host} alone",
+                "give this node's address with --peer-listen, or 0.0.0.0 for all its addresses "
+                "(DIESELFS_PEER_LISTEN)",
             )
     else:
         registry = StaticPeers(parse_addresses(options.peers, "--peers"))
         if any(is_wildcard(address.host) for address in registry.addresses):
             raise UsageError(
-                f"--peers {options.peers}: nobody can connect to a wildcard",
-                "write the address by which the others reach the node; "
-                "what it listens on is said by --peer-listen",
+                f"--peers {options.peers}: peers cannot connect to a wildcard address",
+                "write the address at which the other nodes reach this node; --peer-listen names "
+                "the address that it listens on",
             )
         own = _own(registry, options, listen, is_own)
         nodes = nodes or len(registry.addresses)
@@ -201,7 +202,7 @@ def peer_settings(
 def _refuse_without_peers(options: PeerOptions) -> None:
     if not options.is_empty:
         raise UsageError(
-            "options of a peer cache without --peers",
+            "options of a peer cache need --peers",
             "add --peers redis, --peers torch, or the list of all peers, HOST:PORT,HOST:PORT…",
         )
 
@@ -213,15 +214,15 @@ def _check(options: PeerOptions) -> None:
         )
     if options.name is not None and not _NAME.fullmatch(options.name):
         raise UsageError(
-            f"--peer-name {options.name!r}: not a name",
+            f"--peer-name {options.name!r}: this is not a name",
             "use 1 to 64 printable ASCII characters without blanks",
         )
     if options.nodes is not None and options.nodes < 1:
-        raise UsageError(f"--peer-nodes {options.nodes}: there is at least this node")
+        raise UsageError(f"--peer-nodes {options.nodes}: the number is at least 1")
     host = options.advertise
     if host is not None and (is_wildcard(host) or not is_host(host)):
         raise UsageError(
-            f"--peer-advertise {host}: not a host that can be connected to",
+            f"--peer-advertise {host}: peers cannot connect to this host",
             "write this node's name or address, without a port",
         )
 
@@ -232,9 +233,10 @@ def _listened(text: str) -> PeerAddress:
 
 def _redis_of(index: Setting | None) -> str:
     if index is None or index.value.partition("://")[0] not in _REDIS:
-        found = "there is none" if index is None else f"it is {index}"
+        found = "there is no index" if index is None else f"the index is {index}"
         raise ConfigError(
-            f"--peers redis: the members of a task meet in the Redis of the index, and {found}",
+            "--peers redis: the members of a task find each other in the Redis of the index, "
+            f"and {found}",
             "set DIESELFS_INDEX to redis://HOST:PORT/DB, or write --peers torch or a list of peers",
         )
     return index.value
@@ -249,13 +251,13 @@ def _torch(
     """
     _, separator, port = peers.partition(":")
     if separator and not (port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise UsageError(f"--peers {peers}: not a port", "write torch, or torch:PORT")
+        raise UsageError(f"--peers {peers}: this is not a port", "write torch, or torch:PORT")
     found = torch_job.rank_zero(environment, int(port) if separator else None)
     if found.node_rank:
         return found, listen
     if listen.port not in (0, found.address.port):
         raise UsageError(
-            f"--peer-listen {listen}: the peers look for node 0 at port {found.address.port}",
+            f"--peer-listen {listen}: the peers reach node 0 at port {found.address.port}",
             f"leave the port out, or write --peers torch:{listen.port} on all nodes",
         )
     return found, PeerAddress(listen.host, found.address.port)
@@ -270,8 +272,9 @@ def _own(
     """
     if options.no_share:
         raise UsageError(
-            "--no-share: a list of peers can't say that this node has no share",
-            "let the task meet in Redis (--peers redis) or in its PyTorch job (--peers torch)",
+            "--no-share: a list of peers gives each node a share",
+            "use the membership registry of Redis (--peers redis) or of the PyTorch job "
+            "(--peers torch)",
         )
     found = [address for address in peers.addresses if listen.port in (0, address.port)]
     if options.advertise is not None:
@@ -284,7 +287,7 @@ def _own(
         which = "none" if not found else "more than one"
         raise UsageError(
             f"--peers {','.join(map(str, peers.addresses))}: {which} of them is this node",
-            "say which one is: --peer-listen HOST:PORT, as in the list",
+            "name this node's entry of the list: --peer-listen HOST:PORT",
         )
     return found[0]
 
@@ -301,8 +304,9 @@ def _advertised(
     own = own_towards(meeting) if meeting else None
     if own is None or is_loopback(own):
         raise UsageError(
-            f"--peer-listen {listen.host}: it can't be told by which address peers reach this node",
-            "say so: --peer-advertise HOST",
+            f"--peer-listen {listen.host}: cannot determine the address at which peers reach "
+            "this node",
+            "name it: --peer-advertise HOST",
         )
     return own
 

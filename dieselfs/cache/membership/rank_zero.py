@@ -50,9 +50,7 @@ class LeasedMembers:
             if member.id in self._leases or len(self._leases) < MAX_MEMBERS:
                 self._leases[member.id] = (member, now + self._lease_s)
             else:
-                log.warning(
-                    "%s is one member too many: a task has at most %d", member.id, MAX_MEMBERS
-                )
+                log.warning("cannot add member %s: a task has at most %d", member.id, MAX_MEMBERS)
             return [*others, member][-MAX_MEMBERS:]
 
     def leave(self, member: MemberId) -> None:
@@ -89,10 +87,12 @@ class RankZeroRegistry:
             answer = self._client.ask(self._zero, Join(me))
         except PeerFailed as error:
             raise RegistryUnavailable(
-                f"node 0 of the job at {self._zero.address}: {error}", error.hint
+                f"cannot reach node 0 of the job at {self._zero.address}: {error}", error.hint
             ) from error
         if not isinstance(answer, Members):
-            raise RegistryUnavailable(f"node 0 of the job at {self._zero.address} keeps no list")
+            raise RegistryUnavailable(
+                f"node 0 of the job at {self._zero.address} keeps no list of members"
+            )
         return [self._reached(member) for member in answer.members]
 
     def _reached(self, member: Member) -> Member:
@@ -109,4 +109,4 @@ class RankZeroRegistry:
         try:
             self._client.ask(self._zero, Leave(me.id))
         except PeerFailed as error:
-            log.info("the lease is left to its end: %s", error)
+            log.info("cannot give back the lease, so it expires: %s", error)

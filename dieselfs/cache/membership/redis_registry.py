@@ -49,7 +49,7 @@ class RedisRegistry:
         strange = len(members) < len(entries)
         if strange and not self._strange:
             log.warning(
-                "%s holds %d entries that are no members of a task: passed over",
+                "%s contains %d entries that are not members of a task; they are skipped",
                 self._leases,
                 len(entries) - len(members),
             )
@@ -62,7 +62,7 @@ class RedisRegistry:
             if not self._only_looks:
                 self._leases.remove(_entry(me))
         except IndexUnavailable as error:
-            log.info("the lease is left to its end: %s", error)
+            log.info("cannot give back the lease, so it expires: %s", error)
         self._leases.close()
 
 

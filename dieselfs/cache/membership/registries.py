@@ -45,7 +45,9 @@ def open_registry(
             try:
                 return RedisRegistry(url, settings.task)
             except IndexUnavailable as error:
-                raise ConfigError(f"the members of a task meet in Redis: {error}") from error
+                raise ConfigError(
+                    f"cannot reach the Redis that lists the members of the task: {error}"
+                ) from error
         case StaticPeers(addresses=addresses):
             return StaticRegistry(addresses)
         case RankZero(address=address):
@@ -66,7 +68,7 @@ def own_id(settings: PeerSettings, address: PeerAddress) -> MemberId:
         case RankZero(node_rank=node_rank):
             if settings.member is not None:
                 raise UsageError(
-                    f"{settings.member}: in a PyTorch job nodes are called by their rank",
+                    f"{settings.member}: nodes of a PyTorch job are named by their ranks",
                     "leave the name out (--peer-name)",
                 )
             return rank_id(node_rank)
@@ -96,8 +98,8 @@ def own_member(
     if isinstance(settings.registry, StaticPeers):
         if not settings.gives_memory:
             raise UsageError(
-                "a list of peers can't say that this node has no share",
-                "give it one, or let the task meet in Redis or in its PyTorch job (--peers)",
+                "a list of peers gives each node a share, but this node has none",
+                "give it a share, or use --peers redis or --peers torch",
             )
         weight = EQUAL_WEIGHT
     printable = "".join(letter for letter in node if letter.isprintable())
@@ -109,8 +111,8 @@ def _advertised(settings: PeerSettings, address: PeerAddress) -> PeerAddress:
     host = settings.advertise or address.host
     if is_wildcard(host):
         raise UsageError(
-            f"peers can't connect to {host}",
-            "say by which host they reach this node (--peer-advertise)",
+            f"peers cannot connect to {host}",
+            "name the host at which they reach this node (--peer-advertise)",
         )
     return PeerAddress(host, address.port)
 
@@ -118,7 +120,7 @@ def _advertised(settings: PeerSettings, address: PeerAddress) -> PeerAddress:
 def _checked(id: str) -> MemberId:
     if not is_member_id(id):
         raise UsageError(
-            f"{id!r} can't be a member's name",
+            f"{id!r} cannot be a member's name",
             "give this node one of 1 to 64 printable ASCII characters without blanks (--peer-name)",
         )
     return id

@@ -36,8 +36,8 @@ def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZe
     host = environment.get("MASTER_ADDR", "")
     if not is_host(host):
         raise UsageError(
-            "--peers torch: MASTER_ADDR does not say where node 0 is",
-            "start it under torchrun, or set MASTER_ADDR, NODE_RANK and NNODES",
+            "--peers torch: MASTER_ADDR does not name the host of node 0",
+            "start the job under torchrun, or set MASTER_ADDR, NODE_RANK and NNODES",
         )
     node = _number(environment, _NODE)
     nodes = _number(environment, _NODES)
@@ -47,12 +47,12 @@ def rank_zero(environment: Mapping[str, str], port: int | None = None) -> RankZe
         nodes = by_ranks[1] if nodes is None else nodes
     if node is not None and nodes is not None and node >= nodes:
         raise UsageError(
-            f"--peers torch: this is node {node} of {nodes}, and they are counted from 0",
+            f"--peers torch: there is no node {node} of {nodes}: nodes are counted from 0",
             "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
         )
     if node is None or nodes is None:
         raise UsageError(
-            "--peers torch: it can't be told which node of how many this is",
+            "--peers torch: cannot determine this node's rank and the number of nodes",
             "set NODE_RANK (0 on the node of MASTER_ADDR) and NNODES",
         )
     return RankZero(PeerAddress(host, port or _port(environment)), node, nodes)

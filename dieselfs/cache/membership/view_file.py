@@ -123,13 +123,13 @@ class ViewFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LocalFileError(f"{self._secret}: {error.strerror}") from error
+            raise LocalFileError(f"cannot read {self._secret}: {error.strerror}") from error
         with open(fd, "rb") as file:
             found = os.fstat(fd)
             if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
                 raise LocalFileError(
-                    f"{self._secret} can be read by others",
-                    "remove it, and mount again: it is written anew",
+                    f"other users may read {self._secret}",
+                    "remove the file and mount again: the mount writes a new one",
                 )
             value = file.read(_MAX_SECRET_BYTES)
         return TaskSecret(value) if len(value) >= MIN_BYTES else None
@@ -159,7 +159,7 @@ class ViewFile:
             return 0.0, None
         except (OSError, ValueError) as error:
             log.warning(
-                "%s can't be read, so this process does without peers: %s", self._view, error
+                "cannot read %s, so this process works without peers: %s", self._view, error
             )
             return 0.0, None
 
@@ -196,7 +196,7 @@ def _decode(data: bytes) -> tuple[float, View]:
     body = data[_CHECKSUM_BYTES:]
     checksum = int.from_bytes(data[:_CHECKSUM_BYTES], "little")
     if not body or len(data) > _MAX_BYTES or checksum != xxhash.xxh3_64_intdigest(body):
-        raise ValueError("it is damaged")
+        raise ValueError("the view is damaged")
     fields = msgpack.unpackb(body, max_array_len=MAX_MEMBERS, max_map_len=MAX_MEMBERS)
     match fields:
         case [1, float(published), me, list(members), dict(answered), list(silent)] if all(
@@ -205,4 +205,4 @@ def _decode(data: bytes) -> tuple[float, View]:
             every = tuple(member_from(member) for member in members)
             return published, View(member_from(me), every, answered, frozenset(silent))
         case _:
-            raise ValueError("it is of another version")
+            raise ValueError("the view has another version")

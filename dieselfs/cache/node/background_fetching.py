@@ -65,7 +65,7 @@ class Prefetching:
             except (CacheFull, MasterGone):
                 blocks.clear()
             except Exception as error:
-                log.warning("piece %s is not fetched ahead: %s", block.name, error)
+                log.warning("cannot prefetch block %s: %s", block.name, error)
 
     def _next(self) -> tuple[deque[CacheBlock], CacheBlock] | None:
         """Return the first list that is not empty and the block taken from it; None at the end."""

@@ -59,7 +59,7 @@ class ChunkFiles:
             try:
                 heads.mkdir(0o700, exist_ok=True)
             except OSError as error:
-                raise LocalFileError(f"{heads}: {error.strerror}") from error
+                raise LocalFileError(f"cannot create {heads}: {error.strerror}") from error
 
     def store(self, name: str, data: memoryview, head: memoryview | None = None) -> None:
         """Write the file of a cache block, after the file of its head.
@@ -70,7 +70,7 @@ class ChunkFiles:
         left.
         """
         if not len(data):
-            raise ValueError(f"{name}: an empty piece is no file")
+            raise ValueError(f"block {name} is empty")
         if head is None or self._heads is None:
             self._store(self._folder, name, data)
             return
@@ -156,8 +156,8 @@ def _fill(folder: Path, name: str, data: memoryview, spare: RecycledFile | None)
     except OSError as error:
         path.unlink(missing_ok=True)
         if error.errno in _FULL:
-            raise FileSystemFull(f"{folder}: {error.strerror}") from error
-        raise LocalFileError(f"{path}: {error.strerror}") from error
+            raise FileSystemFull(f"cannot write to {folder}: {error.strerror}") from error
+        raise LocalFileError(f"cannot write {path}: {error.strerror}") from error
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -191,7 +191,9 @@ def map_block(folder: Path, name: str, length: int) -> mmap.mmap | None:
     try:
         size = os.fstat(fd).st_size
         if size != length:
-            log.warning("%s has %d bytes instead of %d: not used", folder / name, size, length)
+            log.warning(
+                "%s has %d bytes instead of %d and is not used", folder / name, size, length
+            )
             return None
         return _map(fd, length)
     finally:

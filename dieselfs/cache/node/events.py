@@ -82,7 +82,7 @@ class _Listener:
         self.observer = observer
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name="piece news", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cache-events", daemon=True)
         self._thread.start()
 
     def arrived(self, name: str) -> None:

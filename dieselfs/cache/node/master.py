@@ -180,7 +180,7 @@ class Master:
                     mine = self._in_flight[block.name] = self._flight(block, ahead, as_owner)
                     break
                 if as_owner and not self._ends_here(block, flight):
-                    raise AlreadyLoading(f"piece {block.name} is on its way from another node")
+                    raise AlreadyLoading(f"block {block.name} is being fetched from another node")
             if flight.arrived.result():
                 return
         self._load(block, mine)
@@ -268,7 +268,7 @@ class Master:
     def follow(self, plan: Path) -> None:
         """See `MasterPort`. Raises `NotYetSupported` if the master follows no plans."""
         if self._follow is None:
-            raise NotYetSupported("this master follows no plans")
+            raise NotYetSupported("this master cannot follow plans")
         self._follow(plan)
 
     def listen(self, observer: CacheObserver) -> None:
@@ -362,14 +362,14 @@ class Master:
         now = time.monotonic()
         self._damaged = {key: kept for key, kept in self._damaged.items() if kept[0] > now}
         self._damaged[name] = now + DAMAGE_KNOWN_S, error
-        log.error("chunk %s: what is sound in it is read file by file: %s", name, error)
+        log.error("chunk %s is damaged, so its intact files are read one by one: %s", name, error)
 
     def _is_there(self, block: CacheBlock) -> bool:
         if block.name not in self._accounting:
             return False
         if self._files.has(block.name, block.length):
             return True
-        log.warning("%s has gone from node memory; it is fetched again", block.name)
+        log.warning("block %s is missing from node memory and is fetched again", block.name)
         self._accounting.evict(block.name)
         self._remove([block.name])
         return False
@@ -392,10 +392,10 @@ class Master:
             return False
         self._not_kept += 1
         raise CacheFull(
-            f"node memory holds {self._accounting.taken_bytes} of"
-            f" {self._accounting.budget_bytes} bytes,"
-            f" and nothing may leave for {length} more",
-            "give it more with --memory",
+            f"node memory uses {self._accounting.taken_bytes} of "
+            f"{self._accounting.budget_bytes} bytes, and no block can be evicted for {length} "
+            "more",
+            "give the task more memory with --memory",
         )
 
     def _kept_head_bytes(self, block: CacheBlock) -> int:
@@ -429,8 +429,8 @@ class Master:
         """Note that the file system has less room than the budget: others use it too."""
         if self._room_found is None:
             log.warning(
-                "the file system of node memory is full at %d of %d bytes;"
-                " give the task less with --memory, or /dev/shm more",
+                "the file system of node memory is full at %d of %d bytes; give the task less "
+                "memory with --memory, or enlarge /dev/shm",
                 self._accounting.taken_bytes,
                 self._accounting.budget_bytes,
             )
@@ -486,7 +486,7 @@ class Master:
             head, data = self._fetched(block, flight.as_owner)
             self._store(block, data, head)
         except LocalFileError as failure:
-            log.warning("node memory can't be filled: %s", failure)
+            log.warning("cannot write to node memory: %s", failure)
             error = CacheFull(str(failure), failure.hint)
         except BaseException as failure:
             error = failure

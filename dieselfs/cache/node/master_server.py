@@ -221,7 +221,7 @@ class Server:
         try:
             connection, _ = self._listening.accept()
         except OSError as error:  # the member has given up, or descriptors are short
-            log.warning("a member could not be accepted: %s", error)
+            log.warning("cannot accept a member: %s", error)
             time.sleep(0.01)  # rather than spin while descriptors are short
             return
         _, uid = packet_socket.peer(connection)
@@ -239,7 +239,7 @@ class Server:
         except BlockingIOError:
             return
         except (OSError, BadPacket) as error:
-            log.debug("a connection without a greeting: %s", error)
+            log.debug("closed a connection that sent no greeting: %s", error)
             self._forget(connection)
             return
         self._selector.unregister(connection)
@@ -297,10 +297,10 @@ class Server:
             self._send_to(member_id)
         except (OSError, BadPacket) as error:
             if not isinstance(error, ConnectionError):
-                log.warning("a member is let go of: %s", error)
+                log.warning("disconnected a member: %s", error)
             self._let_go(member_id)
         except Exception:  # a notice at which the master fails must not end the service
-            log.exception("a member is let go of")
+            log.exception("disconnected a member: the master failed on its notice")
             self._let_go(member_id)
 
     def _handle_notice(self, member: _MemberConnection, notice: Message) -> None:
@@ -322,7 +322,7 @@ class Server:
             case PlanProgress(used):
                 member.port.progress(used)
             case _:
-                raise BadPacket(f"not a notice: {type(notice).__name__}")
+                raise BadPacket(f"a {type(notice).__name__} is not a notice")
 
     def _publish(
         self, evicted: bool, name: str, concerns: Callable[[_MemberConnection], bool]
@@ -362,7 +362,7 @@ class Server:
             self._let_go(member_id)
             return
         if len(member.events) > _MAX_BACKLOG:
-            log.warning("a member is let go of: it does not take its news")
+            log.warning("disconnected a member: it does not read its cache events")
             self._let_go(member_id)
             return
         if self._selector.get_key(member.connection).events != events:
@@ -395,7 +395,7 @@ class Server:
                 packet_socket.send(connection, answer)
         except (OSError, BadPacket) as error:
             if not isinstance(error, ConnectionError):
-                log.warning("a connection is closed: %s", error)
+                log.warning("closed a member's connection for requests: %s", error)
         finally:
             with self._changed:
                 member.requests.discard(connection)
@@ -437,7 +437,7 @@ def _answer(port: MasterPort, request: Message) -> Message:
             case GetStatistics():
                 return StatisticsReported(port.statistics())
             case _:
-                raise BadPacket(f"not a request: {type(request).__name__}")
+                raise BadPacket(f"a {type(request).__name__} is not a request")
     except BadPacket:
         raise
     except Exception as error:
@@ -448,7 +448,7 @@ def _answer(port: MasterPort, request: Message) -> Message:
 def _failed(error: Exception) -> Message:
     known = failure(error)
     if known is None:
-        log.exception("a request failed in a way that it should not")
+        log.exception("a request failed with an unexpected error")
         known = failure(MasterGone(f"the master failed: {error!r}; see its log"))
         assert known is not None
     return known

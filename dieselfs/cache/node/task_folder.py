@@ -82,7 +82,7 @@ class TaskFolder:
         folder = cls((root or memory_root()) / task)
         if len(os.fsencode(folder.socket_path)) > _MAX_SOCKET_PATH:
             raise LocalFileError(
-                f"{folder.socket_path}: a socket's path has at most {_MAX_SOCKET_PATH} bytes",
+                f"{folder.socket_path}: the path of a socket has at most {_MAX_SOCKET_PATH} bytes",
                 f"set {VARIABLE} to a folder with a shorter path, or choose a shorter name for"
                 " the task",
             )
@@ -352,7 +352,7 @@ def _make_private(folder: Path) -> None:
     except FileNotFoundError:
         if not folder.parent.exists():
             raise LocalFileError(
-                f"{folder.parent}: no such folder",
+                f"the folder {folder.parent} does not exist",
                 f"set {VARIABLE} to a folder on a tmpfs with enough room",
             ) from None
         _make_private(folder)  # swept between the two calls
@@ -363,7 +363,7 @@ def _make_private(folder: Path) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or not _is_private(found):
         raise LocalFileError(
-            f"{folder} is not a folder of this user's alone (user {os.geteuid()}, mode 0700)",
+            f"{folder} does not belong to this user alone (user {os.geteuid()}, mode 0700)",
             f"remove it, or set {VARIABLE} to a folder that nobody else may write to",
         )
 

@@ -83,5 +83,5 @@ class NodeShare:
             try:
                 found += self._known.blocks(int(at))
             except SnapshotRefused as error:
-                log.warning("a chunk of this node's share is not known: %s", error)
+                log.warning("skipped an unknown chunk of this node's share: %s", error)
         return tuple(found)

@@ -130,11 +130,11 @@ class Oneshot:
             except MasterGone:
                 self._stop()
             except Unavailable as error:
-                log.debug("piece %s of this node's share: %s", block.name, error)
+                log.debug("cannot load block %s of this node's share: %s", block.name, error)
                 again = True
             except (ChunkStoreError, DieselFSError) as error:
                 log.warning(
-                    "piece %s of this node's share is left to its readers: %s", block.name, error
+                    "block %s of this node's share is left to its readers: %s", block.name, error
                 )
             self._ended(block, again)
 
@@ -171,7 +171,7 @@ class Oneshot:
         with self._lock:
             if self._wanted:
                 log.info(
-                    "%d pieces of this node's share are left out: %s", len(self._wanted), error
+                    "%d blocks of this node's share are not loaded: %s", len(self._wanted), error
                 )
             self._wanted.clear()
 

@@ -175,10 +175,10 @@ class PeerCache:
             hint = error.hint if isinstance(error, DieselFSError) else None
             trouble = f"{error}; {hint}" if hint else str(error)
             if isinstance(error, OSError):
-                trouble = f"{self._settings.listen}: {error.strerror or error}"
+                trouble = f"cannot listen on {self._settings.listen}: {error.strerror or error}"
             if trouble != self._trouble:
                 log.warning(
-                    "this node works without the peers of task %s, and tries again every %g s: %s",
+                    "this node works without the peers of task %s, and retries every %g s: %s",
                     *(self._settings.task, AGAIN_S, trouble),
                 )
             self._trouble = trouble
@@ -186,7 +186,7 @@ class PeerCache:
         self._trouble = ""
         self._give_up_waiting_at = self._runtime.now() + SETTLED_S
         me = self._part.me
-        log.info("%s takes part in task %s at %s", me.id, self._settings.task, me.address)
+        log.info("%s has joined task %s at %s", me.id, self._settings.task, me.address)
 
     def _wait_for_first_look(self) -> None:
         """Wait until the registry has answered, and each peer has answered a ping or missed one.

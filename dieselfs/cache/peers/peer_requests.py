@@ -220,7 +220,7 @@ class PeerRequests:
             log.info("%s has failed: %s", _named(peer), error)
         else:
             self.fallbacks["corrupt"] += 1
-            log.error("%s sent what it should not: %s", _named(peer), error)
+            log.error("%s sent an invalid answer: %s", _named(peer), error)
 
 
 def _named(peer: Member) -> str:

@@ -344,7 +344,7 @@ class PeerSource:
 
         def verified(bulk: memoryview) -> memoryview:
             if len(bulk) != size:
-                raise Corrupt(f"{len(bulk)} bytes came for {size} of chunk {chunk.id}")
+                raise Corrupt(f"{len(bulk)} bytes of chunk {chunk.id} arrived instead of {size}")
             if hashes is None:
                 return verified_file(bulk, file)
             verify_blocks(bulk, file, begin, hashes)

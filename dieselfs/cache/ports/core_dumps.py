@@ -24,4 +24,4 @@ def prevent_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     # A core_pattern that names a program ignores the limit.
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
-        _log.warning("core files can't be prevented: %s", os.strerror(ctypes.get_errno()))
+        _log.warning("cannot disable core files: %s", os.strerror(ctypes.get_errno()))

@@ -37,7 +37,7 @@ def member_from(fields: object) -> Member:
         ):
             return Member(id, PeerAddress(host, port), weight, node)
         case _:
-            raise ValueError("not the record of a member")
+            raise ValueError("the record of a member is invalid")
 
 
 def is_member_id(text: str) -> bool:

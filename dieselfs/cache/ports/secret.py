@@ -26,7 +26,7 @@ FILE_VARIABLE: Final = "DIESELFS_TASK_SECRET_FILE"
 MIN_BYTES: Final = 16
 MAX_BYTES: Final = 4096
 
-_MAKE_ONE: Final = "make one with `dlcmd task secret FILE`, and give it to all nodes"
+_MAKE_ONE: Final = "make one with `dlcmd task secret FILE`, and copy it to all nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +86,18 @@ def make_secret_file(path: Path) -> None:
     except FileExistsError:
         raise Conflict(f"{path} exists", "choose another name, or remove it") from None
     except OSError as error:
-        raise LocalFileError(f"{path}: {error.strerror}") from error
+        raise LocalFileError(f"cannot write {path}: {error.strerror}") from error
     try:
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32) + "\n")
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise LocalFileError(f"{path}: {error.strerror}") from error
+        raise LocalFileError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _check_file(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise UsageError(f"the secret {path} is no regular file", _MAKE_ONE)
+        raise UsageError(f"the secret {path} is not a regular file", _MAKE_ONE)
     if found.st_uid != os.geteuid():
         raise UsageError(
             f"the secret {path} belongs to another user",

@@ -162,7 +162,7 @@ def write_blob(
         raise LocalFileError(
             f"cannot write the blob of {snapshot.dataset.name} to {where}: "
             f"{error.strerror or error}",
-            "look at the disk, then run the same command again: it goes on where it was",
+            "check the disk, then run the same command again: it continues",
         ) from error
     paths = find_blob(folder, snapshot, device_blocks)
     if paths is None:
@@ -328,7 +328,7 @@ class _BlobWriter:
             f"{self._places.folder}: the blob of {self._snapshot.dataset.name} needs "
             f"{human_size(needed)}, "
             f"and the disk has {human_size(free)} free",
-            "free space, or let go of what `dlcmd cache ls` shows",
+            "free space, or evict datasets that `dlcmd cache ls` shows",
         )
 
     def _write_all(self, numbers: Iterator[int], source: ChunkSource, advance: Advance) -> None:

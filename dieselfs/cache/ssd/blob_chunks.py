@@ -148,7 +148,9 @@ def _gathered(snapshot: Snapshot, inodes: Inodes, payload: memoryview) -> list[B
     length = columns.length[inodes].astype(np.int64)
     offset = columns.offset[inodes].astype(np.int64)
     if int((offset + length).max()) > len(payload):
-        raise SnapshotRefused(f"{snapshot.path}: a file reaches beyond its chunk: damaged")
+        raise SnapshotRefused(
+            f"{snapshot.path} is damaged: a file ends behind the end of its chunk"
+        )
     begins = np.ones(len(inodes), np.bool_)
     begins[1:] = (length[:-1] % BLOCK_BYTES != 0) | (offset[1:] != offset[:-1] + length[:-1])
     at = np.flatnonzero(begins)

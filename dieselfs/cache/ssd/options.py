@@ -51,5 +51,5 @@ def typed_folder(folder: str | None) -> str | None:
     if folder in (None, NONE):
         return folder
     if not folder:
-        raise UsageError("--ssd with an empty folder", "name one, or write --ssd none")
+        raise UsageError("--ssd names an empty folder", "name a folder, or write --ssd none")
     return os.path.abspath(os.path.expanduser(folder))

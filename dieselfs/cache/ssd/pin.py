@@ -82,10 +82,9 @@ def require_size(snapshot: Snapshot, settings: SsdSettings) -> None:
     )
     if needed + pinned + usage.used_bytes > usage.budget_bytes:
         raise Refused(
-            f"the blob of {snapshot.dataset.name} takes {human_size(needed)}, and of the "
-            f"{human_size(usage.budget_bytes)} of the SSD tier "
-            f"{settings.folder} chunks take {human_size(usage.used_bytes)} and other pinned "
-            f"mounts {human_size(pinned)}",
-            "give it more with --ssd-size, or let go of chunks: dlcmd cache evict "
+            f"the blob of {snapshot.dataset.name} needs {human_size(needed)}, but chunks take "
+            f"{human_size(usage.used_bytes)} and other pinned mounts {human_size(pinned)} of "
+            f"the {human_size(usage.budget_bytes)} of the SSD tier {settings.folder}",
+            "give the tier more with --ssd-size, or evict chunks: dlcmd cache evict "
             f"{snapshot.dataset.name}",
         )

@@ -108,13 +108,13 @@ class SsdSettings:
         except OSError as error:
             return error.strerror or str(error), _ANOTHER_FOLDER
         if not os.access(self.folder, os.W_OK | os.X_OK):
-            return "you may not write there", _ANOTHER_FOLDER
+            return "this user may not write there", _ANOTHER_FOLDER
         try:
             RegionFiles(self.folder, self._budget_bytes(), self.segment_bytes)
         except ValueError as error:
-            return str(error), "give it more with --ssd-size"
+            return str(error), "give the tier more with --ssd-size"
         except OSError as error:
-            log.debug("the SSD tier %s can't be opened now: %s", self.folder, error)
+            log.debug("cannot open the SSD tier %s now: %s", self.folder, error)
         return None
 
     def _budget_bytes(self) -> int | None:
@@ -224,7 +224,7 @@ def open_tier(settings: SsdSettings) -> SsdTier:
 
 def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
     """Return the error for a tier that is out of service, with the reason."""
-    reason = tier.statistics().reason or "it does not answer"
+    reason = tier.statistics().reason or "its folder does not answer"
     return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
 
 
@@ -295,4 +295,6 @@ def _one_of(names: tuple[Name, ...], wanted: str, what: str) -> Name:
     for name in names:
         if name == wanted:
             return name
-    raise UsageError(f"{wanted!r} is no {what} of an SSD tier", f"write {' or '.join(names)}")
+    raise UsageError(
+        f"{wanted!r} is not an {what} policy of an SSD tier", f"write {' or '.join(names)}"
+    )

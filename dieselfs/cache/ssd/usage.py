@@ -117,8 +117,8 @@ class TierAccess:
             found.append(present.id)
         if not found:
             raise DatasetNotFound(
-                f"there is no dataset {name!r}, and none on the SSD: `dlcmd cache ls` lists those "
-                "there are"
+                f"dataset {name!r} does not exist and is not on the SSD: `dlcmd cache ls` lists "
+                "the datasets on the SSD"
             )
         return found
 
@@ -154,8 +154,8 @@ class TierAccess:
         if limits.quota_bytes is not None and limits.quota_bytes < region_bytes:
             raise UsageError(
                 f"a quota of {limits.quota_bytes} bytes is smaller than a region of this tier",
-                f"give {region_bytes} at least (the SSD is shared out in regions of this size), "
-                "or none",
+                f"give at least {region_bytes} (the SSD is divided into regions of this size), or "
+                "none",
             )
 
     def _segments(self) -> SegmentStore:

@@ -73,8 +73,7 @@ class ClientPlans:
                 if str(found.id) != plan.snapshot_id:
                     found.close()
                     raise SnapshotRefused(
-                        f"{plan.snapshot_path} is not snapshot {plan.snapshot_id},"
-                        " which a plan is of"
+                        f"{plan.snapshot_path} is not the plan's snapshot {plan.snapshot_id}"
                     )
                 # An earlier snapshot may be in use: its map is closed with its last reference.
                 self._snapshot = found

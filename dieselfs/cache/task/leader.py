@@ -130,7 +130,7 @@ def _shares(source: ChunkSource) -> Shares | None:
 
     if isinstance(source, PeerSource):
         return Shares()
-    log.warning("this task has no peers: what it reads from can't ask them")
+    log.warning("this task has no peers: its source of chunks cannot ask them")
     return None
 
 

@@ -40,7 +40,7 @@ The process that started the helper may have been killed.
 """
 _SERVING: Final = "serving"
 _LED: Final = "led"
-_NOT_PORTABLE: Final = "the source of chunks can't be handed to another process"
+_NOT_PORTABLE: Final = "cannot hand the source of chunks to another process"
 _ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -63,11 +63,11 @@ def start(settings: MemorySettings, source: ChunkSource) -> None:
     try:
         line = _started(pickled)
     except OSError as error:
-        raise MasterGone(f"no master could be started: {error}") from error
+        raise MasterGone(f"cannot start a master: {error}") from error
     if line.startswith(_NOT_PORTABLE):
         raise SourceNotPortable(line)
     if line not in (_SERVING, _LED):
-        raise MasterGone(f"no master could be started: {line or 'it ended without a word'}")
+        raise MasterGone(f"cannot start a master: {line or 'it ended without a report'}")
 
 
 def _started(pickled: bytes) -> str:
@@ -99,7 +99,7 @@ def _started(pickled: bytes) -> str:
             # just now may hold the pipe too.
             if waiting.poll(_START_TIMEOUT_S * 1000):
                 return process.stdout.readline().decode(errors="replace").strip()
-            raise TimeoutError(f"it did not say so within {_START_TIMEOUT_S:g} s")
+            raise TimeoutError(f"it did not report within {_START_TIMEOUT_S:g} s")
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # the helper itself is a grandchild
             raise

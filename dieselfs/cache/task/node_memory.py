@@ -336,7 +336,7 @@ class NodeMemory:
         """
         view = self._obtain(block)
         if view is None:
-            raise CacheFull(f"piece {block.name} can't be kept in node memory, or there is none")
+            raise CacheFull(f"node memory cannot keep block {block.name}, or is not available")
         return view
 
     def on_evicted(self, forget: Callable[[str], None]) -> None:
@@ -558,14 +558,16 @@ class NodeMemory:
         except MasterGone:
             raise
         except DieselFSError as error:
-            log.warning("the new master of %s does not follow: %s", self._settings.folder, error)
+            log.warning(
+                "the new master of %s does not follow the plan: %s", self._settings.folder, error
+            )
 
     def _ask(self, request: Callable[[RemoteMaster], None]) -> None:
         """Make a request of the master; drop it if there is none."""
         try:
             request(self._membership.master())
         except MasterGone as error:
-            log.debug("not said to a master: %s", error)
+            log.debug("cannot send a request to a master: %s", error)
 
     def _folder_changed_ns(self) -> int:
         return os.stat(self._membership.folder.chunks).st_mtime_ns

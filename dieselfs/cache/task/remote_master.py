@@ -272,7 +272,7 @@ class RemoteMaster:
         self._open.add(connection)
         try:
             if not isinstance(packet_socket.ask(connection, greeting), Done):
-                raise BadPacket("not welcome")
+                raise BadPacket("it refused the connection")
         except (OSError, BadPacket) as error:
             self._closed(connection)
             raise self._lost(error) from None

@@ -150,7 +150,7 @@ class SampleReader:
             return []
         wanted = np.asarray(inodes, np.int64)
         if int(wanted.min()) < 0 or int(wanted.max()) >= self._snapshot.file_count:
-            raise IndexError("only files can be read: an inode is not a file's")
+            raise IndexError("an inode is not a file's: only files can be read")
         columns = self._snapshot.columns
         chunk, start = columns.chunk[wanted], columns.offset[wanted].astype(np.int64)
         length = columns.length[wanted].astype(np.int64)

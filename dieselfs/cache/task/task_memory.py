@@ -46,7 +46,8 @@ def open_task_memory(
         peers = from_environment(environment, task)
     elif task not in (None, peers.task):
         raise UsageError(
-            f"task {task}, and peers of task {peers.task}", "a node's task has its peers' name"
+            f"task {task} differs from the task of the peers, {peers.task}",
+            "give both the same name",
         )
     named = task if peers is None else peers.task
     folder = TaskFolder.at(named or environment.get(TASK_VARIABLE) or default_task(dataset.ref))

@@ -102,7 +102,7 @@ class TaskSession:
             if master is not None and not master.is_gone:
                 return master
             if self._closed or time.monotonic() < self._try_again_at:
-                raise MasterGone(f"{self.folder.path} had no master a moment ago")
+                raise MasterGone(f"{self.folder.path} had no master at the last attempt")
             if master is not None:
                 self._master = None
                 master.close()
@@ -110,7 +110,7 @@ class TaskSession:
                 self._master = self._elect()
             except MasterGone as error:
                 self._try_again_at = time.monotonic() + RETRY_S
-                log.warning("reading past node memory for %g s: %s", RETRY_S, error)
+                log.warning("reads bypass node memory for %g s: %s", RETRY_S, error)
                 raise
             return self._master
 
@@ -190,7 +190,7 @@ class TaskSession:
             try:
                 self._start_helper()
             except SourceNotPortable as error:
-                log.info("node memory of this process alone: %s", error)
+                log.info("node memory serves this process alone: %s", error)
                 self._lead_privately()
 
     def _try_lead(self, settings: MemorySettings) -> None:
@@ -199,7 +199,7 @@ class TaskSession:
         try:
             self._leader = Leader.begin(settings, self._source)
         except (OSError, DieselFSError) as error:
-            raise MasterGone(f"{settings.folder.path}: {error}") from error
+            raise MasterGone(f"cannot lead {settings.folder.path}: {error}") from error
 
     def _lead_privately(self) -> None:
         """Lead a private task, for a source that lives in this process alone.

@@ -150,7 +150,7 @@ class BackgroundWarmUp:
             try:
                 self._load_all(wanted)
             except Exception as error:  # readers work without the warm-up
-                log.exception("the dataset %s is not brought to the SSD", self._dataset.name)
+                log.exception("cannot load dataset %s to the SSD", self._dataset.name)
                 self._say(f"stopped: {error}")
         self._say("stopped")
 
@@ -169,7 +169,7 @@ class BackgroundWarmUp:
             try:
                 if self._load_once(wanted):
                     return
-                self._say("waits: another process of this node is at it")
+                self._say("waits: another process of this node loads the dataset")
             except (SsdUnavailable, ChunkStoreError) as error:
                 log.info("the warm-up of %s waits: %s", self._dataset.name, error)
                 self._say(f"waits: {error}")
@@ -235,7 +235,7 @@ class BackgroundWarmUp:
         self._progress = replace(self._progress, failed=report.failed)
         self._say("no room" if report.no_room else "done")
         log.info(
-            "%s: %d chunks brought to the SSD, %d have no room, %d could not be had",
+            "%s: %d chunks were loaded to the SSD, %d have no room, %d failed",
             *(self._dataset.name, report.loaded, report.no_room, report.failed),
         )
 

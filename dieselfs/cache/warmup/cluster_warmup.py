@@ -175,7 +175,7 @@ class _HeadsOnly(ReadWrapper):
 
     def _read(self, read: Read) -> Buffer:
         if (read.offset, read.length) != (0, self._heads.get(read.key)):
-            raise _NotFromCluster(f"no node of the cache cluster gave {read}")
+            raise _NotFromCluster(f"no node of the cache cluster sent {read}")
         return read.of(self._wrapped)
 
 

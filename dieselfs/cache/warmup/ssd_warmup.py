@@ -238,7 +238,7 @@ class WarmUp:
                 result = self._store.load(block)
             except (NotFound, Corrupt) as error:
                 kind = type(error).__name__
-                log.warning("chunk %s is not brought: %s: %s", block.chunk, kind, error)
+                log.warning("cannot load chunk %s: %s: %s", block.chunk, kind, error)
                 return "failed"
             if result != "out of service":
                 return result

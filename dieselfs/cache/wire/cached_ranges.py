@@ -53,13 +53,13 @@ def cached_ranges(cached: CachedChunks, read: Read) -> Sequence[memoryview] | No
         if payload is None or head is None:
             return None
         if (len(head), len(payload)) != (read.chunk.head_bytes, read.chunk.payload_bytes):
-            raise OutOfRange("a chunk is of another length")
+            raise OutOfRange("the length of a chunk differs")
         return head, payload
     block = cached.block(read.block)
     if block is None:
         return None
     if len(block) != read.block.length:
-        raise OutOfRange("a piece is of another length")
+        raise OutOfRange("the length of a block differs")
     return (block,)
 
 

@@ -134,7 +134,7 @@ def block(request: ReadBlock) -> Fields:
     block = request.block
     chunk, file = block.chunk, block.file
     if file is None:
-        raise BadFrame("a whole chunk is asked for by `ReadChunk`")
+        raise BadFrame("a whole chunk is requested with `ReadChunk`")
     place = (file.offset, file.length, file.hash, block.number)
     return chunk.id.value, chunk.head_bytes, chunk.payload_bytes, *place, request.may_fetch
 
@@ -151,9 +151,9 @@ def read_block(fields: Fields) -> ReadBlock:
     payload_bytes, offset, length = (_integer(value, MAX_PAYLOAD_BYTES) for value in fields[2:5])
     file_hash, number = (_integer(value, _MAX_U64) for value in fields[5:7])
     if payload_bytes <= MAX_WHOLE_BYTES:
-        raise BadFrame("a chunk of this size has no pieces")
+        raise BadFrame("a chunk of this size has no blocks")
     if offset + length > payload_bytes or number * CACHE_BLOCK_BYTES >= length:
-        raise BadFrame("a piece that lies outside of its chunk")
+        raise BadFrame("a block lies outside of its chunk")
     chunk = ChunkRef(ChunkId(chunk_id), head_bytes, payload_bytes)
     file = FileExtent(chunk, offset, length, file_hash)
     return ReadBlock(CacheBlock(chunk, file, number), _flag(fields[7]))

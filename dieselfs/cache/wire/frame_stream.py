@@ -138,7 +138,7 @@ class FrameReceiver:
         try:
             got = self._stream.receive_into(self._buffer[end:], FRAME_S, at_least=missing)
         except TimeoutError as error:
-            raise ConnectionError(f"a frame's header did not come whole: {error}") from error
+            raise ConnectionError(f"only a part of a frame's header arrived: {error}") from error
         if got < missing:
             raise _ended()
         return start, end + got

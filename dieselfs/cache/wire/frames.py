@@ -160,7 +160,7 @@ def decode_answer(header: Received, checksum: int, bulk: memoryview) -> tuple[in
     if found is None:
         raise BadFrame("not an answer")
     if len(bulk):
-        raise BadFrame("bulk behind an answer that has none")
+        raise BadFrame("bulk follows an answer that has none")
     count, read = found
     limit = MAX_MEMBERS_HEADER_BYTES if read is frame_fields.read_members else MAX_HEADER_BYTES
     return number, read(decode_fields(header, count, limit))

@@ -199,15 +199,15 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
         case "secret":
             return PeerRefused(
                 "the two sides do not know the same secret",
-                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, --secret-file), "
-                "and all who use a cache cluster its own "
+                "give all nodes of the task the same secret (DIESELFS_TASK_SECRET, "
+                "--secret-file), and all nodes and clients of a cache cluster its own "
                 "(DIESELFS_CACHE_CLUSTER_SECRET, --cache-cluster-secret-file)",
             )
         case "task":
             return PeerRefused(
                 "the two sides are of different tasks, or of different cache clusters",
-                "give all nodes the same --task NAME, "
-                "and all who use a cache cluster the cache cluster's name",
+                "give all nodes the same --task NAME, and all nodes and clients of a cache "
+                "cluster its name",
             )
         case "version":
             return PeerRefused(
@@ -216,8 +216,8 @@ def _refused(reason: str, oldest: int = 0, newest: int = 0) -> PeerRefused:
                 "run the same release on all nodes of a task",
             )
         case "member":
-            return PeerRefused("the member that was asked for does not listen there")
-    raise BadFrame("refused for no reason that is known")
+            return PeerRefused("another member listens at this address")
+    raise BadFrame("the other side refused for an unknown reason")
 
 
 def _fields(received: Received, lead: bytes) -> Sequence[Scalar]:

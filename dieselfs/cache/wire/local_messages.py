@@ -341,15 +341,15 @@ def _block(value: object) -> CacheBlock:
     flat = _array(value, 7)
     chunk_id = flat[0]
     if not isinstance(chunk_id, bytes) or len(flat) not in (3, 7):
-        raise BadPacket("not a piece")
+        raise BadPacket("not a block")
     chunk = ChunkRef(ChunkId(chunk_id), _integer(flat[1]), _integer(flat[2]))
     if len(flat) == 3:
         if chunk.payload_bytes > MAX_WHOLE_BYTES:
-            raise BadPacket("a chunk of this size is no piece")
+            raise BadPacket("a chunk of this size is not a block")
         return CacheBlock(chunk)
     offset, length, number = _integer(flat[3]), _integer(flat[4]), _integer(flat[6])
     if offset + length > chunk.payload_bytes or number * CACHE_BLOCK_BYTES >= length:
-        raise BadPacket("a piece that lies outside of its chunk")
+        raise BadPacket("a block lies outside of its chunk")
     return CacheBlock(
         chunk, FileExtent(chunk, offset, length, _integer(flat[5], (1 << 64) - 1)), number
     )
@@ -382,7 +382,7 @@ def _text(value: object) -> str:
 def _name(value: object) -> str:
     text = _text(value)
     if not _NAME.fullmatch(text):  # it becomes the name of a file
-        raise BadPacket("not the name of a piece")
+        raise BadPacket("not the name of a block")
     return text
 
 
@@ -403,7 +403,7 @@ def _budget(value: object) -> int | None:
 def _error_name(value: object) -> str:
     text = _text(value)
     if text not in _ERRORS:
-        raise BadPacket("not an error that travels")
+        raise BadPacket("not an error that can be sent")
     return text
 
 

@@ -37,11 +37,11 @@ def addresses_of(host: str, timeout_s: float) -> Sequence[str]:
                 ).start()
             except RuntimeError as error:  # no more threads
                 del _under_way[host]
-                raise OSError(f"{host} can't be looked up: {error}") from error
+                raise OSError(f"cannot look up {host}: {error}") from error
     try:
         return found.result(timeout_s)
     except TimeoutError as error:
-        raise TimeoutError(f"{host} was not found within {timeout_s:.1f} s") from error
+        raise TimeoutError(f"cannot look up {host}: no answer within {timeout_s:.1f} s") from error
 
 
 def _look_up(host: str, found: Future[Sequence[str]]) -> None:
@@ -52,7 +52,7 @@ def _look_up(host: str, found: Future[Sequence[str]]) -> None:
         addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
     except UnicodeError:  # IDNA raises it; a member list may hold any name
         _end(under_way, host)
-        found.set_exception(OSError(f"{host!r} is no name of a host"))
+        found.set_exception(OSError(f"{host!r} is not a host name"))
     except Exception as error:
         _end(under_way, host)
         found.set_exception(error)

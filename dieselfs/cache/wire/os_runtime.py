@@ -165,7 +165,7 @@ class SocketStream:
             if sent != count:
                 self._send_rest(buffers, sent, timeout_s)
         except BlockingIOError as error:
-            raise TimeoutError(f"the peer took nothing for {timeout_s:.1f} s") from error
+            raise TimeoutError(f"the peer accepted no bytes for {timeout_s:.1f} s") from error
         finally:
             self._sending = False
             if self._closed:
@@ -261,7 +261,7 @@ class SocketStream:
             if not rest:
                 return
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the peer did not take all bytes within {timeout_s:.1f} s")
+                raise TimeoutError(f"the peer did not accept all bytes within {timeout_s:.1f} s")
             rest[0] = memoryview(rest[0])[sent:]
             sent = self._socket.sendmsg(rest[:_IOV_MAX])
 
@@ -273,7 +273,7 @@ class SocketStream:
         while count < at_least:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                raise TimeoutError("the peer sent only a part in the time for all of it")
+                raise TimeoutError("the peer sent only a part of the bytes within the time limit")
             if remaining_s < self._receive_timeout_s - _TICK_S:
                 self._receive_timeout_s = self._set_timeout(socket.SO_RCVTIMEO, remaining_s)
             # The target ends at `at_least`, so that the kernel waits for all those bytes.

@@ -295,20 +295,20 @@ class PeerConnection:
         number = answer_number(header, checksum, bulk_bytes)
         pending = self._waiting.get(number)
         if pending is None:
-            raise BadFrame("an answer to nothing that was asked")
+            raise BadFrame("an answer came without a request")
         # Check before a byte of it is received: bulk that was not asked for has no place to go.
         if bulk_bytes and bulk_bytes != pending.bulk_bytes:
-            raise BadFrame(f"{bulk_bytes} bytes came instead of {pending.bulk_bytes}")
+            raise BadFrame(f"{bulk_bytes} bytes arrived instead of {pending.bulk_bytes}")
         if pending.works:
             self._pace.passes(self._runtime.now())
         bulk = self._frames.bulk(bulk_bytes)
         number, answer = decode_answer(header, checksum, bulk)
         kind = type(answer)
         if kind not in _ANSWERS[pending.kind]:
-            raise BadFrame(f"{kind.__name__} as an answer to {pending.kind.__name__}")
+            raise BadFrame(f"the answer to {pending.kind.__name__} was {kind.__name__}")
         if kind is Data:
             if bulk_bytes != pending.bulk_bytes:
-                raise BadFrame(f"no bytes came instead of {pending.bulk_bytes}")
+                raise BadFrame(f"no bytes arrived instead of {pending.bulk_bytes}")
             self.answers += 1
             self.received_bytes += bulk_bytes
         elif kind is Working and pending.works:
@@ -338,7 +338,7 @@ class PeerConnection:
             return
         pace.answered(asked, now, bulk_bytes)
         if pace.is_too_slow:
-            raise TimeoutError("it answers too slowly again and again")
+            raise TimeoutError("it repeatedly answers too slowly")
 
     # The rest is called with the lock held.
 
@@ -356,10 +356,12 @@ class PeerConnection:
 
     def _give_up(self, pending: SentRequest) -> None:
         pending.given_up = True
-        pending.outcome = f"{self._peer} has worked for {PATIENCE_S:.0f} s without an answer"
+        pending.outcome = (
+            f"{self._peer} has worked on a request for {PATIENCE_S:.0f} s without an answer"
+        )
         self._given_up += 1
         if self._given_up > _MAX_GIVEN_UP and self.ended is None:
-            self.ended = f"{self._peer} owes too many answers"
+            self.ended = f"{self._peer} has left too many requests unanswered"
 
     def _end(self, error: BaseException) -> None:
         """Close the connection after an error. The lock must not be held."""
@@ -382,7 +384,7 @@ def connect(
         shake_hands(runtime, stream, secret, task, name, member)
     except (OSError, BadFrame) as error:
         stream.close()
-        raise PeerFailed(f"{peer}: no handshake: {error}") from error
+        raise PeerFailed(f"{peer}: the handshake failed: {error}") from error
     except PeerRefused as error:
         stream.close()
         raise PeerRefused(f"{peer}: {error}", error.hint) from None

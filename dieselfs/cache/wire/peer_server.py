@@ -172,7 +172,7 @@ class PeerServer:
                 with self._lock:
                     if self._closed:
                         return
-                log.warning("the peer server can't accept a connection: %s", error)
+                log.warning("the peer server cannot accept a connection: %s", error)
                 self._runtime.sleep(_BREATH_S)
             else:
                 if not self._admit(_Client(stream)):
@@ -192,7 +192,7 @@ class PeerServer:
                     partial(self._serve, client), "peer-server-serves"
                 )
             except RuntimeError as error:  # no more threads
-                log.warning("the peer server can't serve one more connection: %s", error)
+                log.warning("the peer server cannot serve one more connection: %s", error)
                 return False
             self._clients[client] = None
             return True
@@ -208,7 +208,7 @@ class PeerServer:
             connection.serve()
         except (PeerRefused, BadFrame) as error:
             level = self._refusal(type(error))
-            log.log(level, "a connection to the peer server was refused: %s", error)
+            log.log(level, "the peer server refused a connection: %s", error)
         except OSError as error:
             log.debug("a connection to the peer server has ended: %s", error)
         except Exception:

@@ -224,7 +224,7 @@ class ServedConnection:
                 if self._left:
                     self._put(*self._left.popleft())
             except OSError as error:
-                log.debug("%s does not take its answers: %s", self._client, error)
+                log.debug("%s does not read its answers: %s", self._client, error)
                 self._left.clear()
                 self._stream.close()
             finally:
@@ -243,8 +243,8 @@ def _failed(error: Exception) -> Failed:
         return Failed(str(error))
     if type(error) not in _surprises:
         _surprises.add(type(error))
-        log.error("a peer could not be answered", exc_info=error)
-    return Failed(f"unexpected: {type(error).__name__}")
+        log.error("cannot answer a peer", exc_info=error)
+    return Failed(f"an unexpected error: {type(error).__name__}")
 
 
 _surprises: Final[set[type[Exception]]] = set()

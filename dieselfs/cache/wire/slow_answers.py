@@ -144,7 +144,7 @@ class SlowAnswers:
                 self._workers += 1
                 self._idle += 1
         except RuntimeError as error:  # no more threads
-            log.warning("the peer server can't start a thread: %s", error)
+            log.warning("the peer server cannot start a thread: %s", error)
         return self._workers > 0
 
     def _work(self) -> None:
@@ -191,8 +191,8 @@ class SlowAnswers:
         except Exception as error:
             if type(error) not in self._surprises:
                 self._surprises.add(type(error))
-                log.exception("piece %s could not be brought for a peer", block.name)
-            return None, Failed(f"unexpected: {type(error).__name__}")
+                log.exception("cannot load block %s for a peer", block.name)
+            return None, Failed(f"an unexpected error: {type(error).__name__}")
 
     def _tell(self) -> None:
         with self._lock:

@@ -76,7 +76,7 @@ def _filling(value: object) -> FillingStatistics:
     match value:
         case [int(blocks), int(held), int(size), int(here), int(fetched), float(rate), bool(done)]:
             return FillingStatistics(blocks, held, size, here, fetched, rate, done)
-    raise ValueError("not the statistics of a filling")
+    raise ValueError("not the statistics of a oneshot fill")
 
 
 def _count(value: object) -> tuple[str, int]:

@@ -89,7 +89,7 @@ def test_what_makes_no_sense_says_so(
 
 def test_a_secret_without_a_ring_is_a_mistake(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path)}
-    with pytest.raises(UsageError, match="without a cache cluster"):
+    with pytest.raises(UsageError, match="needs a cache cluster"):
         cache_cluster_settings(
             CacheClusterOptions(None, "file"), load_config(environment=environment), environment
         )

@@ -263,13 +263,13 @@ def test_a_directory_that_is_out_changes_nothing(
         assert node.sees(B, C)
         assert node.runtime.now() - node.board.published[-1][0] < 1.2
         assert warnings() == [
-            "the members of the task can't be asked for, so those known stay: Redis is out (start it)"
+            "the membership registry does not answer, so the known members stay: Redis is out (start it)"
         ]
         del node.peers.up[C.address]
         node.wait(lambda: node.sees(B))
         node.registry.is_out = False
         node.wait(lambda: len(warnings()) == 2, within_s=5)
-        assert warnings()[1] == "the members of the task can be asked for again"
+        assert warnings()[1] == "the membership registry answers again"
 
     node.run(case)
 

@@ -94,15 +94,15 @@ def test_names_of_nodes() -> None:
 
 
 def test_names_that_do_not_work() -> None:
-    with pytest.raises(UsageError, match="can't be a member's name"):
+    with pytest.raises(UsageError, match="cannot be a member's name"):
         own_id(replace(REDIS, advertise="h" * 80), HERE)
-    with pytest.raises(UsageError, match="called by their rank"):
+    with pytest.raises(UsageError, match="named by their rank"):
         own_id(replace(RANKS, member="gpu-7"), HERE)
     with pytest.raises(UsageError, match=r"10\.0\.0\.3:7000 is not in the list"):
         own_id(LIST, PeerAddress("10.0.0.3", 7000))
     with pytest.raises(UsageError, match="gpu-7 is not in the list"):
         own_id(replace(LIST, member="gpu-7"), HERE)
-    with pytest.raises(UsageError, match=r"can't connect to 0\.0\.0\.0"):
+    with pytest.raises(UsageError, match=r"cannot connect to 0\.0\.0\.0"):
         own_id(REDIS, PeerAddress("0.0.0.0", 7000))
 
 
@@ -115,7 +115,7 @@ def test_what_a_node_says_of_itself() -> None:
         "gpu-7", 7000
     )
     assert own_member(LIST, HERE, 5 << 30, "") == Member("10.0.0.1:7000", HERE, 1)
-    with pytest.raises(UsageError, match="no share"):
+    with pytest.raises(UsageError, match="gives each node a share"):
         own_member(replace(LIST, gives_memory=False), HERE, 5 << 30, "")
     assert own_member(REDIS, HERE, 1, "ü" * 300).node == "ü" * 127
 

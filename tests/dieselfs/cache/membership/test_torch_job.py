@@ -44,9 +44,9 @@ def test_which_node_of_how_many(environment: dict[str, str], node: int, nodes: i
     ("environment", "message"),
     [
         ({}, "MASTER_ADDR"),
-        (BASE, "can't be told which node"),
-        ({**BASE, "RANK": "1", "WORLD_SIZE": "2"}, "can't be told which node"),
-        ({**BASE, "NODE_RANK": "1"}, "can't be told which node"),
+        (BASE, "cannot determine this node's rank"),
+        ({**BASE, "RANK": "1", "WORLD_SIZE": "2"}, "cannot determine this node's rank"),
+        ({**BASE, "NODE_RANK": "1"}, "cannot determine this node's rank"),
         ({**BASE, "NODE_RANK": "2", "NNODES": "2"}, "node 2 of 2"),
         ({**BASE, "NODE_RANK": "-1", "NNODES": "2"}, "NODE_RANK=-1 is not a number"),
         ({**BASE, "RANK": "4", "WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "4"}, "WORLD_SIZE=6"),

@@ -176,7 +176,7 @@ def test_what_has_gone_from_the_folder_is_fetched_again(
     os.unlink(folder.chunks / block.name)
     of.fetch(block)
     assert content_in(folder, block) == content_of(block)
-    assert "has gone from node memory" in caplog.text
+    assert "is missing from node memory" in caplog.text
     assert of.statistics().cached_bytes == 1000
 
 
@@ -191,7 +191,7 @@ def test_without_room_nothing_is_fetched_and_what_is_in_stays(made: Made) -> Non
     with pytest.raises(CacheFull) as caught:
         of.fetch(block_of(3))
     assert "3000 of 3500 bytes" in str(caught.value)
-    assert caught.value.hint == "give it more with --memory"
+    assert caught.value.hint == "give the task more memory with --memory"
     assert len(source.asked) == 3
     assert of.statistics().not_kept == 1
     of.fetch(block_of(4, 500))
@@ -355,7 +355,7 @@ def test_a_folder_that_has_gone_is_no_room(
     folder.chunks.rmdir()
     with pytest.raises(CacheFull):
         of.fetch(block_of(1))
-    assert "can't be filled" in caplog.text
+    assert "cannot write to node memory" in caplog.text
     assert of.statistics().budget_bytes == 10_000
     assert of.statistics().cached_bytes == 0
 
@@ -492,7 +492,8 @@ def test_what_fails_in_the_background_is_left_to_its_reader(
     of.prefetch([block_of(1), block_of(2)])
     wait_until(lambda: of.statistics().fetches == 1)
     assert of.statistics().failed_fetches == 1
-    assert "is not fetched ahead: down" in caplog.text
+    assert "cannot prefetch block" in caplog.text
+    assert ": down" in caplog.text
 
 
 def test_plans_are_handed_on(made: Made, tmp_path: Path) -> None:

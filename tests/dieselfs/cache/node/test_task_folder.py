@@ -101,7 +101,7 @@ def test_a_folder_that_is_not_there_is_said_to_be_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIESELFS_MEMORY_FOLDER", str(tmp_path / "none"))
-    with pytest.raises(LocalFileError, match="no such folder"):
+    with pytest.raises(LocalFileError, match="does not exist"):
         memory_root()
 
 

@@ -75,7 +75,7 @@ def test_the_environment_names_the_task(packed: Packed, monkeypatch: pytest.Monk
 
 def test_settings_that_contradict_each_other_are_refused(packed: Packed) -> None:
     with packed.client() as client:
-        with pytest.raises(UsageError, match="run2, and peers of task run1"):
+        with pytest.raises(UsageError, match="run2 differs from the task of the peers, run1"):
             client.open_memory(task="run2", peers=settings(0, 1))
 
 

@@ -48,7 +48,7 @@ class TestOperatingSystem(RuntimeContract):
 
     def test_what_is_no_name_of_a_host_is_an_error_of_the_system(self, runtime: Runtime) -> None:
         for host in ("a..b", "x" * 70):  # `getaddrinfo` raises UnicodeError
-            with pytest.raises(OSError, match="no name of a host"):
+            with pytest.raises(OSError, match="not a host name"):
                 runtime.connect(PeerAddress(host, 1), SOON_S)
 
     def test_a_forked_child_keeps_no_descriptor_and_ends_nothing(self, runtime: Runtime) -> None:

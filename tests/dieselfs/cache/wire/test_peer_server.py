@@ -240,7 +240,7 @@ def test_what_was_not_expected_is_logged_once(
     cached.fetch = fetch
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            assert ask(ReadFile(MISSING, 0, 10, True)) == Failed("unexpected: Surprise")
+            assert ask(ReadFile(MISSING, 0, 10, True)) == Failed("an unexpected error: Surprise")
         cached.payloads = None  # type: ignore[assignment]
         for _ in range(3):
             assert isinstance(ask(ReadChunk(HELD, True)), Failed)
