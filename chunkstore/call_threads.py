@@ -84,9 +84,7 @@ class CallThreads:
             inbox = self._idle.pop() if self._idle else None
             if inbox is None:
                 if self._count >= self._limit:
-                    raise NoThread(
-                        f"{self._limit} calls to the store have not been answered: it hangs"
-                    )
+                    raise NoThread(f"the store hangs: {self._limit} calls have no answer yet")
                 self._count += 1
         if inbox is not None:
             inbox.put(work)
@@ -96,7 +94,7 @@ class CallThreads:
         except RuntimeError as error:  # the process has too many threads, or is ending
             with self._lock:
                 self._count -= 1
-            raise NoThread(f"no thread for a call to the store: {error}") from error
+            raise NoThread(f"cannot start a thread for a call to the store: {error}") from error
 
     def run(self, function: Callable[[], T], timeout_s: float) -> T:
         """Return the result of `function`.

@@ -211,7 +211,7 @@ def _by_table(
 ) -> npt.NDArray[np.void]:
     """Return the full column of versions; raise `ValueError` for a row beyond the table."""
     if len(rows) and int(rows.max()) > len(table):
-        raise ValueError("an entry names a version that the table does not have")
+        raise ValueError("an entry names a version that is not in the table")
     named = np.concatenate([np.zeros(1, _VERSION_ROW), table])[rows]
     versions = make_versions(len(rows))
     versions["generation"], versions["chunk"] = named["generation"], named["chunk"]
@@ -244,9 +244,9 @@ def decode_preamble(data: Buffer) -> Preamble:
     body = bytes(data[: _PREAMBLE.size])
     magic, version, _, header_bytes, chunk_id, payload_bytes, header_hash = _PREAMBLE.unpack(body)
     if magic != MAGIC:
-        raise Corrupt(f"not a chunk: it starts with {magic!r}")
+        raise Corrupt(f"the object is not a chunk: it starts with {magic!r}")
     if xxhash.xxh3_64_digest(body) != bytes(data[_PREAMBLE.size : PREAMBLE_BYTES]):
-        raise Corrupt("checksum of the chunk's preamble is wrong")
+        raise Corrupt("the checksum of the chunk's preamble is wrong")
     if version != FORMAT_VERSION:
         raise Corrupt(f"chunk format {version}; this release reads {FORMAT_VERSION}")
     if header_bytes > MAX_HEADER_BYTES:
@@ -268,14 +268,12 @@ def decode_head(data: Buffer, expected: ChunkId | None = None) -> ChunkHead:
     """
     preamble = decode_preamble(data)
     if expected is not None and preamble.chunk_id != expected:
-        raise Corrupt(
-            f"chunk {expected} was asked for, but the object holds chunk {preamble.chunk_id}"
-        )
+        raise Corrupt(f"the object of chunk {expected} contains chunk {preamble.chunk_id}")
     header = memoryview(data)[PREAMBLE_BYTES : preamble.head_bytes]
     if len(header) != preamble.header_bytes:
         raise Corrupt(f"chunk {preamble.chunk_id} ends inside its header")
     if xxhash.xxh3_64_intdigest(header) != preamble.header_hash:
-        raise Corrupt(f"checksum of the header of chunk {preamble.chunk_id} is wrong")
+        raise Corrupt(f"the checksum of the header of chunk {preamble.chunk_id} is wrong")
     try:
         dataset, entries = _decode_header(header)
         _check_entries(entries, preamble.payload_bytes)
@@ -315,9 +313,9 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
     name = bytes(column("u1", name_bytes))
     heap = bytes(header[at:])
     if len(heap) != heap_bytes or (ends[-1] if ends else 0) != heap_bytes:
-        raise ValueError("length of the paths is wrong")
+        raise ValueError("the length of the paths is wrong")
     if ends != sorted(ends):  # before paths are cut: they could overlap and fill the memory
-        raise ValueError("ends of the paths are out of order")
+        raise ValueError("the ends of the paths are out of order")
     paths = [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
     entries = Entries(
         paths=paths, kind=kind, mode=mode, block_hash=block_hash, versions=versions, **columns
@@ -330,26 +328,26 @@ def _decode_header(header: memoryview) -> tuple[DatasetRef, Entries]:
 def _check_entries(entries: Entries, payload_bytes: int) -> None:
     is_file = entries.kind == KIND_FILE
     if not np.isin(entries.kind, (KIND_FILE, KIND_DIRECTORY, KIND_TOMBSTONE)).all():
-        raise ValueError("unknown kind of entry")
+        raise ValueError("an entry is of an unknown kind")
     if any(column[~is_file].any() for column in (entries.length, entries.offset, entries.hash)):
-        raise ValueError("only files have content")
+        raise ValueError("an entry that is not a file has content")
     file_type = entries.mode & _TYPE_BITS
     fits = (file_type == stat.S_IFREG) & (entries.kind != KIND_DIRECTORY)
     fits |= (file_type == stat.S_IFDIR) & ~is_file
     if not fits.all():
-        raise ValueError("mode of an entry is not of its kind")
+        raise ValueError("the mode of an entry does not match its kind")
     if (entries.length > payload_bytes).any() or (
         entries.offset > payload_bytes - entries.length
     ).any():
         raise ValueError("a file reaches beyond the payload")
     if int(block_counts(entries.length).sum()) != len(entries.block_hash):
-        raise ValueError("number of block hashes is wrong")
+        raise ValueError("the number of block hashes is wrong")
     paths = entries.paths
     if b"" in paths:
         if any(
             not path and kind != KIND_DIRECTORY
             for path, kind in zip(paths, entries.kind.tolist(), strict=True)
         ):
-            raise InvalidPath("only a directory may have the empty path")
+            raise InvalidPath("an entry that is not a directory has the empty path")
         paths = [path for path in paths if path]
     check_paths(paths)

@@ -46,7 +46,7 @@ def parse_id(text: str) -> bytes:
     """
     value = base64.b64decode(text.encode("ascii").translate(_TO_STANDARD) + b"==", validate=True)
     if len(value) != 16 or print_id(value) != text:
-        raise ValueError(f"not a printed 16-byte id: {text!r}")
+        raise ValueError(f"{text!r} is not a printed 16-byte id")
     return value
 
 
@@ -58,7 +58,7 @@ class ChunkId:
 
     def __post_init__(self) -> None:
         if len(self.value) != 16:
-            raise ValueError(f"a chunk id has 16 bytes, not {len(self.value)}")
+            raise ValueError(f"a chunk id must have 16 bytes, not {len(self.value)}")
 
     def __str__(self) -> str:
         return print_id(self.value)

@@ -135,11 +135,11 @@ class ChunkReader:
         """
         head = self._checked(decode_head(data, chunk.id))
         if (head.head_bytes, head.payload_bytes) != (chunk.head_bytes, chunk.payload_bytes):
-            raise Corrupt(f"chunk {chunk.id} has other lengths than its dataset's metadata says")
+            raise Corrupt(f"the lengths of chunk {chunk.id} differ from its dataset's metadata")
         payload = data[head.head_bytes :]
         if len(payload) != head.payload_bytes:
             raise Corrupt(
-                f"chunk {chunk.id} has {len(payload)} bytes of payload "
+                f"the payload of chunk {chunk.id} has {len(payload)} bytes "
                 f"instead of {head.payload_bytes}"
             )
         verify_files(payload, head.entries, chunk.id)
@@ -253,7 +253,7 @@ class ChunkReader:
                 self._large.popitem(last=False)
         if key not in large:
             raise Corrupt(
-                f"chunk {file.chunk.id} does not hold the file that its dataset's metadata says"
+                f"chunk {file.chunk.id} does not contain the file that its dataset's metadata names"
             )
         return large[key]
 
@@ -277,7 +277,7 @@ def verified_file(data: memoryview, file: FileExtent) -> memoryview:
     """Return `data` if it is the whole content of `file`; raise `Corrupt` if not."""
     if xxhash.xxh3_64_intdigest(data) != file.hash:
         raise Corrupt(
-            f"checksum of a file at offset {file.offset} of chunk {file.chunk.id} is wrong"
+            f"the checksum of the file at offset {file.offset} of chunk {file.chunk.id} is wrong"
         )
     return data
 
@@ -295,7 +295,8 @@ def verify_blocks(
         digest = xxhash.xxh3_64_intdigest(data[at : at + BLOCK_BYTES])
         if digest != int(hashes[first + number]):
             raise Corrupt(
-                f"checksum of block {first + number} of a file in chunk {file.chunk.id} is wrong"
+                f"the checksum of block {first + number} of a file "
+                f"in chunk {file.chunk.id} is wrong"
             )
 
 
@@ -322,7 +323,9 @@ def verify_files(payload: memoryview, entries: Entries, chunk_id: ChunkId) -> No
     )
     for position, (offset, length, expected, kind) in enumerate(columns):
         if kind == KIND_FILE and digest(payload[offset : offset + length]) != expected:
-            raise Corrupt(f"checksum of {entries.paths[position]!r} in chunk {chunk_id} is wrong")
+            raise Corrupt(
+                f"the checksum of {entries.paths[position]!r} in chunk {chunk_id} is wrong"
+            )
 
 
 def verify_expected(expected: FileColumns, entries: Entries, chunk_id: ChunkId) -> None:
@@ -344,6 +347,6 @@ def verify_expected(expected: FileColumns, entries: Entries, chunk_id: ChunkId) 
     )
     if not found.all():
         raise Corrupt(
-            f"chunk {chunk_id} holds {np.count_nonzero(~found)} files "
-            "that are not those of its dataset's metadata"
+            f"chunk {chunk_id} lacks {np.count_nonzero(~found)} files "
+            "that its dataset's metadata names, or has others in their place"
         )

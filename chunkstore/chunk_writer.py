@@ -171,9 +171,11 @@ class ChunkWriter:
         seed: int = 0,
     ) -> None:
         if open_chunks < 1 or open_chunks & (open_chunks - 1):
-            raise ValueError(f"the number of open chunks is a power of two, not {open_chunks}")
+            raise ValueError(f"the number of open chunks must be a power of two, not {open_chunks}")
         if not 4096 <= target_bytes <= 1 << 30:
-            raise ValueError(f"the target size of a chunk is 4 KiB to 1 GiB, not {target_bytes}")
+            raise ValueError(
+                f"the target size of a chunk must be 4 KiB to 1 GiB, not {target_bytes}"
+            )
         self.dataset = dataset
         self.target_bytes = target_bytes
         self._ids = ids
@@ -398,14 +400,14 @@ def hash_blocks(data: Buffer) -> BlockHashes:
     return hash_stream([data], len(data))
 
 
-def hash_stream(pieces: Iterable[Buffer], size: int) -> BlockHashes:
+def hash_stream(parts: Iterable[Buffer], size: int) -> BlockHashes:
     """Hash a file given in parts; the lengths of all but the last are multiples of 256 KiB."""
     whole = xxhash.xxh3_64()
     blocks: list[int] = []
-    for piece in pieces:
-        whole.update(piece)
+    for part in parts:
+        whole.update(part)
         if size > BLOCK_BYTES:
-            view = memoryview(piece)
+            view = memoryview(part)
             blocks.extend(
                 xxhash.xxh3_64_intdigest(view[at : at + BLOCK_BYTES])
                 for at in range(0, len(view), BLOCK_BYTES)

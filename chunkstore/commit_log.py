@@ -91,9 +91,9 @@ class Commit:
         data = bytes(data)
         body, check = data[:-8], data[-8:]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"commit {generation} is not a commit object")
+            raise Corrupt(f"the object of commit {generation} is not a commit")
         if xxhash.xxh3_64_digest(body) != check:
-            raise Corrupt(f"checksum of commit {generation} is wrong")
+            raise Corrupt(f"the checksum of commit {generation} is wrong")
         _, version, flags, added, retired, _, found, time_ns, dataset_id = _FIXED.unpack_from(body)
         if version != FORMAT_VERSION or flags & ~_REMOVED:
             raise Corrupt(
@@ -101,9 +101,9 @@ class Commit:
                 f"this release reads {FORMAT_VERSION}"
             )
         if found != generation:
-            raise Corrupt(f"commit {generation} was asked for, but the object holds commit {found}")
+            raise Corrupt(f"the object of commit {generation} contains commit {found}")
         if len(body) != _FIXED.size + added * _ADDED.itemsize + retired * 16:
-            raise Corrupt(f"length of commit {generation} is wrong")
+            raise Corrupt(f"the length of commit {generation} is wrong")
         columns = np.frombuffer(body, _ADDED, added, _FIXED.size)
         refs = zip(
             columns["id"].tolist(),
@@ -167,8 +167,8 @@ class CommitLog:
                 raise NotFound(f"dataset {self.dataset.name} has been removed")
             if twice := {ref.id for ref in found.added} & {ref.id for ref in added}:
                 raise AlreadyExists(
-                    f"chunk {min(twice)} was committed by somebody else, "
-                    f"as generation {found.generation}: run the same command again"
+                    f"cannot commit chunk {min(twice)}: another process has committed it "
+                    f"as generation {found.generation}; run the same command again"
                 )
             draft = replace(draft, generation=draft.generation + 1)
 
@@ -211,8 +211,8 @@ class CommitLog:
                 self._store.stat(chunk_key(self.dataset.name, ref.id))
             except NotFound as error:
                 raise NotFound(
-                    f"chunk {ref.id} was deleted before it was committed, which took too long: "
-                    "run the same command again"
+                    f"cannot commit chunk {ref.id}: `dlcmd gc` has deleted it, "
+                    "since its commit came late; run the same command again"
                 ) from error
 
     def read(self, generation: int) -> Commit:
@@ -277,5 +277,7 @@ def create_dataset(store: ObjectStore, name: str) -> tuple[DatasetRef, bool]:
     except AlreadyExists:
         found = find_dataset(store, name)
         if found is None:
-            raise NotFound(f"dataset {name} was removed while it was opened; try again") from None
+            raise NotFound(
+                f"cannot open dataset {name}: it was removed meanwhile; try again"
+            ) from None
         return found, False

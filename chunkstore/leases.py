@@ -90,18 +90,18 @@ class Lease:
         what = f"number {number} of lease {lease_id}"
         body = data[:-8]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"{what} is not a lease object")
+            raise Corrupt(f"the object of {what} is not a lease")
         if xxhash.xxh3_64_digest(body) != data[-8:]:
-            raise Corrupt(f"checksum of {what} is wrong")
+            raise Corrupt(f"the checksum of {what} is wrong")
         _, version, host_bytes, count, found, written_ns, ttl_s, pid, dataset_id, found_id = (
             _FIXED.unpack_from(body)
         )
         if version != FORMAT_VERSION:
             raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
         if count > MAX_GENERATIONS or len(body) != _FIXED.size + 8 * count + host_bytes:
-            raise Corrupt(f"length of {what} is wrong")
+            raise Corrupt(f"the length of {what} is wrong")
         if (found_id.hex(), found) != (lease_id, number):
-            raise Corrupt(f"{what} was asked for, but the object holds another")
+            raise Corrupt(f"the object of {what} contains another lease or number")
         generations = tuple(np.frombuffer(body, "<u8", count, _FIXED.size).tolist())
         host = body[_FIXED.size + 8 * count :].decode(errors="replace")
         return cls(lease_id, number, dataset_id, generations, host, pid, written_ns, ttl_s)

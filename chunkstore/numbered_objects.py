@@ -105,7 +105,7 @@ def _newest(
             return decode(read_bounded(store, newest.key, limit_bytes), name, newest.number)
         except NotFound:  # another writer has created the next one and deleted this
             entries = list_numbers(store, prefix, name).get(name, ())
-    raise Unavailable(f"{prefix}{name} changes too quickly to be read; try again")
+    raise Unavailable(f"cannot read {prefix}{name}: it changes too quickly; try again")
 
 
 def read_bounded(store: ObjectStore, key: str, limit_bytes: int) -> bytes:
@@ -115,5 +115,5 @@ def read_bounded(store: ObjectStore, key: str, limit_bytes: int) -> bytes:
     """
     data = store.get_range(key, 0, limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise Corrupt(f"{key} is longer than the {limit_bytes} bytes that it may have")
+        raise Corrupt(f"{key} is longer than its limit of {limit_bytes} bytes")
     return bytes(data)

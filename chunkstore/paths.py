@@ -62,7 +62,7 @@ def check_names(names: Sequence[bytes]) -> None:
     """Raise `InvalidPath` unless each of `names` is a path of one component."""
     check_paths(names)
     if b"/" in b"\0".join(names):
-        raise InvalidPath("a name with a '/' in it")
+        raise InvalidPath("a name contains a '/'")
 
 
 def ancestors(path: bytes) -> Iterable[bytes]:

@@ -82,20 +82,20 @@ class Tag:
         what = f"number {number} of tag {name}"
         body = data[:-8]
         if len(data) < _FIXED.size + 8 or not data.startswith(MAGIC):
-            raise Corrupt(f"{what} is not a tag object")
+            raise Corrupt(f"the object of {what} is not a tag")
         if xxhash.xxh3_64_digest(body) != data[-8:]:
-            raise Corrupt(f"checksum of {what} is wrong")
+            raise Corrupt(f"the checksum of {what} is wrong")
         _, version, _, name_bytes, id_bytes, found, time_ns, dataset_id = _FIXED.unpack_from(body)
         if version != FORMAT_VERSION:
             raise Corrupt(f"{what} has format {version}; this release reads {FORMAT_VERSION}")
         if len(body) != _FIXED.size + name_bytes + id_bytes:
-            raise Corrupt(f"length of {what} is wrong")
+            raise Corrupt(f"the length of {what} is wrong")
         text = body[_FIXED.size :].decode("ascii", errors="replace")
         if (text[:name_bytes], found) != (name, number):
-            raise Corrupt(f"{what} was asked for, but the object holds another")
+            raise Corrupt(f"the object of {what} contains another tag or number")
         snapshot_id = text[name_bytes:]
         if snapshot_id and not _SNAPSHOT_ID.fullmatch(snapshot_id):
-            raise Corrupt(f"{what} names {snapshot_id!r}, which is no snapshot")
+            raise Corrupt(f"{what} names {snapshot_id!r}, which is not a snapshot id")
         return cls(name, number, dataset_id, time_ns, snapshot_id)
 
 
@@ -205,7 +205,7 @@ def _set(store: ObjectStore, dataset: DatasetRef, tag: str, snapshot_id: str) ->
 def _dataset(store: ObjectStore, name: str) -> DatasetRef:
     found = find_dataset(store, name)
     if found is None:
-        raise NotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists those there are")
+        raise NotFound(f"there is no dataset {name!r}: `dlcmd dataset ls` lists the existing ones")
     return found
 
 
@@ -220,6 +220,6 @@ def _present(found: NumberedListing[Tag], dataset: DatasetRef, tag: str) -> Tag:
 def _raise_damaged(found: NumberedListing[Tag]) -> None:
     for tag, reason in found.damaged.items():
         raise Corrupt(
-            f"{reason}; set it anew with `dlcmd snapshot tag`, "
+            f"{reason}; set it again with `dlcmd snapshot tag`, "
             f"or remove it with `dlcmd snapshot untag` ({tag})"
         )

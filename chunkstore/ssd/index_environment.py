@@ -71,7 +71,7 @@ class IndexEnvironment:
             while self._suspended:
                 self._changed.wait()
             if self._closed:
-                raise lmdb.Error("the index was closed")
+                raise lmdb.Error(f"the SSD index {self.folder} is closed")
             if self._environment is None:
                 self._open()
             self._running += 1
@@ -293,8 +293,7 @@ def _make_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(
-            f"{folder} is not a folder of this user's alone "
-            f"(user {os.geteuid()}, mode 0700): remove it"
+            f"{folder} is not a private folder of user {os.geteuid()} (mode 0700): remove it"
         )
 
 

@@ -15,15 +15,17 @@ from chunkstore.ssd.segment_reader import Entry
 log = logging.getLogger(__name__)
 
 
-def open_index(files: RegionFiles, folder: Path, now: float, *, anew: bool = False) -> SegmentIndex:
+def open_index(
+    files: RegionFiles, folder: Path, now: float, *, rebuild: bool = False
+) -> SegmentIndex:
     """Open the index, and remove regions that the budget has no room for.
 
-    `anew`: discard the existing index because it is damaged. One process at a time does this.
+    `rebuild`: discard the existing index because it is damaged. One process at a time does this.
     Raises `OSError` and `lmdb.Error`.
     """
     files.lock_all()
     try:
-        if anew:
+        if rebuild:
             index_environment.discard(folder)
         index = _opened(folder, files.folder)
         try:
@@ -45,7 +47,7 @@ def _opened(folder: Path, tier: Path) -> SegmentIndex:
     try:
         return SegmentIndex(folder, tier)
     except UNSOUND as error:
-        log.warning("the index %s is made anew: %s", folder, error)
+        log.warning("the index %s is rebuilt from the region tables: %s", folder, error)
         index_environment.discard(folder)
         return SegmentIndex(folder, tier)
 

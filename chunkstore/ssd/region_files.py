@@ -168,10 +168,12 @@ class RegionFiles:
         try:
             return int((self.folder / "budget").read_text())
         except FileNotFoundError:
-            raise ValueError(f"{self.folder} is a new tier: say how large it may be") from None
+            raise ValueError(
+                f"{self.folder} is a new SSD tier: give it a budget with --ssd-size"
+            ) from None
         except ValueError as error:
             raise OSError(
-                f"{self.folder}/budget is damaged: say again how large it may be"
+                f"{self.folder}/budget is damaged: set the budget again with --ssd-size"
             ) from error
 
     def lock(self, region: int) -> bool:
@@ -238,7 +240,7 @@ class RegionFiles:
                 some = parts[first : first + _PARTS_AT_ONCE]
                 length = sum(map(len, some))
                 if os.pwritev(fd, some, offset) != length:
-                    raise OSError(f"a write to region {region} was cut short")
+                    raise OSError(f"cannot write all bytes to region {region} of {self.folder}")
                 offset += length
 
     def write_table(self, region: int, table: RegionTable) -> None:
@@ -306,8 +308,8 @@ def _replace(path: Path, text: str) -> None:
 def _require_room(folder: Path, geometry: Geometry, budget_bytes: int) -> None:
     if not geometry.regions_within(budget_bytes):
         raise ValueError(
-            f"a tier of {budget_bytes} bytes is too small: "
-            f"{folder} needs {geometry.least_bytes} at least"
+            f"a budget of {budget_bytes} bytes is too small for the SSD tier {folder}: "
+            f"set at least {geometry.least_bytes}"
         )
 
 
@@ -330,7 +332,9 @@ def _read_geometry(path: Path) -> Geometry:
     try:
         return Geometry(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
-        raise OSError(f"{path} is damaged: remove {path.parent} to begin anew") from error
+        raise OSError(
+            f"{path} is damaged: remove {path.parent}; an empty tier replaces it"
+        ) from error
 
 
 class _RegionLocks:

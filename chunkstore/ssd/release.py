@@ -8,7 +8,7 @@ from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.segment_index import Region, SegmentIndex
 
 
-def let_go(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
+def release(files: RegionFiles, index: SegmentIndex, region: Region) -> int:
     """Release a region if it is unchanged; return how many bytes of the SSD became free."""
     if not files.lock(region.number):
         return 0
@@ -43,6 +43,6 @@ def fit(files: RegionFiles, index: SegmentIndex, regions: Iterable[Region], coun
     """
     known = {region.number for region in regions}
     above = [number for number in known | set(files.present()) if number >= count]
-    gone = [remove(files, index, number) for number in sorted(above)]
+    removed = [remove(files, index, number) for number in sorted(above)]
     index.add_free(count)
-    return all(gone)
+    return all(removed)

@@ -206,7 +206,7 @@ class SegmentIndex:
             while (chosen := choose(regions, busy)) is not None:
                 if lock(chosen.number):
                     lost = list(self._entries(transaction, chosen.number))
-                    self._forget(transaction, chosen.number, lost)
+                    self._drop_entries(transaction, chosen.number, lost)
                     taken = begun(chosen, turn)
                     self._put_region(transaction, taken)
                     return chosen, taken, lost
@@ -262,7 +262,7 @@ class SegmentIndex:
             value = transaction.get(key, db=self._environment.regions)
             if generation is not None and (value is None or _REGION.unpack(value)[1] != generation):
                 return False
-            self._forget(transaction, number, list(self._entries(transaction, number)))
+            self._drop_entries(transaction, number, list(self._entries(transaction, number)))
             if remove:
                 transaction.delete(key, db=self._environment.regions)
             elif value is not None:
@@ -326,7 +326,7 @@ class SegmentIndex:
                 if placed.region == region:
                     yield Segment(*_KEY.unpack(key)), placed
 
-    def _forget(
+    def _drop_entries(
         self, transaction: Any, region: int, entries: Sequence[tuple[Segment, Placed]]
     ) -> None:
         for segment, _ in entries:

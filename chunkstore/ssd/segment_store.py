@@ -22,7 +22,7 @@ from chunkstore.ssd.index_opening import open_index
 from chunkstore.ssd.read_counts import ReadCount, ReadCounts
 from chunkstore.ssd.region_files import RegionFiles
 from chunkstore.ssd.region_filling import FillingRules, RegionFilling
-from chunkstore.ssd.release import fit, let_go
+from chunkstore.ssd.release import fit, release
 from chunkstore.ssd.segment_index import CLOCK_S, FREE, CachedChunk, Order, SegmentIndex
 from chunkstore.ssd.segment_reader import Entry, SegmentReader
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES, Segment
@@ -178,7 +178,7 @@ class SegmentStore:
         if is_end and len(data) % size == 0:
             parts.append(memoryview(b""))  # marks the object's end
         if not is_end and len(data) % size:
-            raise ValueError("only an object's last segment is shorter")
+            raise ValueError("only the last segment of an object may be shorter")
         with self._writing:
             cached = self._index.find(chunk, first, len(parts))
             missing = [
@@ -242,7 +242,7 @@ class SegmentStore:
         with self._writing:
             self._filling.end(dataset)
             return sum(
-                let_go(self._files, self._index, region)
+                release(self._files, self._index, region)
                 for region in self._index.regions()
                 if region.state != FREE and region.dataset == dataset
             )
@@ -256,16 +256,18 @@ class SegmentStore:
             and self._index.is_view_of(self._geometry.id.encode())
         )
 
-    def reopen(self, *, anew: bool = False) -> None:
+    def reopen(self, *, rebuild: bool = False) -> None:
         """Open the folder that is in place now, or create it again.
 
-        `anew`: the index is damaged, and is rebuilt from the tables.
+        `rebuild`: the index is damaged, and is rebuilt from the tables.
         """
         with self._writing:
             self._filling.give_up()
             files = self._open_files(None if self._files.has_budget else self._budget_known)
             self._index.close()
-            self._take_up(files, open_index(files, self._index_folder, self._now(), anew=anew))
+            self._take_up(
+                files, open_index(files, self._index_folder, self._now(), rebuild=rebuild)
+            )
 
     def tend(self) -> None:
         """Do the periodic work.
@@ -276,7 +278,7 @@ class SegmentStore:
         µs, and 2 µs a region.
         """
         if not self.is_there:
-            raise OSError("the folder, or the index, is not the one that was opened")
+            raise OSError(f"the SSD tier {self._files.folder} or its index was removed or replaced")
         self.touch()
         self._index.free_slots_of_the_dead()
         with self._writing:
@@ -287,7 +289,7 @@ class SegmentStore:
     def sweep(self) -> None:
         """Remove unused indexes of this user's deleted tiers. May wait for disks of other tiers."""
         for folder in index_environment.sweep(self._index_folder.parent):
-            log.info("the index %s is of a tier that has gone: removed", folder)
+            log.info("removed the index %s: the folder of its SSD tier does not exist", folder)
 
     def touch(self) -> None:
         """Publish to other processes which regions were read, and the counts of reads."""
@@ -329,4 +331,4 @@ class SegmentStore:
         surplus = above_quota(regions, limits_of, self._geometry.region_bytes, self._rules.order)
         for region in surplus + expired(regions, limits_of, now):
             self._filling.end_if(region)
-            let_go(self._files, self._index, region)
+            release(self._files, self._index, region)

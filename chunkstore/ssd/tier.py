@@ -216,7 +216,7 @@ class SsdTier:
         segments.counts.hit(dataset, len(found))
         self._hit_bytes += len(found)
         if self._health.hit_took(time.monotonic() - began, len(found)):
-            self._out_of_service("it is slower than the store")
+            self._out_of_service("reads from it take longer than reads from the store")
         return found
 
     def store_took(self, seconds: float, length: int) -> None:
@@ -309,7 +309,7 @@ class SsdTier:
         try:
             return self._threads.run(access, timeout_s)
         except TimeoutError:
-            self._out_of_service(f"it did not answer within {timeout_s:.2f} s")
+            self._out_of_service(f"no answer within {timeout_s:.2f} s")
         except _WRONG as error:
             self._failed(error)
         return None
@@ -348,7 +348,7 @@ class SsdTier:
             try:
                 self._threads.run(segments.close, timeout_s)
             except (TimeoutError, *_WRONG) as error:
-                log.debug("the tier did not close in order: %s", error)
+                log.debug("the SSD tier %s was not closed cleanly: %s", self._folder, error)
 
     # The methods below run in one background thread.
 
@@ -366,7 +366,7 @@ class SsdTier:
                 if insert is not None:
                     self._write(insert)
             except Exception as error:  # readers do without the tier, whatever the error is
-                log.exception("the SSD tier %s has failed", self._folder)
+                log.exception("the SSD tier %s failed unexpectedly", self._folder)
                 self._failed(error)
 
     def _look(self) -> None:
@@ -419,7 +419,7 @@ class SsdTier:
         try:
             segments = self._threads.run(self._open, _OPEN_TIMEOUT_S)
         except (TimeoutError, ValueError, *_WRONG) as error:
-            self._out_of_service(f"it can't be opened: {error or type(error).__name__}")
+            self._out_of_service(f"cannot open it: {error or type(error).__name__}")
             return
         self._health.recovered()
         self._allowance = RangeAllowance(
@@ -448,7 +448,7 @@ class SsdTier:
         if segments is None:
             return
         if self._index_unsound or not segments.is_there:
-            segments.reopen(anew=self._index_unsound)
+            segments.reopen(rebuild=self._index_unsound)
             self._index_unsound = False
         path, data = self._folder / f".probe.{os.getpid()}", secrets.token_bytes(_PROBE_BYTES)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -457,7 +457,7 @@ class SsdTier:
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if os.pread(fd, _PROBE_BYTES, 0) != data:
-                raise OSError("it gives back other bytes than were written")
+                raise OSError(f"{path} returned other bytes than were written")
         finally:
             os.close(fd)
             path.unlink(missing_ok=True)

@@ -167,7 +167,9 @@ class TieredStore:
             key = chunk_key(self._dataset.name, block.chunk)
             data = self.store.get_range(key, block.start, block.length)
             if len(data) < block.length:
-                raise Corrupt(f"chunk {block.chunk} is shorter than its dataset's metadata says")
+                raise Corrupt(
+                    f"chunk {block.chunk} is shorter than the length in its dataset's metadata"
+                )
             first = block.start // segments.segment_bytes
             insert = CacheInsert(
                 self._dataset.id, block.chunk.value, first, memoryview(data), block.is_end
@@ -226,7 +228,7 @@ class TieredStore:
             try:
                 self._fetch(ChunkId(chunk), offset)
             except ChunkStoreError as error:
-                log.info("chunk %s is not brought to the SSD: %s", chunk.hex(), error)
+                log.info("cannot load chunk %s to the SSD: %s", chunk.hex(), error)
             finally:
                 with self._lock:
                     self._warming.discard(wanted)

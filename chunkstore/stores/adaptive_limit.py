@@ -75,9 +75,7 @@ class LimitedStore(ReadWrapper):
     def _read(self, read: Read) -> Buffer:
         turns = self._turns
         if not turns.take(time_left_s(_LONGEST_WAIT_S)):
-            raise Unavailable(
-                f"{read}: {turns.taken} reads before it have not been answered in time"
-            )
+            raise Unavailable(f"cannot read {read}: {turns.taken} earlier reads have no answer yet")
         try:
             began = self._clock()
             try:

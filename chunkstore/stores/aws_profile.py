@@ -45,17 +45,15 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     name = named or "default"
     found = _profile(name, environment)
     if named and not found and not environment.get("AWS_ACCESS_KEY_ID"):
-        raise ValueError(
-            f"AWS_PROFILE is {name}, and ~/.aws has no such profile; correct it, or unset it"
-        )
+        raise ValueError(f"~/.aws has no profile {name}; correct or unset AWS_PROFILE")
     settings = {ours: found[theirs] for theirs, ours in _SETTINGS.items() if theirs in found}
     given = [
         name for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if environment.get(name)
     ]
     if len(given) == 1:
         raise ValueError(
-            "of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only "
-            f"{given[0]} is in the environment; set both"
+            f"only {given[0]} is in the environment; "
+            "set both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     if given:
         return settings
@@ -69,8 +67,8 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
         for way in _TO_BE_GOT:
             if way in found:
                 raise ValueError(
-                    f"profile {name} of ~/.aws has no keys of its own ({way}); "
-                    "put them into the environment by"
+                    f"profile {name} of ~/.aws gets its keys by {way}, which is not supported; "
+                    "put the keys into the environment with"
                     f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
                 )
     return settings | keys
@@ -95,11 +93,11 @@ def _ini(path: Path) -> configparser.RawConfigParser:
         parsed.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{path} can't be read: {type(error).__name__}; correct it"
+            f"cannot read {path}: {type(error).__name__}; correct the file"
         ) from None  # the error quotes lines of the file
     except OSError as error:
         raise ValueError(
-            f"{path} can't be read: {error.strerror}; correct it, or AWS_CONFIG_FILE"
+            f"cannot read {path}: {error.strerror}; correct its mode, or AWS_CONFIG_FILE"
         ) from None
     return parsed
 

@@ -89,16 +89,16 @@ class CloudStore:
         except Exception as error:
             raise self._translated(error, prefix) from error
         if empty:
-            self._check_that_absence_is_told()
+            self._check_that_absence_is_reported()
 
     def delete(self, key: str) -> None:
         """Delete an object."""
         try:
             obstore.delete(self._store, key)
         except Exception as error:
-            told = self._translated(error, key)
-            if not isinstance(told, NotFound):
-                raise told from error
+            problem = self._translated(error, key)
+            if not isinstance(problem, NotFound):
+                raise problem from error
 
     def stat(self, key: str) -> ObjectInfo:
         """Return the size of an object."""
@@ -122,7 +122,7 @@ class CloudStore:
         start, end = wanted or (0, size)
         expected = min(end, size) - start
         if len(data) != expected:
-            raise Unavailable(f"{key}: {len(data)} bytes came instead of {expected}")
+            raise Unavailable(f"{key}: the store sent {len(data)} bytes instead of {expected}")
         return data
 
     def _create_large(self, key: str, parts: Iterator[bytes]) -> None:
@@ -152,9 +152,9 @@ class CloudStore:
         except Exception as error:
             if source.error is not None:  # the cause of any failure of the upload
                 raise source.error from None
-            told = self._not_created(error, key)
-            if not (isinstance(told, Unavailable) and source.ended and self._has(key, source)):
-                raise told from error
+            problem = self._not_created(error, key)
+            if not (isinstance(problem, Unavailable) and source.ended and self._has(key, source)):
+                raise problem from error
 
     def _has(self, key: str, source: _Watched) -> bool:
         """Return whether the upload was completed and only its answer was lost."""
@@ -163,7 +163,7 @@ class CloudStore:
         except ChunkStoreError:
             return False
 
-    def _check_that_absence_is_told(self) -> None:
+    def _check_that_absence_is_reported(self) -> None:
         """Raise `Unavailable` if the store does not report missing objects.
 
         obstore takes any page for an empty listing: that of a proxy, or of a console whose port was
@@ -174,15 +174,15 @@ class CloudStore:
         except Exception:
             return
         raise Unavailable(
-            "what answers at the address of the store has every object that one asks for: "
-            "it is no object store"
+            "the server at the address of the store is not an object store: "
+            "it reports that an object exists which does not; correct the address"
         )
 
     def _not_created(self, error: Exception, key: str) -> Exception:
-        told = self._translated(error, key)
-        if isinstance(told, NotFound):  # the upload to complete, or its bucket, is missing
+        problem = self._translated(error, key)
+        if isinstance(problem, NotFound):  # the upload to complete, or its bucket, is missing
             return Unavailable(f"{key}: {brief(str(error))}")
-        return told
+        return problem
 
     def _translated(self, error: Exception, key: str) -> Exception:
         return translated(error, key, self._location.scheme)

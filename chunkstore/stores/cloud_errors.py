@@ -2,7 +2,7 @@
 
 Two sources decide: the status of the answer, and the code in its XML (S3, Google and Azure all send
 `<Code>`). obstore's own classes are not enough: a refused listing is its `GenericError`, and so are
-an expired token and a wrong region. An error that no repetition can mend must not become
+an expired token and a wrong region. An error that no repetition can repair must not become
 `Unavailable`, for which training waits minutes. A message has the store's reason and the remedy,
 and never a credential: obstore leaves those out.
 """
@@ -55,11 +55,12 @@ _FOREIGN: Final = "Encountered object with invalid path"
 _ADVICE: Final = (
     (
         re.compile("Expired|TokenRefreshRequired|RequestExpired"),
-        "the credentials have expired: get new ones and begin anew",
+        "the credentials have expired: get new ones and run the command again",
     ),
     (
         re.compile("RequestTimeTooSkewed|RequestTimeSkewed"),
-        "the clock of this machine is wrong, and requests are signed with the time: set it",
+        "the clock of this machine is wrong, "
+        "and requests are signed with the time: correct the clock",
     ),
     (
         re.compile(
@@ -67,16 +68,16 @@ _ADVICE: Final = (
             "|AuthenticationFailed|NoAuthenticationInformation|AuthorizationFailure"
             "|InvalidClientTokenId|UnrecognizedClient"
         ),
-        "the store does not know these credentials",
+        "the store rejects these credentials",
     ),
 )
 _CREDENTIALS: Final[Mapping[str, str]] = {
-    "s3": "they are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
-    "?anonymous=true for a public bucket",
-    "gs": "they are the file that GOOGLE_APPLICATION_CREDENTIALS names; "
-    "?anonymous=true for a public bucket",
-    "az": "they are AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; "
-    "?anonymous=true for a public container",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; "
+    "add ?anonymous=true for a public bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the file that holds them; "
+    "add ?anonymous=true for a public bucket",
+    "az": "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; "
+    "add ?anonymous=true for a public container",
 }
 
 
@@ -93,42 +94,44 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
     where = f"{key}: " if key else ""
     if _ROLE.search(text):
         return Unavailable(
-            "no credentials are set, and this machine's role can't be asked for: "
+            "no credentials are set, and the request for those of this machine's role failed: "
             f"{_CREDENTIALS[scheme]} ({brief(text)})"
         )
     if found := _CERTIFICATE.search(text):
         return Denied(
             f"the certificate of the store is not trusted ({found[1]}); "
-            "let SSL_CERT_FILE (S3: AWS_CA_BUNDLE) name a file with that of its authority"
+            "set SSL_CERT_FILE (S3: AWS_CA_BUNDLE) to a file with the certificate of its authority"
         )
     if _NO_BUCKET.search(text):
-        return Denied("the bucket does not exist: make it, or correct the address of the store")
+        return Denied("the bucket does not exist: create it, or correct the address of the store")
     if _FULL.search(code) or status == 507:
-        return StoreFull(f"{where}{_said(text, status, code)}")
+        return StoreFull(f"{where}{_answer_of(text, status, code)}")
     if _ELSEWHERE.search(text):
         return Denied(
             "the bucket is in another region or at another endpoint "
-            f"({_said(text, status, code)}): name region= or endpoint= in its address"
+            f"({_answer_of(text, status, code)}): add region= or endpoint= to its address"
         )
     for codes, advice in _ADVICE:
         if codes.search(code):
-            return Denied(f"{where}{advice}; {_CREDENTIALS[scheme]} ({_said(text, status, code)})")
+            return Denied(
+                f"{where}{advice}; {_CREDENTIALS[scheme]} ({_answer_of(text, status, code)})"
+            )
     if status in (401, 403) or isinstance(
         error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
     ):
         return Denied(
-            f"{where}the store refuses it to these credentials: {_CREDENTIALS[scheme]} "
-            f"({_said(text, status, code)})"
+            f"{where}the store denies access with these credentials: {_CREDENTIALS[scheme]} "
+            f"({_answer_of(text, status, code)})"
         )
     if _FOREIGN in text:
         return Denied(
-            "below the address of the store is an object with a name that can't be listed "
+            "the store contains an object with a name that cannot be listed "
             f"({brief(text)}); move it away, or give the store a prefix of its own"
         )
     if status in (405, 501):
         return Denied(
-            f"{where}the store can't do what is asked ({_said(text, status, code)}); "
-            "docs/stores.md says what a store must know"
+            f"{where}the store does not support this request ({_answer_of(text, status, code)}); "
+            "docs/stores.md lists what a store must support"
         )
     match error:
         case FileNotFoundError():
@@ -169,7 +172,7 @@ def brief(text: str) -> str:
     return line if len(line) <= 400 else f"{line[:400]}…"
 
 
-def _said(text: str, status: int | None, code: str) -> str:
+def _answer_of(text: str, status: int | None, code: str) -> str:
     """Return the store's answer, without place and time."""
     if not code:
         return f"status {status}" if status else brief(text)

@@ -71,14 +71,14 @@ class CloudLocation:
         parts = urlsplit(url, allow_fragments=False)
         allowed = _OPTIONS[parts.scheme]
         if not parts.netloc:
-            raise ValueError("it names no bucket")
+            raise ValueError("the address names no bucket")
         if "@" in parts.netloc or ":" in parts.netloc:
             raise ValueError(
-                "an address of a bucket has no user, password or port: "
+                "the address of a bucket must not contain a user, a password or a port: "
                 "credentials come from the environment"
             )
         if not _BUCKET.fullmatch(parts.netloc):
-            raise ValueError("names of buckets have letters, digits and . - _ only")
+            raise ValueError("the name of a bucket has only letters, digits and . - _")
         options = dict(
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         )
@@ -90,7 +90,7 @@ class CloudLocation:
             )
         prefix = unquote(parts.path).strip("/")
         if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
-            raise ValueError("a prefix has no empty parts, and no . or ..")
+            raise ValueError("the prefix has an empty component, . or ..")
         return cls(parts.scheme, parts.netloc, prefix, options)
 
     def open(
@@ -120,7 +120,7 @@ class CloudLocation:
             )
         except exceptions.BaseError as error:
             raise ValueError(
-                f"{brief(str(error))}; docs/stores.md says what the environment must hold"
+                f"{brief(str(error))}; docs/stores.md lists the variables of the environment to set"
             ) from None
         return opened
 
@@ -175,9 +175,9 @@ class CloudLocation:
         self, config: dict[str, Any], option: str, environment: Mapping[str, str], *variables: str
     ) -> None:
         """Set an option from the address, else the environment; else keep its present value."""
-        for said in (self.options.get(option), *map(environment.get, variables)):
-            if said:
-                config[option] = said
+        for value in (self.options.get(option), *map(environment.get, variables)):
+            if value:
+                config[option] = value
                 return
 
 
@@ -185,20 +185,19 @@ def _endpoint(url: str) -> str:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise ValueError(
-            "an endpoint has no user and no password; credentials come from the environment"
+            "an endpoint must not contain a user or a password; "
+            "credentials come from the environment"
         )
     sound = url.isascii() and url.isprintable() and " " not in url and parts.port != 0
     if parts.scheme not in ("http", "https") or not parts.hostname or not sound:
-        raise ValueError(
-            f"the endpoint {url} is no URL; write it with http:// or https:// before the host"
-        )
+        raise ValueError(f"the endpoint {url} is not a URL; begin it with http:// or https://")
     return url.rstrip("/")
 
 
 def _azure_connection(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of `AZURE_STORAGE_CONNECTION_STRING`, which obstore does not read."""
-    said = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
-    fields = dict(field.split("=", 1) for field in said.split(";") if "=" in field)
+    value = environment.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    fields = dict(field.split("=", 1) for field in value.split(";") if "=" in field)
     names = {
         "AccountName": "account",
         "AccountKey": "account_key",
@@ -213,5 +212,5 @@ def _content(file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise ValueError(
-            f"AWS_CA_BUNDLE: {file}: {error.strerror}; correct it, or unset it"
+            f"cannot read {file}: {error.strerror}; correct or unset AWS_CA_BUNDLE"
         ) from None

@@ -76,7 +76,7 @@ class DeadlineStore:
         entries = itertools.chain.from_iterable(
             map(self._store.list, [prefix])
         )  # called in a thread
-        what = f"a listing of {prefix!r}"
+        what = f"the listing of {prefix!r}"
         while page := self._bounded(lambda: list(itertools.islice(entries, _PAGE_ENTRIES)), what):
             yield from page
 

@@ -42,13 +42,13 @@ class _GatherBuffer:
 _of_thread = threading.local()
 
 
-def _forget_buffers() -> None:
+def _drop_buffers() -> None:
     """Drop the parent's buffers after a fork: they are shared with this process."""
     global _of_thread
     _of_thread = threading.local()
 
 
-os.register_at_fork(after_in_child=_forget_buffers)
+os.register_at_fork(after_in_child=_drop_buffers)
 
 
 def _buffer() -> _GatherBuffer:
@@ -94,20 +94,20 @@ class DirectWriter:
         self._size = 0
         self._direct = False
 
-    def write(self, piece: memoryview) -> None:
+    def write(self, block: memoryview) -> None:
         """Append a block; all but the last fill the buffer.
 
         Raises `OSError`, for example for a full disk.
         """
-        if not self._size and len(piece) >= _DIRECT_FROM_BYTES:
+        if not self._size and len(block) >= _DIRECT_FROM_BYTES:
             self._direct = _set_direct(self._fd, True)
-        self._size += len(piece)
-        if self._direct and len(piece) % _ALIGNMENT:
-            piece = _buffer().view[
-                : len(piece) + -len(piece) % _ALIGNMENT
+        self._size += len(block)
+        if self._direct and len(block) % _ALIGNMENT:
+            block = _buffer().view[
+                : len(block) + -len(block) % _ALIGNMENT
             ]  # `finish` cuts off the excess
-        while piece:
-            piece = piece[self._write_some(piece) :]
+        while block:
+            block = block[self._write_some(block) :]
 
     def finish(self) -> None:
         """Make the file durable, at its exact length."""
@@ -115,15 +115,15 @@ class DirectWriter:
             os.ftruncate(self._fd, self._size)
         os.fsync(self._fd)
 
-    def _write_some(self, piece: memoryview) -> int:
+    def _write_some(self, block: memoryview) -> int:
         try:
-            return os.write(self._fd, piece)
+            return os.write(self._fd, block)
         except OSError as error:
             if error.errno != errno.EINVAL or not self._direct:
                 raise
         # The device has larger blocks, or a short write ended between two of them.
         _set_direct(self._fd, False)
-        return os.write(self._fd, piece)
+        return os.write(self._fd, block)
 
 
 def _set_direct(fd: int, wanted: bool) -> bool:

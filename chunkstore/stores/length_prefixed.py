@@ -26,6 +26,6 @@ def _receive(connection: socket.socket, length: int) -> bytearray:
     while done < length:
         count = connection.recv_into(view[done:])
         if not count:
-            raise EOFError("the other process has ended")
+            raise EOFError("the other process has closed the connection")
         done += count
     return data

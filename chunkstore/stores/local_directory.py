@@ -70,9 +70,9 @@ class LocalDirectory:
                 # This is outside of the translation: an OSError of the source is not one of the
                 # store.
                 writer = DirectWriter(fd)
-                for piece in gathered(parts):
+                for block in gathered(parts):
                     with self._translated(key, creating=True):
-                        writer.write(piece)
+                        writer.write(block)
                 with self._translated(key, creating=True):
                     writer.finish()
             finally:
@@ -158,7 +158,7 @@ class LocalDirectory:
             os.mkdir(root)
             # Without the warning, a typing error in the name or a disk that is not mounted would go
             # unnoticed.
-            _log.warning("made a new store at %s", root)
+            _log.warning("created a new store at %s", root)
         with suppress(FileExistsError):
             os.mkdir(f"{root}/{_TEMPORARY}")
         _remove_abandoned(f"{root}/{_TEMPORARY}")
@@ -196,7 +196,9 @@ class LocalDirectory:
             self._check_root_parent()
             self._check_root()
             if creating:
-                raise Unavailable(f"{self.root}: a folder of the store vanished") from error
+                raise Unavailable(
+                    f"a folder of the store at {self.root} was removed during a write"
+                ) from error
             raise NotFound(f"{key} is not in the store at {self.root}") from error
         except FileExistsError as error:
             raise AlreadyExists(key) from error
@@ -248,11 +250,11 @@ def _read_all(fd: int, offset: int, length: int) -> bytes:
         os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
     if len(data) == length or not data:
         return data
-    pieces = [data]
-    while data and (missing := length - sum(map(len, pieces))):
+    blocks = [data]
+    while data and (missing := length - sum(map(len, blocks))):
         data = os.pread(fd, missing, offset + length - missing)
-        pieces.append(data)
-    return b"".join(pieces)
+        blocks.append(data)
+    return b"".join(blocks)
 
 
 def _sync_folder(folder: str) -> None:

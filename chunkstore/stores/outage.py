@@ -27,7 +27,7 @@ class Outage:
         self._lock = threading.Lock()
         self._failures = 0
         self._since = 0.0
-        self._told = False
+        self._logged = False
 
     def failed(self, error: Exception, patience_s: float) -> None:
         """Record that an operation failed and is tried again, for `patience_s` in all."""
@@ -35,11 +35,11 @@ class Outage:
             if not self._failures:
                 self._since = self._clock()
             self._failures += 1
-            tell = self._failures >= UNANSWERED and not self._told
-            self._told |= tell
-        if tell:
+            logs = self._failures >= UNANSWERED and not self._logged
+            self._logged |= logs
+        if logs:
             _log.warning(
-                "the store does not answer; each operation asks again for %g s: %s",
+                "the store does not answer; each operation is tried again for %g s: %s",
                 patience_s,
                 error,
             )
@@ -49,7 +49,7 @@ class Outage:
         if not self._failures:
             return
         with self._lock:
-            told, self._told, self._failures = self._told, False, 0
+            logged, self._logged, self._failures = self._logged, False, 0
             took_s = self._clock() - self._since
-        if told:
-            _log.warning("the store answers again, after %.1f s", took_s)
+        if logged:
+            _log.warning("the store answers again after %.1f s", took_s)

@@ -58,7 +58,10 @@ class RadosStore:
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
         unknown = sorted(set(options) - {"conf", "user"})
         if not parts.netloc or "@" in parts.netloc or ":" in parts.netloc:
-            raise ValueError("it names no pool: who logs in is said by user=, how by the keyring")
+            raise ValueError(
+                "the address names no pool, or has a user, a password or a port: "
+                "user= names the user, and the keyring has its key"
+            )
         if unknown:
             raise ValueError(f"{unknown[0]}= is not an option of rados:// (conf and user are)")
         self._pool = unquote(parts.netloc)
@@ -119,7 +122,7 @@ class RadosStore:
             name = _part_name(key, number)
             part = self._run(name, lambda: self._read(name, start, stop - start))  # noqa: B023
             if len(part) != stop - start:
-                raise Unavailable(f"{key}: its part {number} is not there, or is cut short")
+                raise Unavailable(f"{key}: part {number} of the object is missing or truncated")
             found.append(part)
         return b"".join(found)
 
@@ -198,7 +201,7 @@ class RadosStore:
             for number in range(last, 0, -1):
                 self._remove(_part_name(key, number))
         except ChunkStoreError as error:
-            _log.warning("%s: parts of an object that was not stored are left: %s", key, error)
+            _log.warning("cannot remove the parts of %s, which was not stored: %s", key, error)
 
     def _remove(self, name: str) -> None:
         try:
@@ -220,7 +223,7 @@ class RadosStore:
             opened = cluster.open_ioctx(self._pool)
         except self._rados.ObjectNotFound:
             raise Denied(
-                f"pool {self._pool} does not exist: make it, or correct the address of the store"
+                f"pool {self._pool} does not exist: create it, or correct the address of the store"
             ) from None
         opened.set_namespace(self._namespace)
         return opened
@@ -238,7 +241,7 @@ class RadosStore:
                 return AlreadyExists(key)
             case rados.ObjectNotFound() if self._opened is None:
                 return Denied(
-                    f"{self._conf} can't be read, or has no keyring for {self._user} ({error}); "
+                    f"cannot read {self._conf}, or it names no keyring for {self._user} ({error}); "
                     "correct conf= or user="
                 )
             case rados.ObjectNotFound():
@@ -252,8 +255,8 @@ class RadosStore:
                 )
             case rados.PermissionError() | rados.PermissionDeniedError():
                 return Denied(
-                    f"{key}: {self._user} may not do it in pool {self._pool} ({error}); "
-                    "it needs rwx there"
+                    f"{key}: {self._user} lacks a permission in pool {self._pool} ({error}); "
+                    "give it rwx there"
                 )
         return Unavailable(f"{key}: {error}")
 

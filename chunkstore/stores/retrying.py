@@ -210,24 +210,24 @@ class RetryingStore:
                 raise error
             self._retries += 1
         self._outage.failed(error, self._policy.operation_timeout_s)
-        _log.debug("try %s failed, next in %.2f s: %s", failures, pause_s, error)
+        _log.debug("try %s failed, the next one follows in %.2f s: %s", failures, pause_s, error)
         return pause_s
 
     def _holds(self, key: str, parts: Iterable[Buffer]) -> bool:
         """Return whether the object is the concatenation of `parts`."""
         offset = 0
         try:
-            for piece in _pieces(parts):
-                if self._store.get_range(key, offset, len(piece)) != piece:
+            for block in _blocks(parts):
+                if self._store.get_range(key, offset, len(block)) != block:
                     return False
-                offset += len(piece)
+                offset += len(block)
             return self._store.stat(key).size_bytes == offset
         except NotFound:  # it was just deleted
             return False
 
 
-def _pieces(parts: Iterable[Buffer]) -> Iterator[bytes]:
-    """Yield the same bytes in parts of some megabytes."""
+def _blocks(parts: Iterable[Buffer]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of some megabytes."""
     gathered: list[Buffer] = []
     size = 0
     for part in parts:

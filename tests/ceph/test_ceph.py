@@ -116,7 +116,7 @@ def test_what_ceph_refuses_says_what_to_do(ceph: Ceph, tmp_path: Path) -> None:
     wrong.write_text(ceph.conf.read_text().replace(f"{ceph.folder}/keyring", str(keyring)))
     for address, says in (
         (url.replace("rados://tests", "rados://gone"), "pool gone does not exist"),
-        (url.replace(str(ceph.conf), "/nowhere"), "/nowhere can't be read"),
+        (url.replace(str(ceph.conf), "/nowhere"), "cannot read /nowhere"),
         (f"{url}&user=client.nobody", "client.nobody"),
         (url.replace(str(ceph.conf), str(wrong)), "client.admin"),
     ):

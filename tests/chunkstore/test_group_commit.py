@@ -134,7 +134,7 @@ class TestGroups:
         late = chunk(1, age_s=LATE_S + 3600)
         commits = group()
         commits.add(late)
-        with pytest.raises(NotFound, match="deleted before it was committed"):
+        with pytest.raises(NotFound, match="`dlcmd gc` has deleted it"):
             commits.flush()
         assert list(log.since(1)) == []
         store.create(chunk_key("pets", late.ref.id), [b"there"])

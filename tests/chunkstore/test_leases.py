@@ -59,7 +59,7 @@ def test_a_count_that_lies_allocates_nothing() -> None:
 
 @pytest.mark.parametrize(("lease_id", "number"), [("00" * 16, 7), (LEASE.lease_id, 8)])
 def test_another_sound_object_is_refused(lease_id: str, number: int) -> None:
-    with pytest.raises(Corrupt, match="holds another"):
+    with pytest.raises(Corrupt, match="contains another"):
         Lease.decode(LEASE.encode(), lease_id, number)
 
 

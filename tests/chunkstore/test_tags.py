@@ -77,12 +77,12 @@ def test_every_flipped_byte_and_every_length_is_found(snapshot_id: str) -> None:
 @pytest.mark.parametrize(("name", "number"), [("v2", 7), ("v1", 8)])
 def test_another_sound_object_is_refused(name: str, number: int) -> None:
     data = Tag("v1", 7, bytes(16), 5, TWO).encode()
-    with pytest.raises(Corrupt, match="holds another"):
+    with pytest.raises(Corrupt, match="contains another"):
         Tag.decode(data, name, number)
 
 
 def test_what_is_no_snapshot_id_is_refused() -> None:
-    with pytest.raises(Corrupt, match="which is no snapshot"):
+    with pytest.raises(Corrupt, match="which is not a snapshot id"):
         Tag.decode(Tag("v1", 7, bytes(16), 5, "../x").encode(), "v1", 7)
 
 

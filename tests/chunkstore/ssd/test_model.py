@@ -309,7 +309,7 @@ class SegmentsMachine(RuleBasedStateMachine):
             self.sure.clear()
 
     def make_the_index_again(self, which: int) -> None:
-        self.stores[which].reopen(anew=True)
+        self.stores[which].reopen(rebuild=True)
         self.open_again()
         if self.has_damage:
             self.sure.clear()

@@ -507,7 +507,7 @@ def test_beyond_an_objects_end_there_is_nothing(open_store: Open, verified: bool
 def test_after_it_was_opened_again_no_region_stays_locked(open_store: Open) -> None:
     store = open_store()
     put(store, 1, MIB)
-    store.reopen(anew=True)
+    store.reopen(rebuild=True)
     assert store.read_whole(chunk_id(1)) == content(1, MIB)
     assert store.evict(DATASET) == store.region_bytes
     store.close()
@@ -540,7 +540,7 @@ def test_who_opens_it_again_does_not_say_how_large_it_may_be(open_store: Open) -
     running = open_store(60 * MIB)
     open_store(20 * MIB).close()
     running.tend()
-    running.reopen(anew=True)
+    running.reopen(rebuild=True)
     assert running.budget_bytes == 20 * MIB
     shutil.rmtree(running._files.folder)
     running.reopen()

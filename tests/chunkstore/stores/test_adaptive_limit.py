@@ -52,7 +52,7 @@ def test_only_reads_take_turns() -> None:
         assert store.stat("new").size_bytes == 1
         assert {info.key for info in store.list("")} == {"k", "new", "slow"}
         store.delete("new")
-        with OperationEnds(0.02), pytest.raises(Unavailable, match="2 reads before it"):
+        with OperationEnds(0.02), pytest.raises(Unavailable, match="2 earlier reads"):
             store.get("k")
     assert [one.result() for one in late] == [b"x"] * 2
     assert store.get("k") == b"0123456789"
@@ -92,7 +92,7 @@ def test_a_lower_limit_holds_for_the_next() -> None:
         eventually(lambda: store.statistics().in_flight == 2)
         with pytest.raises(Unavailable):
             store.get("away")
-        with OperationEnds(0.02), pytest.raises(Unavailable, match="before it"):
+        with OperationEnds(0.02), pytest.raises(Unavailable, match="earlier reads"):
             store.get("k")
     assert [one.result() for one in late] == [b"x"] * 2
 

@@ -54,7 +54,7 @@ def test_keys_that_have_to_be_got_are_told_how(home: dict[str, str], name: str |
 
 
 def test_what_is_incomplete_is_told(home: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="no such profile"):
+    with pytest.raises(ValueError, match="has no profile gone"):
         aws_settings({**home, "AWS_PROFILE": "gone"})
     with pytest.raises(ValueError, match="only one of"):
         aws_settings({**home, "AWS_PROFILE": "half"})
@@ -79,6 +79,6 @@ def test_other_files_may_be_named(home: dict[str, str], tmp_path: Path) -> None:
         "secret_access_key": "D",
     }
     credentials.write_text("aws_secret_access_key = not to be shown\n")
-    with pytest.raises(ValueError, match="can't be read") as caught:
+    with pytest.raises(ValueError, match="cannot read") as caught:
         aws_settings({**home, **named})
     assert "not to be shown" not in str(caught.value)

@@ -137,7 +137,7 @@ def test_azure_is_configured_as_by_its_tools() -> None:
         ("s3://b?endpoint=http://a host", {}, "http:// or https://"),
         ("s3://b?endpoint=http://h:port", {}, "Port"),
         ("s3://a bucket", {}, "letters, digits"),
-        ("s3://b?endpoint=http://AK:SK@h", {}, "no user and no password"),
+        ("s3://b?endpoint=http://AK:SK@h", {}, "must not contain a user or a password"),
         ("s3://b", {"AWS_CA_BUNDLE": "/nowhere"}, "AWS_CA_BUNDLE"),
         ("az://c", {}, "Account must be specified"),
         ("az://c?account=a", {"AZURE_STORAGE_KEY": "no base64!"}, "Invalid Access Key"),

@@ -75,16 +75,16 @@ CALLS: dict[str, Callable[[ObjectStore], object]] = {
 @pytest.mark.parametrize(
     ("status", "code", "error", "says"),
     [
-        (403, "AccessDenied", Denied, "refuses it to these credentials"),
+        (403, "AccessDenied", Denied, "denies access with these credentials"),
         (403, "SignatureDoesNotMatch", Denied, "AWS_SECRET_ACCESS_KEY"),
-        (403, "InvalidAccessKeyId", Denied, "does not know these credentials"),
+        (403, "InvalidAccessKeyId", Denied, "rejects these credentials"),
         (403, "RequestTimeTooSkewed", Denied, "clock of this machine"),
         (400, "ExpiredToken", Denied, "have expired"),
         (400, "AuthorizationHeaderMalformed", Denied, "region="),
         (301, "PermanentRedirect", Denied, "region="),
         (404, "NoSuchBucket", Denied, "bucket does not exist"),
         (403, "QuotaExceeded", StoreFull, "QuotaExceeded"),
-        (501, "NotImplemented", Denied, "can't do"),
+        (501, "NotImplemented", Denied, "does not support this request"),
         (503, "SlowDown", Unavailable, "SlowDown"),
         (500, "InternalError", Unavailable, "InternalError"),
         (400, "RequestTimeout", Unavailable, "RequestTimeout"),
@@ -175,7 +175,7 @@ def test_a_wrong_part_is_not_taken(store: CloudStore, s3_proxy: FaultyProxy, fau
 def test_a_page_is_no_empty_listing(store: CloudStore, s3_proxy: FaultyProxy) -> None:
     """As when the port of a console was given for the store's: it has an answer to everything."""
     s3_proxy.fault = lambda asked, server: Reply(200, body=PAGE)
-    with pytest.raises(Unavailable, match="no object store"):
+    with pytest.raises(Unavailable, match="not an object store"):
         list(store.list(""))
 
 

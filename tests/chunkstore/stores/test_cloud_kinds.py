@@ -95,5 +95,5 @@ def test_what_azure_refuses_is_told(
         lambda: refused.get(KEY),
         lambda: keys(refused),
     ):
-        with pytest.raises(Denied, match="AZURE_STORAGE_ACCOUNT_KEY"):
+        with pytest.raises(Denied, match="AZURE_STORAGE_KEY"):
             call()

@@ -110,7 +110,7 @@ class TestNoStore:
     def test_a_new_store_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for key in ("a", "b"):
             LocalDirectory(tmp_path / "shared").create(key, [b"x"])
-        assert caplog.messages == [f"made a new store at {tmp_path / 'shared'}"]
+        assert caplog.messages == [f"created a new store at {tmp_path / 'shared'}"]
 
     def test_absent_parent(self, tmp_path: Path) -> None:
         store = LocalDirectory(tmp_path / "absent/store")

@@ -256,8 +256,8 @@ def test_an_outage_is_told_twice_in_all(caplog: pytest.LogCaptureFixture) -> Non
         store.get("k")
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert told[0].startswith("the store does not answer; each operation asks again for 150 s")
-    assert told[1].startswith("the store answers again, after")
+    assert told[0].startswith("the store does not answer; each operation is tried again for 150 s")
+    assert told[1].startswith("the store answers again after")
 
 
 def test_a_failure_now_and_then_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
