@@ -166,7 +166,7 @@ def only_error(done: subprocess.CompletedProcess[str], code: int) -> str:
     """The one line that a failed command writes, but for the notice that the store is new."""
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     said = done.stderr.splitlines()
-    lines = [line for line in said if not line.startswith("made a new store at ")]
+    lines = [line for line in said if not line.startswith("created a new store at ")]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("dlcmd: ")
     assert done.stdout == ""
@@ -178,7 +178,7 @@ def test_everything_comes_back(place: Place, source: Path) -> None:
     done = place.put(f"{source}/", "dl://d")
     assert done.returncode == 0, done.stderr
     assert re.match(r"put 45 files, .* in \d+ chunks, .* files/s\n", done.stdout)
-    assert done.stderr == f"made a new store at {place.folder}/store\n"
+    assert done.stderr == f"created a new store at {place.folder}/store\n"
     assert place.content() == before == tree_of(source)
     assert before[b""].mode == stat.S_IFDIR | 0o711
     assert b"empty/inner" in before
