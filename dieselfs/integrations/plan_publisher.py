@@ -33,9 +33,9 @@ class PlanPublisher:
     def __init__(self, announce: Announce | None) -> None:
         """Create a publisher. Without `announce` nothing is published."""
         self._announce = announce
-        self._start_anew()
+        self._reset()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._plans: dict[Hashable, PlanFile] = {}
         self._current: Hashable = None
@@ -55,10 +55,10 @@ class PlanPublisher:
         if self._announce is None:
             return
         if os.getpid() != self._pid:
-            self._start_anew()
+            self._reset()
         prepared = None if key == self._current or position else key
         self._current, self._position, self._next_is_prepared = key, position, False
-        self._in_background(partial(self._go_on, self._announce, key, plan, prepared))
+        self._in_background(partial(self._publish, self._announce, key, plan, prepared))
 
     def prepare(self, key: Hashable, plan: Callable[[], ReadingPlan]) -> None:
         """Publish the plan after the current one, once.
@@ -68,7 +68,7 @@ class PlanPublisher:
         if self._announce is None or self._next_is_prepared or os.getpid() != self._pid:
             return
         self._next_is_prepared = True
-        self._in_background(partial(self._follow_on, self._announce, self._current, key, plan))
+        self._in_background(partial(self._publish_next, self._announce, self._current, key, plan))
 
     def progress(self, position: int) -> None:
         """Publish the number of files of the current plan that need not be cached any more."""
@@ -86,7 +86,7 @@ class PlanPublisher:
             _remove_all(self._plans, self._pid)
             self._current = None
 
-    def _go_on(
+    def _publish(
         self,
         announce: Announce,
         key: Hashable,
@@ -100,7 +100,7 @@ class PlanPublisher:
             if published is not None:
                 self._plans[key] = published
 
-    def _follow_on(
+    def _publish_next(
         self,
         announce: Announce,
         current: Hashable,

@@ -50,7 +50,7 @@ class SampleSource:
         try:
             file = write_plan(self.memory.folder.path, plan, position=position, after=after)
         except OSError as error:
-            warnings.warn(f"the reading order cannot be followed: {error}", RuntimeWarning, 2)
+            warnings.warn(f"cannot prefetch the reading order: {error}", RuntimeWarning, 2)
             return None
         try:
             self.memory.follow(file.path)
@@ -60,7 +60,7 @@ class SampleSource:
         except PlanTooLarge as error:
             file.remove()
             hint = f" ({error.hint})" if error.hint else ""
-            warnings.warn(f"nothing is read ahead: {error}{hint}", RuntimeWarning, 2)
+            warnings.warn(f"cannot prefetch the reading order: {error}{hint}", RuntimeWarning, 2)
             return None
         return file
 

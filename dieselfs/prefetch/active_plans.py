@@ -69,7 +69,7 @@ class ActivePlans:
             [_rest(plan.plan, at) for plan, at in zip(self._current, self._start, strict=True)]
         )
 
-    def following(self) -> tuple[PlanFile, ...]:
+    def successors(self) -> tuple[PlanFile, ...]:
         """Return the successors of the current plans whose readers have not ended.
 
         There are none until every such reader has a successor.
@@ -100,15 +100,15 @@ class ActivePlans:
         turns = min((read[i] for i in at_work), default=max(lengths, default=0))
         return sum(min(turns, length) for length in lengths)
 
-    def have_gone_on(self) -> bool:
+    def has_advanced(self) -> bool:
         """Return whether a reader has left its plan for the next one; the others are about to."""
         return any(self._successor(plan) and not plan.is_read for plan in self._current)
 
-    def have_ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether no reader is left."""
         return not any(plan.is_read or self._successor(plan) for plan in self._current)
 
-    def go_on(self) -> list[PlanFile]:
+    def advance(self) -> list[PlanFile]:
         """Make the successors current; return the plans that are over.
 
         A plan stays current if it has no successor and its reader has not ended.

@@ -47,7 +47,7 @@ def announce(
     try:
         file = write_plan(task_folder, plan, position=position, after=after)
     except OSError as error:
-        _warn(f"{task_folder}: the reading order could not be written for the mount: {error}")
+        _warn(f"cannot write the plan for the mount into {task_folder}: {error}")
         return None
     answer = _answer(mount_root, file.id)
     if not answer.get("accepted"):
@@ -55,7 +55,8 @@ def announce(
         if not answer:
             return None
         hint = f" ({answer['hint']})" if answer.get("hint") else ""
-        _warn(f"{mount_root} reads nothing ahead: {answer.get('error', 'no reason given')}{hint}")
+        reason = answer.get("error", "no reason given")
+        _warn(f"{mount_root} does not prefetch the plan: {reason}{hint}")
         return None
     return file
 

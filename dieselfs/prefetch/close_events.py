@@ -90,7 +90,9 @@ class CloseEvents:
                     at += _EVENT.size + length
                     position = self._positions.pop(watch, None)
                     if what & _IN_Q_OVERFLOW:
-                        log.warning("events were lost: fs.inotify.max_queued_events is low")
+                        log.warning(
+                            "the kernel dropped inotify events: raise fs.inotify.max_queued_events"
+                        )
                     if position is not None:  # otherwise it was unwatched
                         del self._watches[position]
                         if what & _IN_CLOSE_NOWRITE:
@@ -120,7 +122,7 @@ class CloseEvents:
         is_full = number == errno.ENOSPC
         if is_full and not self.is_full:
             log.warning(
-                "files can't be watched, so readers are seen less exactly; "
+                "cannot watch more files, so positions of readers are less exact: "
                 "raise fs.inotify.max_user_watches"
             )
         return is_full

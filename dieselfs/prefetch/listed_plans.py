@@ -28,7 +28,7 @@ class _Reader:
     order: ListedOrder
     """The order that it reads now."""
     current: PlanFile
-    following: PlanFile
+    successor: PlanFile
 
 
 class ListedPlans:
@@ -57,19 +57,19 @@ class ListedPlans:
             if reader is not None and reader.order == order:
                 return
             if reader is not None and _next(reader.order) == order:
-                self._go_on(reader)
+                self._advance(reader)
                 return
             if reader is not None:
                 self._end(key)
             current = self._written(order)
             try:
                 self._follow(current.path)
-                following = self._written(_next(order), after=current.id)
+                successor = self._written(_next(order), after=current.id)
             except BaseException:
                 current.remove()
                 raise
-            reader = self._readers[key] = _Reader(order, current, following)
-            self._follow_next(reader)
+            reader = self._readers[key] = _Reader(order, current, successor)
+            self._follow_successor(reader)
 
     def over(self, plans: Sequence[PlanFile]) -> None:
         """Note that the readers of these plans have reached their end without a report.
@@ -78,7 +78,7 @@ class ListedPlans:
         """
         over = {plan.id for plan in plans}
         if any(reader.current.id in over for reader in list(self._readers.values())):
-            threading.Thread(target=self._all_go_on, args=[over], daemon=True).start()
+            threading.Thread(target=self._advance_all, args=[over], daemon=True).start()
 
     def orders(self) -> list[ListedOrder]:
         """Return the orders that readers read now."""
@@ -92,31 +92,31 @@ class ListedPlans:
                 self._end(key)
             return orders
 
-    def _all_go_on(self, over: set[str]) -> None:
+    def _advance_all(self, over: set[str]) -> None:
         with self._lock:
             for reader in self._readers.values():
                 if reader.current.id in over:
-                    self._go_on(reader)
+                    self._advance(reader)
 
-    def _go_on(self, reader: _Reader) -> None:
+    def _advance(self, reader: _Reader) -> None:
         reader.current.remove()
-        reader.order, reader.current = _next(reader.order), reader.following
+        reader.order, reader.current = _next(reader.order), reader.successor
         try:
-            reader.following = self._written(_next(reader.order), after=reader.current.id)
+            reader.successor = self._written(_next(reader.order), after=reader.current.id)
         except OSError as error:
-            log.warning("the epoch after %s is not planned: %s", reader.order.parameters, error)
+            log.warning("cannot plan the epoch after %s: %s", reader.order.parameters, error)
         else:
-            self._follow_next(reader)
+            self._follow_successor(reader)
 
-    def _follow_next(self, reader: _Reader) -> None:
+    def _follow_successor(self, reader: _Reader) -> None:
         try:
-            self._follow(reader.following.path)
+            self._follow(reader.successor.path)
         except DieselFSError as error:
-            log.warning("the epoch after %s is not planned: %s", reader.order.parameters, error)
+            log.warning("cannot plan the epoch after %s: %s", reader.order.parameters, error)
 
     def _end(self, key: ListedOrder) -> None:
         reader = self._readers.pop(key)
-        reader.following.remove()
+        reader.successor.remove()
         reader.current.remove()
 
     def _written(self, order: ListedOrder, after: str = "") -> PlanFile:

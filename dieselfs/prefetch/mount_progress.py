@@ -19,7 +19,10 @@ _HELD_BACK: Final = 4
 
 
 class MountProgress:
-    """The progress of readers; implements `prefetcher.Readers`. `events` is closed with it."""
+    """The progress of readers; implements `prefetcher.ProgressTracker`.
+
+    `events` is closed with it.
+    """
 
     def __init__(
         self, events: Events, snapshot: Snapshot, budget_bytes: int, tick: Callable[[int], None]
@@ -47,7 +50,7 @@ class MountProgress:
         """Return the low progress, and watch the probes that come next."""
         at = self._at
         low, high = self._probes.progress(at.reach(self._budget_bytes))
-        at.follow(low, high, self._budget_bytes // 2, self._probes.advance)
+        at.update(low, high, self._budget_bytes // 2, self._probes.advance)
         self._probes.watch(at.leading_position)
         self._done.position()
         self._tick(at.low)

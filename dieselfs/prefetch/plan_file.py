@@ -116,7 +116,7 @@ def write_plan(
     folder.mkdir(mode=0o700, exist_ok=True)
     snapshot_path = os.fsencode(plan.snapshot_path)
     if len(plan.snapshot_id) > _SNAPSHOT_ID_BYTES or len(after) > _PLAN_ID_BYTES:
-        raise ValueError(f"an id is too long: {plan.snapshot_id!r}, {after!r}")
+        raise ValueError(f"the id {plan.snapshot_id!r} or {after!r} is too long")
     header = _HEADER.pack(
         _MAGIC,
         position,
@@ -167,7 +167,7 @@ def _map(path: Path, fd: int) -> PlanFile:
     group_start = np.frombuffer(view, np.int64, groups + 1, _HEADER.size)
     inodes = np.frombuffer(view, np.uint32, files, inodes_at)
     if group_start[0] != 0 or group_start[-1] != files or (np.diff(group_start) < 0).any():
-        raise UsageError(f"{path} is not a plan: its groups are no division of its files")
+        raise UsageError(f"{path} is not a plan: its groups do not cover its files in order")
     snapshot_path = os.fsdecode(view[path_at : path_at + path_bytes])
     plan = ReadingPlan(_text(snapshot_id), inodes, group_start, snapshot_path)
     return PlanFile(path, plan, _text(after), view)

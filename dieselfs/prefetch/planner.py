@@ -67,7 +67,9 @@ class Planner:
                 return
             snapshot = self._snapshot_of(plan.plan)
             if len(plan.plan) and int(plan.plan.inodes.max()) >= snapshot.file_count:
-                raise UsageError(f"the plan {path} names files that snapshot {snapshot.id} lacks")
+                raise UsageError(
+                    f"plan {path} names files that snapshot {snapshot.id} does not have"
+                )
             plans = self._plans.copy()
             is_beside = plans.add(plan)
             self._require_room(plans.current if is_beside else [plan], len(plans), snapshot)
@@ -126,35 +128,37 @@ class Planner:
         if not self._lock.acquire(blocking=False):
             return  # a plan is being added: check next time
         try:
-            over = self._look(position)
+            over = self._check(position)
         finally:
             self._lock.release()
         if over:
             self._over(over)
 
-    def _look(self, position: int) -> Sequence[PlanFile]:
+    def _check(self, position: int) -> Sequence[PlanFile]:
         """Return the plans that are over if the readers have gone on."""
         prefetcher = self._prefetcher
-        if prefetcher is None or prefetcher.is_going_on:
+        if prefetcher is None or prefetcher.is_advancing:
             return ()
         at_end = position >= prefetcher.statistics().files
-        if self._plans.have_gone_on() or (at_end and self._next):
-            over = self._plans.go_on()
+        if self._plans.has_advanced() or (at_end and self._next):
+            over = self._plans.advance()
             if self._plans.current == self._next:
-                prefetcher.go_on()
+                prefetcher.advance()
                 self._next = ()
                 self._announce_next(prefetcher)
             else:  # unexpected plans; the prefetcher's own thread can't wait for its end
-                threading.Thread(target=self._start_anew, name="plan-restart", daemon=True).start()
+                threading.Thread(
+                    target=self._restart, name="prefetcher-restart", daemon=True
+                ).start()
             return over
-        if self._plans.have_ended():
+        if self._plans.has_ended():
             self._plans, self._next = ActivePlans(), ()
             prefetcher.stop(self._idle)
         else:
             self._announce_next(prefetcher)  # a reader without a next plan may have ended
         return ()
 
-    def _start_anew(self) -> None:
+    def _restart(self) -> None:
         with self._lock:
             if len(self._plans):
                 self._start()
@@ -178,11 +182,11 @@ class Planner:
         self._announce_next(prefetcher)
 
     def _announce_next(self, prefetcher: Prefetcher) -> None:
-        if self._next or not (following := self._plans.following()):
+        if self._next or not (successors := self._plans.successors()):
             return
-        order = interleaved([plan.plan for plan in following])
-        prefetcher.follow_on(_order(self._snapshot_of(order), order))
-        self._next = following
+        order = interleaved([plan.plan for plan in successors])
+        prefetcher.add_order(_order(self._snapshot_of(order), order))
+        self._next = successors
 
     def _require_room(self, plans: Sequence[PlanFile], readers: int, snapshot: Snapshot) -> None:
         for plan in plans:

@@ -55,7 +55,7 @@ Faster readers are checked more often: from peers' memory chunks arrive at GB/s.
 """
 _LOOKAHEAD: Final = 4096
 _RETRY_S: Final = 0.05
-_WAITING, _UNDER_WAY, _HELD, _RELEASED = range(4)
+_WAITING, _UNDER_WAY, _CACHED, _RELEASED = range(4)
 
 
 class PlannedMemory(Protocol):
@@ -188,7 +188,7 @@ class Prefetcher:
         """
         self._memory, self._readers, self._chunk = memory, readers, chunk
         self._budget_bytes, self._clock = budget_bytes, clock
-        self._pace = RateEstimate(clock())
+        self._rates = RateEstimate(clock())
         self._state = np.empty(0, np.uint8)
         self._finished_uses = 0
         """The uses of orders that are over.
@@ -197,18 +197,18 @@ class Prefetcher:
         """
         self._lay_out([order])
         self._position = self._leading_position = self._finished_bytes = 0
-        self._told: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._expected: npt.NDArray[np.int64] = np.empty(0, np.int64)
         """The indices of the uses that node memory expects."""
-        self._told_used = 0
-        self._is_told = False
+        self._expected_used = 0
+        self._is_expectation_current = False
         self._under_way = self._window_bytes = 0
         self._fetched = self._late = self._skipped = self._no_room = 0
         self._retry_at = 0.0
         # Other threads hand these in; each access is one step for the interpreter.
-        self._coming: deque[PlannedOrder] = deque()
+        self._new_orders: deque[PlannedOrder] = deque()
         self._results: deque[_Result] = deque()
-        self._go_on = self._closing = self._stopped = False
-        self._then: Callable[[], None] = lambda: None
+        self._advance_requested = self._closing = self._stopped = False
+        self._on_end: Callable[[], None] = lambda: None
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_lock = threading.Lock()
         # If a fetch hangs, its thread keeps this object. The last such thread closes the
@@ -216,9 +216,9 @@ class Prefetcher:
         self._close_wake = weakref.finalize(self, os.close, self._wake_fd)
         self._close_wake.atexit = False
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="plan", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prefetcher", daemon=True)
         self._fetchers = [
-            threading.Thread(target=self._fetch_all, name=f"plan-fetch-{n}", daemon=True)
+            threading.Thread(target=self._fetch_all, name=f"prefetch-{n}", daemon=True)
             for n in range(FETCHES)
         ]
 
@@ -245,37 +245,37 @@ class Prefetcher:
             with self._wake_lock:
                 self._close_wake()
 
-    def stop(self, then: Callable[[], None] = lambda: None) -> None:
+    def stop(self, on_end: Callable[[], None] = lambda: None) -> None:
         """End, without waiting for it.
 
-        At the end node memory expects nothing any more, and `then` is called.
+        At the end node memory expects nothing any more, and `on_end` is called.
         """
-        self._then = then
+        self._on_end = on_end
         self._stopped = self._closing = True
         self._wake()
 
     @property
     def is_running(self) -> bool:
-        """True until it ends or fails, or is told to end."""
+        """True until it ends or fails, or `stop` or `close` is called."""
         return self._thread.is_alive() and not self._closing
 
-    def follow_on(self, order: PlannedOrder) -> None:
+    def add_order(self, order: PlannedOrder) -> None:
         """Add an order that comes after the last known one."""
-        self._coming.append(order)
+        self._new_orders.append(order)
         self._wake()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Note that the readers have reached the next order.
 
         `ProgressTracker.position` may call it.
         """
-        self._go_on = True
+        self._advance_requested = True
         self._wake()
 
     @property
-    def is_going_on(self) -> bool:
-        """True between a call of `go_on` and the change to the next order."""
-        return self._go_on
+    def is_advancing(self) -> bool:
+        """True between a call of `advance` and the change to the next order."""
+        return self._advance_requested
 
     def statistics(self) -> PrefetchStatistics:
         """Return the counters."""
@@ -288,9 +288,9 @@ class Prefetcher:
             late=self._late,
             skipped=self._skipped,
             no_room=self._no_room,
-            consumption_bytes_per_s=self._pace.consumption,
-            arrival_bytes_per_s=self._pace.arrival,
-            latency_s=self._pace.latency,
+            consumption_bytes_per_s=self._rates.consumption,
+            arrival_bytes_per_s=self._rates.arrival,
+            latency_s=self._rates.latency,
         )
 
     # The methods below run in the thread that decides.
@@ -309,15 +309,15 @@ class Prefetcher:
                 self._clear_wake()
         except Exception as error:
             if not self._closing:
-                log.warning("the plan is not followed any more: %s", error, exc_info=error)
+                log.warning("prefetching of the plan has failed: %s", error, exc_info=error)
         finally:
             self._end()
 
     def _interval_s(self) -> float:
         """Return the time until the readers are checked again if nothing happens before."""
-        if not self._pace.consumption:
+        if not self._rates.consumption:
             return _INTERVAL_S
-        window_s = self._budget_bytes() / self._pace.consumption
+        window_s = self._budget_bytes() / self._rates.consumption
         return min(max(window_s / _LOOKS_A_WINDOW, _LEAST_INTERVAL_S), _INTERVAL_S)
 
     def _end(self) -> None:
@@ -328,33 +328,37 @@ class Prefetcher:
             try:
                 self._memory.expect([])
             except MasterGone as error:
-                log.debug("nobody is left who expects something: %s", error)
-            self._then()
+                log.debug("cannot end the expected uses, since there is no master: %s", error)
+            self._on_end()
 
     def _step(self) -> None:
         now = self._clock()
         while self._results:
-            self._take(self._results.popleft(), now)
-        if self._coming:
-            self._lay_out([*self._orders, self._coming.popleft()])
-            self._is_told = False
+            self._handle_result(self._results.popleft(), now)
+        if self._new_orders:
+            self._lay_out([*self._orders, self._new_orders.popleft()])
+            self._is_expectation_current = False
         self._position = min(self._readers.position(), self._orders[0].uses.files)
         if self._closing:
             return
-        if self._go_on and self._orders[1:]:
+        if self._advance_requested and self._orders[1:]:
             self._begin_next()
         files = self._orders[0].uses.files
         self._leading_position = min(max(self._readers.leading_position(), self._position), files)
-        self._pace.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
+        self._rates.consumed(self._finished_bytes + int(self._read_bytes[self._position]), now)
         released = self._readers.released()
         for chunk in released:
             self._release(chunk)
         if released:
             # Readers may divide memory of their own when node memory knows of it.
             self._wake()
-        if self._is_told and self._outside_presses() and self._is_over_in_between():
+        if (
+            self._is_expectation_current
+            and self._outside_exceeds_room()
+            and self._expects_finished_uses()
+        ):
             # The bytes are outside, and node memory is about to get less room.
-            self._is_told = False
+            self._is_expectation_current = False
         self._report_progress(now)
         if now >= self._retry_at:
             self._request_due(now)
@@ -375,8 +379,8 @@ class Prefetcher:
         self._to_fetch = np.concatenate([[0], np.cumsum(self._payload)])
         self._read_bytes = uses[0].read_bytes
         for use in uses[1:]:
-            following = self._read_bytes[-1] + use.read_bytes[1:]
-            self._read_bytes = np.concatenate([self._read_bytes, following])
+            later = self._read_bytes[-1] + use.read_bytes[1:]
+            self._read_bytes = np.concatenate([self._read_bytes, later])
         state = np.full(len(self._number), _WAITING, np.uint8)
         state[: len(self._state)] = self._state
         self._state = state
@@ -385,67 +389,67 @@ class Prefetcher:
         self._next = 0
 
     def _begin(self, order: PlannedOrder) -> None:
-        self._is_told = False
+        self._is_expectation_current = False
         self._readers.begin(order.inodes, order.uses)
 
     def _begin_next(self) -> None:
         """Change to the next order: chunks that were fetched for it are handed over now."""
         over = self._orders[0].uses
-        held = self._state[: len(over)] == _HELD
-        self._window_bytes -= int(self._payload[: len(over)][held].sum())
+        cached = self._state[: len(over)] == _CACHED
+        self._window_bytes -= int(self._payload[: len(over)][cached].sum())
         self._finished_bytes += int(self._read_bytes[self._position])
         self._finished_uses += len(over)
         self._state = self._state[len(over) :]
         self._lay_out(self._orders[1:])
         self._position = 0
-        self._go_on = False
+        self._advance_requested = False
         self._begin(self._orders[0])
-        for index in np.flatnonzero(self._state[: len(self._orders[0].uses)] == _HELD):
+        for index in np.flatnonzero(self._state[: len(self._orders[0].uses)] == _CACHED):
             self._readers.arrived(int(self._number[index]))
 
     def _release(self, chunk: int) -> None:
         index = self._index_of[chunk]
-        if self._state[index] == _HELD:
+        if self._state[index] == _CACHED:
             self._window_bytes -= int(self._payload[index])
         self._state[index] = _RELEASED
 
     def _report_progress(self, now: float) -> None:
-        """Tell node memory what is expected, and how much of that is over."""
-        if not self._is_told and now < self._retry_at:
+        """Report to node memory what is expected, and how much of that is over."""
+        if not self._is_expectation_current and now < self._retry_at:
             return
         try:
-            if not self._is_told:
-                self._told, self._told_used = np.flatnonzero(self._state != _RELEASED), 0
-                self._memory.expect([self._ids[index] for index in self._told.tolist()])
-                self._is_told = True
-            used = self._told_used + self._count_over()
-            if used > self._told_used:
-                self._told_used = used
+            if not self._is_expectation_current:
+                self._expected, self._expected_used = np.flatnonzero(self._state != _RELEASED), 0
+                self._memory.expect([self._ids[index] for index in self._expected.tolist()])
+                self._is_expectation_current = True
+            used = self._expected_used + self._count_over()
+            if used > self._expected_used:
+                self._expected_used = used
                 self._memory.progress(used)
         except MasterGone as error:
             self._lose_master(error, now)
 
     def _count_over(self) -> int:
         """Return how many remaining expected uses are released, up to the first that is not."""
-        left = np.flatnonzero(self._state[self._told[self._told_used :]] != _RELEASED)
-        return int(left[0]) if len(left) else len(self._told) - self._told_used
+        left = np.flatnonzero(self._state[self._expected[self._expected_used :]] != _RELEASED)
+        return int(left[0]) if len(left) else len(self._expected) - self._expected_used
 
-    def _outside_presses(self) -> bool:
+    def _outside_exceeds_room(self) -> bool:
         """Return whether the outside bytes leave node memory less than all known orders need."""
         outside = self._readers.outside_bytes()
         return bool(outside) and outside + int(self._to_fetch[-1]) > self._budget_bytes()
 
-    def _is_over_in_between(self) -> bool:
+    def _expects_finished_uses(self) -> bool:
         """Return whether node memory expects uses that are over, since one before them is not.
 
-        Only uses that node memory was told of count.
+        Only uses that node memory knows of count.
         """
-        return bool((self._state[self._told[self._told_used :]] == _RELEASED).any())
+        return bool((self._state[self._expected[self._expected_used :]] == _RELEASED).any())
 
     def _lose_master(self, error: Exception, now: float) -> None:
         """Note that the next master knows nothing of the plan."""
         log.debug("node memory has no master: %s", error)
-        self._is_told = False
+        self._is_expectation_current = False
         self._retry_at = now + _RETRY_S
 
     def _request_due(self, now: float) -> None:
@@ -455,7 +459,7 @@ class Prefetcher:
             if self._next == len(self._state) or not self._fits() or not self._is_due():
                 return
             if not self._under_way:
-                self._pace.begun(now)
+                self._rates.begun(now)
             index, self._next = self._next, self._next + 1
             self._state[index] = _UNDER_WAY
             self._under_way += 1
@@ -471,9 +475,9 @@ class Prefetcher:
         coming = slice(self._next, self._next + _LOOKAHEAD)
         until_use = self._read_bytes[self._first[coming]] - self._read_bytes[self._leading_position]
         end = self._to_fetch[self._next + 1 : self._next + 1 + _LOOKAHEAD]
-        return self._pace.is_due(until_use, end - self._to_fetch[self._next])
+        return self._rates.is_due(until_use, end - self._to_fetch[self._next])
 
-    def _take(self, result: _Result, now: float) -> None:
+    def _handle_result(self, result: _Result, now: float) -> None:
         task = result.task
         index = task.use - self._finished_uses
         still_planned = index >= 0 and self._state[index] == _UNDER_WAY
@@ -481,13 +485,13 @@ class Prefetcher:
         self._under_way -= 1
         if result.error is None:
             self._fetched += 1
-            self._pace.arrived(size, result.at - task.asked_at, now, self._under_way > 0)
+            self._rates.arrived(size, result.at - task.requested_at, now, self._under_way > 0)
         if result.error is not None or not still_planned:
             self._window_bytes -= size
         if not still_planned:
             return
         if result.error is None:
-            self._state[index] = _HELD
+            self._state[index] = _CACHED
             self._late += bool(self._first[index] < self._leading_position)
             if index < len(self._orders[0].uses):
                 self._readers.arrived(int(self._number[index]))
@@ -501,9 +505,11 @@ class Prefetcher:
                 self._no_room += 1
                 # Uses that are over, but not at the beginning of the expected ones, may take the
                 # room.
-                self._is_told = self._is_told and not self._is_over_in_between()
+                self._is_expectation_current = (
+                    self._is_expectation_current and not self._expects_finished_uses()
+                )
         else:
-            log.warning("chunk %s is not fetched ahead: %s", task.chunk.id, result.error)
+            log.warning("cannot prefetch chunk %s: %s", task.chunk.id, result.error)
             self._skipped += 1
             self._state[index] = _RELEASED
 
@@ -538,7 +544,7 @@ class _Task:
     use: int
     """The number of its use, counted from the first order."""
     chunk: ChunkRef
-    asked_at: float
+    requested_at: float
 
 
 @dataclass(frozen=True, slots=True)

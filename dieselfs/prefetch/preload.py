@@ -73,9 +73,9 @@ class Preload:
                 except CacheFull:
                     return
                 except (ChunkStoreError, MasterGone, LocalFileError) as error:
-                    log.warning("chunk %s is not preloaded: %s", chunk.id, error)
+                    log.warning("cannot preload chunk %s: %s", chunk.id, error)
         except Exception:
-            log.exception("preloading has failed unexpectedly")
+            log.exception("the preload has failed")
         finally:
             self._end()
 
@@ -87,7 +87,7 @@ class Preload:
         with self._lock:
             self._left -= 1
             if not self._left and not self._is_stopped:
-                log.info("preloaded")
+                log.info("the preload is done")
 
 
 def _that_fit(snapshot: Snapshot, budget_bytes: int) -> Iterator[ChunkRef]:

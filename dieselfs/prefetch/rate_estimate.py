@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 _INTERVAL_S: Final = 0.25
 """The shortest time over which a rate is measured."""
-_FORGETTING: Final = 0.8
+_CONSUMPTION_DECAY: Final = 0.8
 """The factor by which a consumption rate may fall at a measurement.
 
 A lower rate is trusted gradually, a higher one at once: a reader that pauses (validation, a
@@ -25,7 +25,7 @@ _SAFETY: Final = 1.5
 A chunk is fetched when all chunks before it would leave it no time if they took half as much again
 as measured.
 """
-_BURST_FORGETTING: Final = 0.98
+_BURST_DECAY: Final = 0.98
 _MEMORY_BYTES_PER_S: Final = 4e9
 """The rate above which a chunk was in node memory already.
 
@@ -54,7 +54,7 @@ class RateEstimate:
     def consumed(self, total_bytes: int, now: float) -> None:
         """Note that `total_bytes` have been read since the beginning."""
         if total_bytes > self._seen:
-            self.burst = max(float(total_bytes - self._seen), _BURST_FORGETTING * self.burst)
+            self.burst = max(float(total_bytes - self._seen), _BURST_DECAY * self.burst)
             self._seen = total_bytes
         if not self._consumed:  # the time before the first read does not count
             self._consumed_at, self._consumed = now, total_bytes
@@ -62,7 +62,7 @@ class RateEstimate:
         if elapsed < _INTERVAL_S or total_bytes <= self._consumed:
             return
         rate = (total_bytes - self._consumed) / elapsed
-        self.consumption = max(rate, _FORGETTING * self.consumption)
+        self.consumption = max(rate, _CONSUMPTION_DECAY * self.consumption)
         self._consumed_at, self._consumed = now, total_bytes
 
     def begun(self, now: float) -> None:

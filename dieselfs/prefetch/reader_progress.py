@@ -44,7 +44,7 @@ class ReaderProgress:
             np.searchsorted(self._read, self._read[self.leading_position] + ahead_bytes, "right")
         )
 
-    def follow(self, low: int, high: int, most_bytes: int, advance: Callable[[int], None]) -> None:
+    def update(self, low: int, high: int, most_bytes: int, advance: Callable[[int], None]) -> None:
         """Take over the progress of the probes.
 
         Readers may skip a probe (a last batch that is dropped): if the low progress falls back by

@@ -32,14 +32,14 @@ def require_room(
     if needed <= share:
         return
     fits = share // largest - UNDER_WAY
-    there_are = f"there are {_mib(memory_bytes, down=True)}"
+    budget = f"the budget is {_mib(memory_bytes, down=True)}"
     raise PlanTooLarge(
-        f"this order needs {_mib(needed)} of memory, its largest group of chunks and {UNDER_WAY}"
-        " chunks under way; "
-        + (there_are if readers == 1 else f"{there_are} for {readers} readers"),
-        f"give it {_mib(needed * readers)}, or use a group size of {fits}"
+        f"this order needs {_mib(needed)} of memory, for its largest group of chunks and "
+        f"{UNDER_WAY} chunks that are being fetched; "
+        + (budget if readers == 1 else f"{budget} for {readers} readers"),
+        f"raise the budget to {_mib(needed * readers)}, or use a group size of {fits}"
         if fits > 0
-        else f"give it {_mib(needed * readers)}; a group of one chunk needs"
+        else f"raise the budget to {_mib(needed * readers)}; a group of one chunk needs"
         f" {_mib((1 + UNDER_WAY) * largest * readers)}",
     )
 

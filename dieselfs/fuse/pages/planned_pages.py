@@ -52,7 +52,7 @@ _NOT_PLANNED: Final = 0xFFFFFFFF
 
 
 class PlannedPages:
-    """The page cache of one snapshot's orders; implements `prefetcher.Readers`.
+    """The page cache of one snapshot's orders; implements `prefetcher.ProgressTracker`.
 
     `filler` and `events` are closed with it.
     """
@@ -91,7 +91,7 @@ class PlannedPages:
         self._order: Inodes = np.empty(0, np.uint32)
         self._bytes = OrderBytes.of(snapshot, self._order)
         self._filled_bytes = self._dropped_bytes = self._dropped = 0
-        self._left_bytes = 0
+        self._former_bytes = 0
         """Bytes of earlier orders that are not dropped yet."""
         self._drops = 0
         """Drops under way."""
@@ -137,10 +137,10 @@ class PlannedPages:
         self._released: list[int] = []
         self._counted: set[int] = set()
         """Chunks whose files are counted as filled."""
-        for held in self._kept.intersection(self._index_of):
+        for chunk in self._kept.intersection(self._index_of):
             if not self._filler.stages:
-                self._count(held)
-            self._released.append(held)
+                self._count(chunk)
+            self._released.append(chunk)
 
     def arrived(self, chunk: int) -> None:
         """Queue a chunk that is in node memory for its fill."""
@@ -154,13 +154,13 @@ class PlannedPages:
         at, budget = self._at, self._budget_bytes()
         low, high = self._probes.progress(at.reach(budget))
         self._fill()
-        at.follow(low, high, budget // (2 * self._copies), self._probes.advance)
+        at.update(low, high, budget // (2 * self._copies), self._probes.advance)
         self._probes.watch(at.leading_position)
         surely_read = at.surely_read(self._bytes.before, self._held_back)
         self._pass(surely_read)
         if self._filler.stages or not self._keeps:
             self._drop_behind(surely_read)
-        if self._left_for_node_memory() > self._node_memory:
+        if self._node_memory_budget() > self._node_memory:
             self._divide_memory()
         self._tick(at.low)
         return at.low
@@ -176,7 +176,7 @@ class PlannedPages:
 
     def outside_bytes(self) -> int:
         """Bytes of filled pages and, if the filler stages, of those that readers made from them."""
-        outside = self._left_bytes + max(0, self._filled_bytes - self._dropped_bytes)
+        outside = self._former_bytes + max(0, self._filled_bytes - self._dropped_bytes)
         return outside + self._copied_bytes() if self._filler.stages else outside
 
     def wake_fds(self) -> Sequence[int]:
@@ -237,7 +237,7 @@ class PlannedPages:
     # Filling
 
     def _fill(self) -> None:
-        if self._left_bytes:
+        if self._former_bytes:
             return  # or new pages would be dropped with those of the former order
         to_fill, self._to_fill = self._to_fill, {}
         for chunk in to_fill:
@@ -353,7 +353,7 @@ class PlannedPages:
             size = max(0, self._filled_bytes - self._dropped_bytes)
         else:
             files = self._files_with_pages()
-            size = self.outside_bytes() - self._left_bytes
+            size = self.outside_bytes() - self._former_bytes
             self._kept.clear()
             self._has_pages[:] = False
         if not size or not len(files):
@@ -362,12 +362,12 @@ class PlannedPages:
         chunks = set(self._snapshot.columns.chunk[files].tolist())
 
         def is_dropped() -> None:
-            self._left_bytes -= size
-            if not self._left_bytes:
+            self._former_bytes -= size
+            if not self._former_bytes:
                 for chunk in chunks:
                     self._probes.resume(chunk, self._at.leading_position)
 
-        self._left_bytes += size
+        self._former_bytes += size
         self._filler.drop(files, is_dropped, staged_only=keeps)
         return chunks
 
@@ -393,13 +393,13 @@ class PlannedPages:
 
     # The budget
 
-    def _left_for_node_memory(self) -> int:
+    def _node_memory_budget(self) -> int:
         return max(0, self._budget_bytes() - self.outside_bytes())
 
     def _divide_memory(self) -> None:
-        left = self._left_for_node_memory()
-        if min(left, self._node_memory) >= self._all_payload:
+        budget = self._node_memory_budget()
+        if min(budget, self._node_memory) >= self._all_payload:
             return  # more than it can use, and a change costs a message a chunk
-        if left > self._node_memory or self._node_memory - left >= _DROPPED_AT_ONCE:
-            self._node_memory = left
-            self._set_node_memory(left)
+        if budget > self._node_memory or self._node_memory - budget >= _DROPPED_AT_ONCE:
+            self._node_memory = budget
+            self._set_node_memory(budget)

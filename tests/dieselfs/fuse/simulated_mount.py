@@ -276,7 +276,7 @@ class SimulatedMount:
             order,
             clock=lambda: self.now,
         )
-        self.prefetcher._pace.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
+        self.prefetcher._rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
         self.prefetcher._begin(order)
         self.most_bytes = 0
 
@@ -286,8 +286,8 @@ class SimulatedMount:
 
     def go_on(self, inodes: Sequence[int]) -> None:
         """The readers are at the next order."""
-        self.prefetcher.follow_on(self.order(inodes))
-        self.prefetcher.go_on()
+        self.prefetcher.add_order(self.order(inodes))
+        self.prefetcher.advance()
         self.settle()
         self.cache.was_read.clear()
 

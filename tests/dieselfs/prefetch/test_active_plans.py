@@ -47,20 +47,20 @@ def test_one_reader_goes_through_three_epochs(rank: Rank) -> None:
     assert plans.add(rank.write())
     for epoch in range(3):
         assert plans.order().inodes.tolist() == list(range(10))
-        assert plans.following() == ()
-        assert not plans.have_gone_on()
+        assert plans.successors() == ()
+        assert not plans.has_advanced()
         assert not plans.add(rank.write())
-        assert ids(plans.following()) == [rank.owned[epoch + 1].id]
+        assert ids(plans.successors()) == [rank.owned[epoch + 1].id]
         rank.owned[epoch].position = 10
         assert plans.position() == 10
-        assert not plans.have_gone_on()
+        assert not plans.has_advanced()
         rank.owned[epoch].remove()
-        assert plans.have_gone_on()
-        assert ids(plans.go_on()) == [rank.owned[epoch].id]
+        assert plans.has_advanced()
+        assert ids(plans.advance()) == [rank.owned[epoch].id]
         assert plans.position() == 0
-    assert not plans.have_ended()
+    assert not plans.has_ended()
     rank.owned[-1].remove()
-    assert plans.have_ended()
+    assert plans.has_ended()
 
 
 def test_what_was_read_of_the_next_plan_before_it_was_looked_at_counts(rank: Rank) -> None:
@@ -69,7 +69,7 @@ def test_what_was_read_of_the_next_plan_before_it_was_looked_at_counts(rank: Ran
     plans.add(rank.write())
     rank.owned[1].position = 4
     rank.owned[0].remove()
-    plans.go_on()
+    plans.advance()
     assert plans.position() == 4
     assert plans.order().inodes.tolist() == list(range(10))
 
@@ -130,17 +130,17 @@ def test_two_ranks_that_go_on_at_different_moments_go_on_together(rank: Rank, ot
     plans.add(rank.write())
     plans.add(other.write())
     assert not plans.add(rank.write())
-    assert plans.following() == (), "one of them has said nothing yet"
+    assert plans.successors() == (), "one of them has said nothing yet"
     assert not plans.add(other.write())
-    following = ids(plans.following())
+    following = ids(plans.successors())
     assert following == [rank.owned[1].id, other.owned[1].id]
     rank.owned[0].remove()
-    assert plans.have_gone_on()
-    assert ids(plans.go_on()) == [rank.owned[0].id, other.owned[0].id]
+    assert plans.has_advanced()
+    assert ids(plans.advance()) == [rank.owned[0].id, other.owned[0].id]
     assert ids(plans.current) == following
     other.owned[0].remove()
-    assert not plans.have_gone_on()
-    assert not plans.have_ended()
+    assert not plans.has_advanced()
+    assert not plans.has_ended()
 
 
 def test_a_rank_that_ends_does_not_keep_the_other(rank: Rank, other: Rank) -> None:
@@ -149,11 +149,11 @@ def test_a_rank_that_ends_does_not_keep_the_other(rank: Rank, other: Rank) -> No
     plans.add(other.write())
     plans.add(rank.write())
     other.owned[0].remove()
-    assert ids(plans.following()) == [rank.owned[1].id]
+    assert ids(plans.successors()) == [rank.owned[1].id]
     rank.owned[0].position = 8
     assert plans.position() == 16
     rank.owned[0].remove()
-    plans.go_on()
+    plans.advance()
     assert ids(plans.current) == [rank.owned[1].id]
 
 
@@ -164,7 +164,7 @@ def test_a_rank_that_has_no_next_plan_yet_is_followed_on(rank: Rank, other: Rank
     plans.add(rank.write())
     other.owned[0].position = 7
     rank.owned[0].remove()
-    assert ids(plans.go_on()) == [rank.owned[0].id]
+    assert ids(plans.advance()) == [rank.owned[0].id]
     assert ids(plans.current) == [rank.owned[1].id, other.owned[0].id]
     assert plans.order().inodes.tolist() == [0, 107, 1, 108, 2, 109, *range(3, 10)]
     assert not plans.add(other.write()), "it comes after one of them"
@@ -193,8 +193,8 @@ def test_a_new_run_after_a_killed_one_is_alone(rank: Rank, other: Rank) -> None:
     plans.add(rank.write())
     plans.add(rank.write())
     rank.die()
-    assert plans.have_ended()
-    assert not plans.have_gone_on()
+    assert plans.has_ended()
+    assert not plans.has_advanced()
     assert plans.add(other.write())
     assert ids(plans.current) == [other.owned[0].id]
     assert plans.order().inodes.tolist() == list(range(100, 110))
@@ -207,10 +207,10 @@ def test_successors_of_successors_are_known_before_anybody_looks(rank: Rank) -> 
     plans.add(rank.write())
     rank.owned[0].remove()
     assert not plans.add(rank.write())
-    assert plans.have_gone_on()
-    plans.go_on()
+    assert plans.has_advanced()
+    plans.advance()
     assert ids(plans.current) == [rank.owned[1].id]
-    assert ids(plans.following()) == [rank.owned[2].id]
+    assert ids(plans.successors()) == [rank.owned[2].id]
 
 
 def test_plans_that_were_prepared_and_taken_back_are_not_gone_on_to(rank: Rank) -> None:
@@ -218,10 +218,10 @@ def test_plans_that_were_prepared_and_taken_back_are_not_gone_on_to(rank: Rank) 
     plans.add(rank.write())
     plans.add(rank.write())
     rank.owned[1].remove()
-    assert plans.following() == ()
+    assert plans.successors() == ()
     rank.owned[0].remove()
-    assert not plans.have_gone_on()
-    assert plans.have_ended()
+    assert not plans.has_advanced()
+    assert plans.has_ended()
 
 
 def test_a_plan_of_another_snapshot_replaces_those_before(rank: Rank, other: Rank) -> None:
@@ -250,7 +250,7 @@ def test_a_copy_is_independent(rank: Rank, other: Rank) -> None:
     copy.add(other.write())
     copy.add(rank.write())
     assert len(plans) == 1
-    assert plans.following() == ()
+    assert plans.successors() == ()
     assert plans.position() == copy.position() == 0
 
 
@@ -260,8 +260,8 @@ def test_plans_that_came_and_went_between_two_looks_are_passed_over(rank: Rank) 
     for epoch in range(3):
         plans.add(rank.write())
         rank.owned[epoch].remove()
-    assert plans.have_gone_on()
-    assert not plans.have_ended()
-    assert ids(plans.following()) == [rank.owned[3].id]
-    plans.go_on()
+    assert plans.has_advanced()
+    assert not plans.has_ended()
+    assert ids(plans.successors()) == [rank.owned[3].id]
+    plans.advance()
     assert ids(plans.current) == [rank.owned[3].id]

@@ -118,7 +118,7 @@ def test_an_end_without_a_successor_ends_it_and_expects_nothing(node_of: Make) -
     read(plan)
     plan.remove()
     wait_until(lambda: node.memory.expected[-1] == [])
-    wait_until(lambda: not any(t.name.startswith("plan") for t in threading.enumerate()))
+    wait_until(lambda: not any(t.name.startswith("prefetch") for t in threading.enumerate()))
     again = node.follow(1)
     wait_until(lambda: node.memory.expected[-1] == chunks_of(again))
 
@@ -207,7 +207,7 @@ def test_a_plan_that_is_too_large_leaves_the_others_alone(node_of: Make) -> None
     beside = write_plan(node.folder, large)
     planner = write_plan(node.folder, large, after=plan.id)
     for file in (beside, planner):
-        with pytest.raises(PlanTooLarge, match="there are 0 MiB"):
+        with pytest.raises(PlanTooLarge, match="the budget is 0 MiB"):
             node.planner.follow(file.path)
     expected = len(node.memory.expected)
     read(plan, 20)
@@ -237,7 +237,7 @@ def test_plans_of_no_snapshot_at_hand_are_refused(node_of: Make) -> None:
     with pytest.raises(UsageError, match="no snapshot 9-other"):
         node.planner.follow(write_plan(node.folder, strange).path)
     beyond = ReadingPlan(SNAPSHOT.id, np.array([99, 100], np.uint32), np.array([0, 2]))
-    with pytest.raises(UsageError, match="lacks"):
+    with pytest.raises(UsageError, match="does not have"):
         node.planner.follow(write_plan(node.folder, beyond).path)
     with pytest.raises(FileNotFoundError):
         node.planner.follow(node.folder / "plans" / "0123456789abcdef")

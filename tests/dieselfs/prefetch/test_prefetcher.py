@@ -39,7 +39,7 @@ class Following:
             order_of(SNAPSHOT, inodes),
         )
         # When they are due is the pace's to say, and another test's.
-        self.prefetcher._pace.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
+        self.prefetcher._rates.is_due = lambda until_use, to_fetch: True  # type: ignore[method-assign]
         self.prefetcher.start()
 
     def wait_for_arrivals(self, *chunks: int) -> None:
@@ -273,7 +273,7 @@ def test_readers_that_are_far_ahead_have_nothing_fetched_behind_them(follow: Mak
 def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     planner = follow(6)
     backwards = ALL[::-1]
-    planner.prefetcher.follow_on(order_of(SNAPSHOT, backwards))
+    planner.prefetcher.add_order(order_of(SNAPSHOT, backwards))
     wait_until(lambda: len(planner.memory.expected) == 2)
     assert planner.memory.expected[-1] == [*range(20), *range(19, -1, -1)]
     for position in range(
@@ -291,7 +291,7 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
     assert planner.prefetcher.statistics().window_bytes == 6 * CHUNK_BYTES
 
     planner.readers.at = 0
-    planner.prefetcher.go_on()
+    planner.prefetcher.advance()
     planner.wait_for_arrivals(14, 15, 16, 17, 18, 19)
     planner.settle()
     assert planner.readers.orders == [ALL, backwards]
@@ -310,8 +310,8 @@ def test_an_epochs_end_leads_into_the_next(follow: Make) -> None:
 def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
     planner = follow(2, holds=True)
     wait_until(lambda: sorted(planner.memory.under_way) == [0, 1])
-    planner.prefetcher.follow_on(order_of(SNAPSHOT, [50, 55, 60]))
-    planner.prefetcher.go_on()
+    planner.prefetcher.add_order(order_of(SNAPSHOT, [50, 55, 60]))
+    planner.prefetcher.advance()
     wait_until(lambda: len(planner.readers.orders) == 2)
     planner.memory.release(0, 1)
     wait_until(lambda: sorted(planner.memory.under_way) == [10, 11])
@@ -324,11 +324,11 @@ def test_a_fetch_for_the_order_before_gives_its_room_back(follow: Make) -> None:
 
 def test_one_that_is_told_to_go_on_first_does_so_when_it_knows_where_to(follow: Make) -> None:
     planner = follow(20)
-    planner.prefetcher.go_on()
+    planner.prefetcher.advance()
     planner.settle()
-    assert planner.prefetcher.is_going_on
-    planner.prefetcher.follow_on(order_of(SNAPSHOT, [7]))
-    wait_until(lambda: not planner.prefetcher.is_going_on)
+    assert planner.prefetcher.is_advancing
+    planner.prefetcher.add_order(order_of(SNAPSHOT, [7]))
+    wait_until(lambda: not planner.prefetcher.is_advancing)
     planner.wait_for_arrivals(1)
     assert planner.prefetcher.statistics().files == 1
 
@@ -337,8 +337,8 @@ def test_an_order_without_chunks_is_no_fault(follow: Make) -> None:
     planner = follow(1, [])
     planner.settle()
     assert planner.memory.expected == [[]]
-    planner.prefetcher.follow_on(order_of(SNAPSHOT, [7]))
-    planner.prefetcher.go_on()
+    planner.prefetcher.add_order(order_of(SNAPSHOT, [7]))
+    planner.prefetcher.advance()
     planner.wait_for_arrivals(1)
 
 
@@ -392,8 +392,8 @@ def test_it_ends_within_its_timeout_and_leaves_nothing() -> None:
         planner.wait_for_arrivals(0)
         planner.prefetcher.close()
         planner.prefetcher.close()  # once more is no error
-        planner.prefetcher.go_on()
-        planner.prefetcher.follow_on(order_of(SNAPSHOT, ALL))
+        planner.prefetcher.advance()
+        planner.prefetcher.add_order(order_of(SNAPSHOT, ALL))
         assert not planner.prefetcher.is_running
         assert planner.readers.closed >= 1
     assert set(threading.enumerate()) <= threads
@@ -457,4 +457,4 @@ def test_readers_that_fail_end_it_with_a_warning(
     planner.readers.on_look = fail
     wait_until(lambda: not planner.prefetcher.is_running)
     wait_until(lambda: planner.readers.closed)
-    assert "the plan is not followed any more: a fault of ours" in caplog.text
+    assert "prefetching of the plan has failed: a fault of ours" in caplog.text

@@ -34,8 +34,8 @@ def test_the_largest_group_and_two_chunks_under_way_must_fit() -> None:
     error = refusal(snapshot, order, (10 + UNDER_WAY) * 4 * MIB - 1)
     assert error is not None
     assert "needs 48 MiB" in str(error)
-    assert "there are 47 MiB" in str(error)
-    assert error.hint == "give it 48 MiB, or use a group size of 9"
+    assert "the budget is 47 MiB" in str(error)
+    assert error.hint == "raise the budget to 48 MiB, or use a group size of 9"
 
 
 def test_a_dataset_that_fits_as_a_whole_needs_no_more() -> None:
@@ -50,7 +50,7 @@ def test_where_no_group_fits_it_says_what_one_chunk_needs() -> None:
     order = shuffle_order(snapshot.chunk_first_inode, 1, 0, group_size=5)
     error = refusal(snapshot, order, 11 * MIB)
     assert error is not None
-    assert error.hint == "give it 28 MiB; a group of one chunk needs 12 MiB"
+    assert error.hint == "raise the budget to 28 MiB; a group of one chunk needs 12 MiB"
 
 
 def test_several_readers_share_it() -> None:
@@ -59,8 +59,8 @@ def test_several_readers_share_it() -> None:
     assert refusal(snapshot, order, 2 * 48 * MIB, readers=2) is None
     error = refusal(snapshot, order, 60 * MIB, readers=2)
     assert error is not None
-    assert "there are 60 MiB for 2 readers" in str(error)
-    assert error.hint == "give it 96 MiB, or use a group size of 5"
+    assert "the budget is 60 MiB for 2 readers" in str(error)
+    assert error.hint == "raise the budget to 96 MiB, or use a group size of 5"
 
 
 def test_an_order_that_needs_no_chunk_needs_nothing() -> None:
@@ -113,7 +113,7 @@ def test_what_it_suggests_does_fit(
             continue
         assert error.hint is not None
         needed = re.search(r"needs (\d+) MiB of memory", str(error))
-        wanted = re.match(r"give it (\d+) MiB", error.hint)
+        wanted = re.match(r"raise the budget to (\d+) MiB", error.hint)
         assert needed is not None
         assert wanted is not None
         assert refusal(snapshot, ordered(group_size), int(wanted[1]) * MIB, readers) is None

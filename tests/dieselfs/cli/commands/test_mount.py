@@ -117,8 +117,8 @@ def test_an_order_above_the_memory_is_refused_and_leaves_nothing(
         done = by_itself(*command)
         assert done.returncode == 1
         assert "needs 4 MiB of memory" in done.stderr
-        assert "there are 1 MiB" in done.stderr
-        assert "give it 4 MiB" in done.stderr
+        assert "the budget is 1 MiB" in done.stderr
+        assert "raise the budget to 4 MiB" in done.stderr
         assert not mountpoint.is_mount()
         options = ["--memory", "64MiB", *(how if how != ["--foreground"] else order)]
         assert dlcmd("mount", "pets", mountpoint, *options).code == 0

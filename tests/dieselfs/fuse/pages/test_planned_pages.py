@@ -139,7 +139,7 @@ def test_each_chunk_is_fetched_once_an_epoch_and_what_memory_has_left_is_used_ag
     order = shuffled(0)
     mounted = mount(20, order)
     following = shuffled(1)
-    mounted.prefetcher.follow_on(mounted.order(following))
+    mounted.prefetcher.add_order(mounted.order(following))
     mounted.read_in_batches(order, 1, 32, seed=0)
     mounted.settle()
     first = len(mounted.memory.fetched)
