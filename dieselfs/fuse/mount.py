@@ -55,9 +55,9 @@ from metadata.snapshot import ROOT, Snapshot
 log = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.5
-"""The time for requests in flight when the mount is told to end."""
+"""The time for requests in flight when the mount is stopped."""
 _MADE_TIMEOUT_S: Final = 60.0
-_TOLD: Final = "told to end"
+_STOPPED: Final = "stopped by a signal"
 _UNMOUNTED: Final = "unmounted"
 _REPLACED: Final = "another server has taken over"
 _STATE_EVERY_S: Final = 1.0
@@ -86,13 +86,13 @@ def run_mount(
     options: MountOptions,
     handed: Handed,
     observed: Observed,
-    ending: Shutdown,
+    shutdown: Shutdown,
 ) -> None:
     """Serve until the mount ends, or another server takes over.
 
     Call it from the main thread, which gets the signals. `snapshot` and `source` stay the caller's,
-    to close afterwards; `ending` bounds the time for that. Raises `MountError` if the mount cannot
-    be made, and `PlanTooLarge` if its memory is too small for the order that will be read.
+    to close afterwards; `shutdown` bounds the time for that. Raises `MountError` if the mount
+    cannot be made, and `PlanTooLarge` if its memory is too small for the order that will be read.
     """
     if handed.role is Role.FIRST:
         check_mountable(options.mountpoint, options.nonempty)
@@ -100,7 +100,7 @@ def run_mount(
         require_room_for(snapshot, options.shuffle, options.memory_bytes)
     if snapshot.lookup(ROOT, CONTROL_NAME) is not None:
         log.warning("the dataset's own %r is hidden by the control directory", CONTROL_NAME)
-    _Server(snapshot, source, options, handed, observed, ending).run()
+    _Server(snapshot, source, options, handed, observed, shutdown).run()
 
 
 class _Server:
@@ -113,10 +113,10 @@ class _Server:
         options: MountOptions,
         handed: Handed,
         observed: Observed,
-        ending: Shutdown,
+        shutdown: Shutdown,
     ) -> None:
         self._snapshot, self._source, self._options = snapshot, source, options
-        self._handed, self._observed, self._ending = handed, observed, ending
+        self._handed, self._observed, self._shutdown = handed, observed, shutdown
         self._mountpoint = resolve(options.mountpoint)
         self._refreshes = handed.refreshes
         self._started = time.monotonic()
@@ -125,7 +125,7 @@ class _Server:
         self._mounted_ns: int = handed.state["mounted_ns"] if resumes else time.time_ns()
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reads = PendingReads()
-        self._reader = FileReader(source, self._reads, self._is_plan_followed)
+        self._reader = FileReader(source, self._reads, self._is_prefetching)
         self._pages = PageCache(snapshot, source, self._mountpoint, options.prefill_bytes)
         self._plans = self._make_plans()
         self._control = ControlDirectory(
@@ -139,7 +139,7 @@ class _Server:
             self._plans,
         )
         self._front: MadeFront | None = None
-        self._is_made = threading.Event()
+        self._has_front = threading.Event()
 
     def _make_plans(self) -> MountPlans | None:
         options = self._options
@@ -157,7 +157,7 @@ class _Server:
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._ends.put(_TOLD))
+            signal.signal(number, lambda *_: self._ends.put(_STOPPED))
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)  # the supervisor handles it
         front = self._front = make_front(
@@ -170,7 +170,7 @@ class _Server:
             note_read=self._pages.note_read,
             on_end=lambda: self._ends.put(_UNMOUNTED),
         )
-        self._is_made.set()
+        self._has_front.set()
         self._pages.start(front, self._is_order_known)
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
         preload = self._begin()
@@ -203,10 +203,10 @@ class _Server:
         """Start readahead and prefetching; return the preload, if there is one."""
         options = self._options
         if self._plans is not None and "plans" in self._handed.state:
-            followed = self._handed.state["plans"]
+            plans = self._handed.state["plans"]
             if self._handed.role is Role.REFRESH:  # an announced plan is of the older snapshot
-                followed = {"orders": followed.get("orders", [])}
-            self._plans.resume(followed)
+                plans = {"orders": plans.get("orders", [])}
+            self._plans.resume(plans)
         elif self._plans is not None and options.shuffle is not None:
             self._plans.begin(ListedOrder(self._snapshot, options.shuffle))
         if not options.preload_bytes:
@@ -216,20 +216,20 @@ class _Server:
         return preload
 
     def _end(self, front: MadeFront, preload: Preload | None, reason: str) -> None:
-        ending = self._ending
-        ending.begin()
-        if reason == _TOLD:
+        shutdown = self._shutdown
+        shutdown.begin()
+        if reason == _STOPPED:
             front.hide()
         if reason == _REPLACED:
             front.stop_receiving()
         if preload is not None:
             preload.stop()
         if self._plans is not None:
-            self._plans.close(ending)
-        self._pages.close(ending)
+            self._plans.close(shutdown)
+        self._pages.close(shutdown)
         front.stop_receiving()
         if reason != _UNMOUNTED:  # otherwise no reader waits for an answer
-            self._reads.drain(ending.left_s(GRACE_S))
+            self._reads.drain(shutdown.left_s(GRACE_S))
         if reason == _REPLACED:
             front.hand_over()
         self._reads.close()
@@ -241,7 +241,7 @@ class _Server:
             message, _ = received
             self._refreshes = message.get("refreshes", self._refreshes)
             if message.get("superseded"):
-                self._leave_paths()
+                self._note_superseded()
             if message.get("retire"):
                 self._ends.put(_REPLACED)
             if message.get("gone") and self._front is not None:
@@ -249,7 +249,7 @@ class _Server:
         self._is_supervised = False
         log.warning("the supervisor has ended: the mount ends with this process")
 
-    def _leave_paths(self) -> None:
+    def _note_superseded(self) -> None:
         """Note that paths lead to a newer snapshot.
 
         Nothing is read ahead any more for readers that still have files of this one open.
@@ -267,8 +267,8 @@ class _Server:
     def _is_order_known(self) -> bool:
         return self._plans is not None and self._plans.is_filling
 
-    def _is_plan_followed(self) -> bool:
-        return self._plans is not None and self._plans.is_following
+    def _is_prefetching(self) -> bool:
+        return self._plans is not None and self._plans.is_prefetching
 
     def _state(self) -> dict[str, Any]:
         """Return the state of the mount for the next server."""
@@ -276,7 +276,7 @@ class _Server:
         return {
             "snapshot": os.fspath(self._snapshot.path),
             "mounted_ns": self._mounted_ns,
-            "plans": {} if self._plans is None else self._plans.followed(),
+            "plans": {} if self._plans is None else self._plans.resumable(),
             **self._front.state,
         }
 
@@ -285,7 +285,7 @@ class _Server:
 
         The control directory may be read while the front is still being made.
         """
-        self._is_made.wait(_MADE_TIMEOUT_S)
+        self._has_front.wait(_MADE_TIMEOUT_S)
         assert self._front is not None
         return self._front
 

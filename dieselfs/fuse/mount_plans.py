@@ -105,23 +105,23 @@ class MountPlans:
             self._planner.follow(path)
             self._announced = [*self._announced[1 - _REMEMBERED :], plan_id]
         except (DieselFSError, OSError) as error:
-            log.warning("plan %s is not followed: %s", plan_id, error)
+            log.warning("plan %s is not prefetched: %s", plan_id, error)
             return _document(accepted=False, error=str(error), hint=getattr(error, "hint", None))
         return _document(accepted=True)
 
-    def followed(self) -> dict[str, list[str]]:
+    def resumable(self) -> dict[str, list[str]]:
         """Return the prefetched plans and orders for the next server: see `resume`."""
         orders = [str(order.parameters) for order in self._listed.orders()]
         return {"announced": self._announced, "orders": orders}
 
-    def resume(self, followed: Mapping[str, list[str]]) -> None:
+    def resume(self, plans: Mapping[str, list[str]]) -> None:
         """Prefetch again what the former server has prefetched, as far as it continues.
 
         The positions of the readers show soon.
         """
-        for order in followed.get("orders", []):
+        for order in plans.get("orders", []):
             self.begin(ListedOrder(self._snapshot, parse_parameters(order)))
-        for plan_id in followed.get("announced", []):
+        for plan_id in plans.get("announced", []):
             if (self.task_folder / "plans" / plan_id).exists():
                 self.take(plan_id.encode())
 
@@ -134,7 +134,10 @@ class MountPlans:
             self._listed.begin(order)
         except (DieselFSError, OSError) as error:
             log.warning(
-                "%s is not read ahead: %s; %s", order.parameters, error, getattr(error, "hint", "")
+                "the order %s is not prefetched: %s; %s",
+                order.parameters,
+                error,
+                getattr(error, "hint", ""),
             )
 
     def end_all(self) -> None:
@@ -154,7 +157,7 @@ class MountPlans:
         return pages is not None and not pages.is_closed
 
     @property
-    def is_following(self) -> bool:
+    def is_prefetching(self) -> bool:
         """Return True if the chunks of a known order are prefetched."""
         return self._planner.is_following
 
@@ -172,9 +175,9 @@ class MountPlans:
         filler = self._filler
         return self._filled_before + (FillStatistics() if filler is None else filler.statistics())
 
-    def close(self, ending: Shutdown) -> None:
-        """End the prefetcher within the time of `ending`, then the plans and the filler."""
-        self._planner.close(ending.left_s(_END_TIMEOUT_S))
+    def close(self, shutdown: Shutdown) -> None:
+        """End the prefetcher within the time of `shutdown`, then the plans and the filler."""
+        self._planner.close(shutdown.left_s(_END_TIMEOUT_S))
         self._listed.end_all()
         if self._pages is not None:
             self._pages.close()
@@ -183,7 +186,7 @@ class MountPlans:
         if plan.snapshot_id != str(self._snapshot.id):
             raise UsageError(
                 f"the plan is of snapshot {plan.snapshot_id}, and {self._snapshot.id} is mounted",
-                "begin again, with the snapshot that is mounted",
+                "start again with the mounted snapshot",
             )
 
     def _snapshot_of(self, plan: ReadingPlan) -> Snapshot:
@@ -223,7 +226,7 @@ class MountPlans:
             return CloseEvents(self._mountpoint)
         except OSError as error:
             hint = "raise fs.inotify.max_user_instances"
-            raise MountError(f"readers cannot be watched: {error}", hint) from error
+            raise MountError(f"cannot watch the progress of readers: {error}", hint) from error
 
 
 def _document(**answer: Any) -> bytes:

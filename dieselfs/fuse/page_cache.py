@@ -93,9 +93,9 @@ class PageCache:
         prefill = self._prefill
         return FillStatistics() if prefill is None else prefill.filled()
 
-    def close(self, ending: Shutdown) -> None:
-        """End the fills for misses and the helper process within the time of `ending`."""
+    def close(self, shutdown: Shutdown) -> None:
+        """End the fills for misses and the helper process within the time of `shutdown`."""
         if self._prefill is not None:
-            self._prefill.close(ending.left_s(_END_TIMEOUT_S))
+            self._prefill.close(shutdown.left_s(_END_TIMEOUT_S))
         if self._helper is not None:
-            self._helper.close(ending.left_s(_END_TIMEOUT_S))
+            self._helper.close(shutdown.left_s(_END_TIMEOUT_S))

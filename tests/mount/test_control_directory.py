@@ -185,7 +185,7 @@ def test_wrong_parameters_are_invalid(sample_mount: Mount, name: str) -> None:
     with pytest.raises(OSError) as raised:
         os.stat(control(sample_mount) / "shuffle" / name)
     assert raised.value.errno == errno.EINVAL
-    assert "no shuffled list" in sample_mount.log
+    assert "cannot make the shuffled list" in sample_mount.log
 
 
 @pytest.mark.parametrize("name", ["nothing", "shuffle/nothing", "shuffle/.git", "stats.json2"])

@@ -24,7 +24,7 @@ def errno_of_read(path: Path) -> int | None:
         ("corrupt", "Corrupt: corrupt, because the test says so"),
         ("unavailable", "Unavailable: unavailable, because the test says so"),
         ("missing", "NotFound: missing, because the test says so"),
-        ("short", "bytes came for"),
+        ("short", "bytes instead of"),
         ("bug", "ZeroDivisionError: a bug in read"),
         ("peek-bug", "ZeroDivisionError: a bug in peek"),
     ],

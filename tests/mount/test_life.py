@@ -54,7 +54,7 @@ def test_a_signal_unmounts_and_ends_the_daemon(small_mount: Mount, number: signa
     os.kill(small_mount.pid, number)
     small_mount.wait_until_ended()
     assert entry_at(small_mount.path) is None
-    assert "told to end" in small_mount.log
+    assert "stopped by a signal" in small_mount.log
 
 
 def test_unmounting_ends_the_daemon(small_mount: Mount) -> None:

@@ -348,7 +348,7 @@ def test_who_reads_a_list_is_followed(large: PackedDataset, tmp_path: Path) -> N
         other = order_of(mount, f"seed=8,group={GROUP}")
         read_by_steps(mount, other[: FILES // 16])
         order_of(mount, "seed=9,group=1000")
-        eventually(lambda: "is not read ahead" in mount.log, "a refusal")
+        eventually(lambda: "is not prefetched" in mount.log, "a refusal")
         assert "Traceback" not in mount.log
 
 
@@ -401,7 +401,9 @@ def test_a_plan_above_the_memory_is_refused_with_what_would_fit(
     large: PackedDataset, untold: Mount
 ) -> None:
     plan, _ = planned(large, 50)
-    with pytest.warns(RuntimeWarning, match=r"needs \d+ MiB .*there are 2 MiB.*group size of \d+"):
+    with pytest.warns(
+        RuntimeWarning, match=r"needs \d+ MiB .*the budget is 2 MiB.*group size of \d+"
+    ):
         assert announce(untold.path, plan) is None
     assert os.listdir(task_folder(untold) / "plans") == []
     fits, _ = planned(large, 50)
@@ -423,7 +425,7 @@ def test_a_plan_of_another_snapshot_is_refused(
     large: PackedDataset, few: PackedDataset, untold: Mount
 ) -> None:
     plan, _ = planned(few, 1)
-    with pytest.warns(RuntimeWarning, match=r"is mounted.*begin again"):
+    with pytest.warns(RuntimeWarning, match=r"is mounted.*start again"):
         assert announce(untold.path, plan) is None
 
 
@@ -633,7 +635,7 @@ def test_a_refresh_while_a_plan_is_followed(versions: Versions, tmp_path: Path) 
             read(mount, order, version=1)
             assert kept.read() == content(order[-1])
         plan, _ = planned(versions.before, 1)
-        with pytest.warns(RuntimeWarning, match="begin again"):
+        with pytest.warns(RuntimeWarning, match="start again"):
             assert announce(mount.path, plan) is None
         following = order_of(mount, "seed=1,group=1,epoch=1")
         assert len(following) == FEW_FILES + 300

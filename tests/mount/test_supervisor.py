@@ -118,7 +118,7 @@ def test_a_killed_server_is_replaced_and_no_reader_notices(mount: Mount) -> None
             readers.go_on()
     assert readers.wrong == []
     assert readers.longest_s < BUSY * BACK_S
-    assert mount.log.count("was killed by SIGKILL; another one goes on") == KILLS
+    assert mount.log.count("was killed by SIGKILL; another one takes over") == KILLS
     assert "Traceback" not in mount.log
     assert is_alive(mount.pid)
 
@@ -292,7 +292,7 @@ def test_a_mount_that_is_unmounted_while_two_servers_serve_it(mount: Mount) -> N
 def test_a_signal_while_the_installed_version_starts_is_not_lost(mount: Mount) -> None:
     servers = mount.servers()
     os.kill(mount.pid, signal.SIGUSR2)
-    eventually(lambda: "going over to the installed version" in mount.log, "its start")
+    eventually(lambda: "changing to the installed version" in mount.log, "its start")
     os.kill(mount.pid, signal.SIGTERM)
     mount.wait_until_ended()
     assert entry_at(mount.path) is None
@@ -321,7 +321,7 @@ def test_an_upgrade_with_a_server_that_never_starts_leaves_the_one_before(mount:
     mount.faults.with_name("startup").write_text("killed")
     with Readers(mount.path) as readers:
         os.kill(mount.pid, signal.SIGUSR2)
-        eventually(lambda: f"server {before} goes on" in mount.log, "a supervisor that gives up")
+        eventually(lambda: f"server {before} continues" in mount.log, "a supervisor that gives up")
         readers.go_on()
     assert readers.wrong == []
     assert is_alive(mount.pid)
@@ -334,7 +334,7 @@ def test_an_upgrade_with_a_server_that_cannot_start_ends_in_one_that_can(mount: 
         upgrade(mount)
         readers.go_on()
     assert readers.wrong == []
-    assert "another one goes on" in mount.log
+    assert "another one takes over" in mount.log
 
 
 def test_a_server_that_can_never_start_again_ends_the_mount(mount: Mount) -> None:

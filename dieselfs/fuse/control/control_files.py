@@ -50,7 +50,7 @@ class _ControlFile:
     content: bytes | ListedOrder
     """The bytes of a document, or the order that rebuilds a dropped list."""
     lookups: int = 0
-    """Look-ups of this node that the kernel has not yet taken back."""
+    """Look-ups of this node that the kernel has not yet forgotten."""
 
 
 class Plans(Protocol):
@@ -118,20 +118,20 @@ class ControlDirectory:
 
     def _new_document(self, content: bytes) -> NodeAttributes:
         with self._lock:
-            return self._told(self._add(_ControlFile(len(content), time.time_ns(), content)))
+            return self._looked_up(self._add(_ControlFile(len(content), time.time_ns(), content)))
 
     def _list(self, order: ListedOrder) -> NodeAttributes:
         try:
             text = self._lists.text(order)
         except ValueError as error:  # a path holds a newline
-            log.error("no list of one path a line: %s", error)
+            log.error("cannot write a list of one path a line: %s", error)
             raise RequestRefused(errno.ENOTSUP) from None
         with self._lock:
             node = self._list_nodes.get(order)
             if node is None:
                 node = self._add(_ControlFile(len(text), time.time_ns(), order))
                 self._list_nodes[order] = node
-            return self._told(node)
+            return self._looked_up(node)
 
     def _add(self, file: _ControlFile) -> int:
         while len(self._files) >= MAX_FILES:
@@ -140,7 +140,7 @@ class ControlDirectory:
         self._files[node] = file
         return node
 
-    def _told(self, node: int) -> NodeAttributes:
+    def _looked_up(self, node: int) -> NodeAttributes:
         file = self._files[node]
         file.lookups += 1
         return _shown(node, file)
@@ -212,5 +212,5 @@ def _parameters(name: bytes) -> ShuffleParameters:
     try:
         return parse_parameters(name.decode())
     except ValueError as error:  # UnicodeDecodeError is one
-        log.warning("no shuffled list %r: %s", name, error)
+        log.warning("cannot make the shuffled list %r: %s", name, error)
         raise RequestRefused(errno.EINVAL) from None

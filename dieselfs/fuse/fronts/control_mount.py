@@ -83,7 +83,7 @@ class ControlMount:
     def _wait_for_end(self) -> None:
         self._ends.wait()
         while not self._connection.stop():
-            log.warning("the control directory's threads are slow to end")
+            log.warning("the threads of the control directory did not end in time")
         self._pending.close()
         with self._reply_lock:
             self._is_closed = True

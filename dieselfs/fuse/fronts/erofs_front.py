@@ -175,7 +175,7 @@ class ErofsFront:
         wanted = self._parts.options.blob_cache
         is_direct = use_direct_io(median, wanted)
         if is_direct and self.choice.front is not Front.FILE:
-            log.info("over loop devices there is one copy always: --blob-cache says nothing")
+            log.info("over loop devices content is cached once: --blob-cache has no effect")
         return is_direct and self.choice.front is Front.FILE
 
     def _serve(self, fuse: int, *, is_resumed: bool, opening: ExitStack | None = None) -> None:
@@ -228,7 +228,7 @@ class ErofsFront:
                 erofs_mounts.show_control(self._control.mount, places)
             self._control.shown()
         except (OSError, DieselFSError) as error:
-            log.warning("no control directory at %s: %s", parts.mountpoint, error)
+            log.warning("cannot mount the control directory at %s: %s", parts.mountpoint, error)
             if self._control is None:
                 self._ends.note()
             else:

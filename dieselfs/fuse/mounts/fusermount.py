@@ -94,5 +94,5 @@ def _run(arguments: Sequence[str], passed: int | None = None) -> str:
         raise MountError(what) from None
     if done.returncode == 0:
         return ""
-    said = done.stderr.strip().removeprefix(f"{_PROGRAM}: ")
-    return said or f"{_PROGRAM} failed with exit status {done.returncode}"
+    message = done.stderr.strip().removeprefix(f"{_PROGRAM}: ")
+    return message or f"{_PROGRAM} failed with exit status {done.returncode}"

@@ -71,7 +71,7 @@ def _free_number() -> int:
         control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise MountError(
-            f"loop devices cannot be had: {CONTROL}: {error.strerror}",
+            f"loop devices are not available: {CONTROL}: {error.strerror}",
             "load the module loop; in a container, mount on the host or use --front fuse",
         ) from error
     try:

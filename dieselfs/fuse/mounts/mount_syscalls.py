@@ -51,7 +51,7 @@ def new_mount(kind: str, options: Iterable[Option], attributes: int = SAFE) -> i
         try:
             _call(_FSCONFIG, context, _CREATE, None, None, 0)
         except OSError as error:
-            raise OSError(error.errno, _said(context) or error.strerror) from None
+            raise OSError(error.errno, _kernel_messages(context) or error.strerror) from None
         return _call(_FSMOUNT, context, _CLOEXEC, attributes)
     finally:
         os.close(context)
@@ -64,11 +64,11 @@ def _configure(context: int, key: str, value: str | None) -> None:
         else:
             _call(_FSCONFIG, context, _SET_STRING, key.encode(), os.fsencode(value), 0)
     except OSError as error:
-        reason = _said(context) or error.strerror
+        reason = _kernel_messages(context) or error.strerror
         raise OSError(error.errno, f"option {key}: {reason}") from None
 
 
-def _said(context: int) -> str:
+def _kernel_messages(context: int) -> str:
     """Return the kernel's messages about a file system that is being configured."""
     lines = []
     try:

@@ -144,7 +144,7 @@ def _unmount(entry: MountEntry, lazy: bool) -> None:
             raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
         raise MountpointBusy(
             f"{mountpoint} is in use{_used_by(mountpoint)}",
-            "end what uses it, or detach it with --lazy",
+            "end the processes that use it, or detach it with --lazy",
         ) from None
 
 
@@ -181,7 +181,7 @@ def _opened_control(path: str | os.PathLike[str], number: int) -> Iterator[int]:
         root = os.open(path, DIRECTORY)
         opened.callback(os.close, root)
         if mount_id(root) != number:
-            raise MountpointBusy("another mount has come over this one", "try again")
+            raise MountpointBusy("another mount covers this one", "try again")
         place = os.open(CONTROL_FOLDER, DIRECTORY, dir_fd=root)
         opened.callback(os.close, place)
         yield place

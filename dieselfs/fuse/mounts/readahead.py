@@ -67,7 +67,7 @@ def read_ahead(path: str) -> None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        log.debug("%s is not read ahead: %s", path, error)
+        log.debug("no readahead of %s: %s", path, error)
         return
     try:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)

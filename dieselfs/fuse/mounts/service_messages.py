@@ -58,7 +58,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 def _decoded(data: bytes, flags: int) -> dict[str, Any]:
     if not data:
-        raise BadServiceMessage("the other side has ended the conversation")
+        raise BadServiceMessage("the other side has closed the connection")
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         raise BadServiceMessage("a message is too long")
     try:

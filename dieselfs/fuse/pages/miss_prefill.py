@@ -44,7 +44,7 @@ MAX_FILL_EVERY: Final = 1024
 
 A fill takes 3 ms for 4 MiB, beside 1,024 READs of some 15 µs.
 """
-_BACK: Final = 8
+_RECOVERY_FACTOR: Final = 8
 """The factor by which a useful fill makes filling more frequent.
 
 After four useful fills each miss fills again.
@@ -217,7 +217,7 @@ class MissPrefill:
             try:
                 self.step()
             except Exception as error:
-                log.warning("nothing is filled for this miss: %s", error, exc_info=error)
+                log.warning("the prefill after a miss failed: %s", error, exc_info=error)
             if any(fd == self._events.fd for fd, _ in ready):
                 without_events.poll(_EVENTS_PAUSE_S * 1000)  # fewer wake-ups than events
 
@@ -323,7 +323,7 @@ class MissPrefill:
     def _judge(self, fill: _Fill) -> None:
         if fill.was_useful:
             self._useful += 1
-            self._every = max(1, self._every // _BACK)
+            self._every = max(1, self._every // _RECOVERY_FACTOR)
             self._until_fill = min(self._until_fill, self._every)
         else:
             self._wasted += 1

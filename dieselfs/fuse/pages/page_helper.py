@@ -123,13 +123,13 @@ class PageHelper:
             except OSError as error:
                 self._complain(error)
             else:
-                self._complain("the process that does it has ended")
+                self._complain("its helper process has ended")
             self._end()
             return b""
 
     def _complain(self, reason: object) -> None:
         if not self._closed:
-            log.warning("the page cache is not tended this time: %s", reason)
+            log.warning("a batch of files for the page cache failed: %s", reason)
 
     def _start(self) -> subprocess.Popen[bytes]:
         arguments = [os.fspath(self._mountpoint), str(self._readahead_bytes)]
@@ -166,7 +166,7 @@ class PageHelper:
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            log.warning("process %d, which tends the page cache, does not end", process.pid)
+            log.warning("the helper process %d of the page cache does not end", process.pid)
         self._own_pids.discard(process.pid)
 
 

@@ -54,10 +54,10 @@ def _read(size: int) -> bytes:
     """Read all of it; b"" at the end."""
     data = b""
     while len(data) < size:
-        piece = os.read(0, size - len(data))
-        if not piece:
+        part = os.read(0, size - len(data))
+        if not part:
             return b""
-        data += piece
+        data += part
     return data
 
 

@@ -67,7 +67,7 @@ class ThreadedFiller(ABC):
                 try:
                     complete = self._fill(chunk, files)
                 except Exception as error:
-                    log.warning("chunk %d is not filled ahead: %s", chunk, error)
+                    log.warning("chunk %d is not prefilled: %s", chunk, error)
                 self._count_filled(files, complete)
             self._filled.append(Filled(chunk, complete))
 
@@ -82,7 +82,7 @@ class ThreadedFiller(ABC):
             try:
                 self._drop(files, staged_only)
             except Exception as error:
-                log.warning("pages stay in the page cache: %s", error)
+                log.warning("pages were not dropped from the page cache: %s", error)
             if not staged_only:
                 self._dropped_files += len(files)
                 self._dropped_bytes += int(self._snapshot.columns.length[files].sum())

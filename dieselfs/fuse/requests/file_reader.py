@@ -94,10 +94,10 @@ class FileReader:
         self,
         source: CachedSource,
         pending: PendingReads,
-        is_plan_followed: Callable[[], bool] = lambda: False,
+        is_prefetching: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source, self._pending = source, pending
-        self._is_plan_followed = is_plan_followed
+        self._is_prefetching = is_prefetching
         self._missed_once: deque[ChunkId] = deque(maxlen=_MISSED_CHUNKS)
         """Chunks of which one READ missed while a plan was prefetched."""
         self._lock = threading.Lock()
@@ -228,7 +228,7 @@ class FileReader:
         While a plan is prefetched, the prefetcher loads the chunks that readers need. So the first
         miss is most likely a readahead of the kernel, which begins in a chunk at times.
         """
-        if not is_whole(chunk) or not self._is_plan_followed():
+        if not is_whole(chunk) or not self._is_prefetching():
             return True
         with self._lock:
             if chunk.id in self._missed_once:
@@ -259,4 +259,4 @@ class FileReader:
 
 def _require_all(file: FileExtent, data: Part, length: int) -> None:
     if len(data) != length:
-        raise Corrupt(f"{len(data)} bytes came for {length} of chunk {file.chunk.id}")
+        raise Corrupt(f"read {len(data)} bytes instead of {length} of chunk {file.chunk.id}")

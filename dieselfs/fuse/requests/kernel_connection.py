@@ -127,7 +127,9 @@ class KernelConnection:
         try:
             os.write(self.fd, resend_notification())
         except OSError as error:
-            log.warning("%d requests of the server before are EIO: %s", len(left), error.strerror)
+            log.warning(
+                "%d requests of the former server fail with EIO: %s", len(left), error.strerror
+            )
             for unique in left:
                 self.reply(unique, errno.EIO)
 
@@ -166,7 +168,7 @@ class KernelConnection:
             return False  # interrupted, or answered before it was sent again
         except OSError as error:
             if error.errno not in _UNMOUNTED:
-                log.error("a reply was refused: %s", error)
+                log.error("the kernel refused a reply: %s", error)
             return False
         finally:
             if self._in_flight is not None:

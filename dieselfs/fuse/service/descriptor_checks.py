@@ -59,7 +59,7 @@ def check_sealed(descriptor: int) -> int:
     except OSError:
         seals = 0
     if seals & _SEALED != _SEALED:
-        raise MountError("the snapshot is not in sealed memory: this is a fault of the client")
+        raise MountError("the snapshot is not in sealed memory: this is a bug of the client")
     return os.fstat(descriptor).st_size
 
 

@@ -61,7 +61,7 @@ class _Request:
     """Numbers of FUSE connections, if they are that, which the process may wait for."""
     is_killed: bool = False
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read the steps that the process has announced."""
         with suppress(BlockingIOError):
             while step := os.read(self.steps, _STEP.size):
@@ -118,7 +118,7 @@ class MountService:
             else:
                 self._reap(key.data)
         for request in self._requests:
-            request.hear()
+            request.receive()
             if not request.is_killed and monotonic() > self._deadline(request):
                 self._end(request)
 
@@ -191,7 +191,7 @@ class MountService:
         log.warning("a request of user %d takes too long: it is ended", request.uid)
         request.is_killed = True
         os.kill(request.pid, signal.SIGKILL)
-        request.hear()  # it announces no further step
+        request.receive()  # it announces no further step
         for number in request.connections:
             self._connections.abort(number, request.uid)
 

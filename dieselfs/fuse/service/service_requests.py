@@ -91,7 +91,7 @@ class RequestHandler:
             self._refuse(f"the kernel refused: {error.strerror or error}")
         except Exception:
             log.exception("a request of user %d failed unexpectedly", self._peer.uid)
-            self._refuse("the service has a fault", "see its log")
+            self._refuse("the service failed unexpectedly", "see its log")
 
     def _refuse(self, what: str, hint: str | None = None) -> None:
         log.info("user %d, process %d: refused: %s", self._peer.uid, self._peer.pid, what)
@@ -259,6 +259,6 @@ def _detach_patiently(path: str, number: int) -> None:
                 raise
             if time.monotonic() > deadline:
                 raise MountpointBusy(
-                    "the mount is in use", "end what uses it, or detach it with --lazy"
+                    "the mount is in use", "end the processes that use it, or detach it with --lazy"
                 ) from None
         time.sleep(0.02)

@@ -106,7 +106,7 @@ def make_room(folder: Path, new: Path, most_bytes: int) -> None:
     if excess > 0 or not new.exists():
         raise MountError(
             f"images of your mounts exceed {most_bytes >> 20} MiB",
-            "unmount some of them, and end what has their files open",
+            "unmount some of them, and end the processes that have their files open",
         )
 
 
@@ -145,7 +145,7 @@ class FuseConnections:
         if sum(_owner(entry) == uid for entry in self._path.iterdir()) >= most:
             raise MountError(
                 f"you have {most} FUSE connections, the most that the service allows",
-                "unmount some, and end what has files of unmounted ones open",
+                "unmount some, and end the processes that have files of unmounted ones open",
             )
 
     def abort(self, number: int, uid: int) -> None:

@@ -51,12 +51,12 @@ def start_in_background(
     then it is terminated.
     """
     with _listening() as (receiver, address), _opened_log(log_file) as log_output:
-        said_before = log_output.tell()
+        log_start = log_output.tell()
         daemon = _started(command, log_output, address)
         try:
             if not _becomes_ready(daemon, receiver, monotonic() + timeout_s):
-                what = _failure(log_file, said_before, timeout_s, ended=daemon.poll() is not None)
-                raise MountError(what, f"its log: {log_file}")
+                what = _failure(log_file, log_start, timeout_s, ended=daemon.poll() is not None)
+                raise MountError(what, f"see its log: {log_file}")
             os.stat(mountpoint)
         except BaseException:
             _end(daemon)
@@ -141,6 +141,6 @@ def _failure(log_file: Path, start: int, timeout_s: float, *, ended: bool) -> st
         lines = reading.read().decode(errors="replace").strip().splitlines()
     last = lines[-1].removeprefix("dlcmd: ").removeprefix("error: ") if lines else ""
     if ended:
-        return last or "the mount's daemon ended without a word"
+        return last or "the mount's daemon ended without a message"
     what = f"the mount did not answer within {timeout_s:g} s"
-    return f"{what}; its daemon said last: {last}" if last else what
+    return f"{what}; the last line of its log: {last}" if last else what

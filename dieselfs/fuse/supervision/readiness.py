@@ -27,4 +27,4 @@ def announce_ready() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
             sending.sendto(READY, address)
     except OSError as error:  # the process that waited has gone; the mount works
-        log.warning("nobody at %s hears that the mount is ready: %s", address, error.strerror)
+        log.warning("cannot report to %s that the mount is ready: %s", address, error.strerror)

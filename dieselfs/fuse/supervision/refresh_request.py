@@ -107,7 +107,7 @@ def _holds_fuse_device(descriptors: Path) -> bool:
 
 def _no_daemon(mount: MountInfo, reason: str | None) -> MountError:
     return MountError(
-        f"process {mount.pid}, which serves {mount.mountpoint}, cannot be told: {reason}",
+        f"cannot signal process {mount.pid}, which serves {mount.mountpoint}: {reason}",
         "refresh the mount as the user, and in the container, that made it",
     )
 

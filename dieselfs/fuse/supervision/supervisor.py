@@ -47,10 +47,10 @@ _END_S: Final = 6.0
 """The time after which a server is killed; `fuse.supervision.shutdown` bounds its own end."""
 _CHECK_TIMEOUT_S: Final = 60.0
 _KILLED_S: Final = 2.0
-_LOOK_S: Final = 0.5
+_CHECK_INTERVAL_S: Final = 0.5
 """The time between two checks of processes that may hang at their end."""
-_ENDINGS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_NOTED: Final = (*_ENDINGS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HANDLED_SIGNALS: Final = (*_STOP_SIGNALS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 class Role(StrEnum):
@@ -196,16 +196,16 @@ class Supervisor:
         self._wants_refresh = self._wants_upgrade = False
         """Requests that came while something else was under way."""
         self._deadline: float | None = None
-        self._look_at = 0.0
+        self._next_check = 0.0
         self._status = 0
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def run(self) -> int:
         """Run until the mount has ended; return the exit status."""
-        for number in _NOTED:
+        for number in _HANDLED_SIGNALS:
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # see `_upgrade`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)  # see `_upgrade`
         inherited = os.environ.pop(UPGRADE_VARIABLE, "")
         if inherited:
             self._adopt(json.loads(inherited))
@@ -215,7 +215,7 @@ class Supervisor:
             self._start(self._current, Role.FIRST)
         while self._mounts:
             self._wait()
-            self._do_what_was_asked()
+            self._handle_requests()
         return self._status
 
     # What happens
@@ -228,34 +228,34 @@ class Supervisor:
             for process in self._processes(mount):
                 sockets[process.channel.socket.fileno()] = mount, process
                 poll.register(process.channel.socket, select.POLLIN)
-        for fd, _ in poll.poll(_LOOK_S * 1000):
+        for fd, _ in poll.poll(_CHECK_INTERVAL_S * 1000):
             if fd == self._wake_read:
-                self._take_signals()
+                self._handle_signals()
             elif fd in sockets:
-                self._take_message(*sockets[fd])
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_S
-            self._replace_those_that_hang()
+                self._receive_message(*sockets[fd])
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + _CHECK_INTERVAL_S
+            self._replace_hung_servers()
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._signal_all(signal.SIGKILL)
             if time.monotonic() >= self._deadline + _KILLED_S:
-                log.error("a server hangs in the kernel: it is left behind")
+                log.error("a server hangs in the kernel: the supervisor ends without it")
                 self._mounts.clear()
 
     @staticmethod
     def _processes(mount: _Mount) -> list[_Process]:
         return [*([mount.process] if mount.process else []), *mount.retiring]
 
-    def _take_signals(self) -> None:
+    def _handle_signals(self) -> None:
         noted = set(os.read(self._wake_read, 4096))
         if signal.SIGCHLD in noted:
             self._reap()
-        if noted & set(_ENDINGS):
+        if noted & set(_STOP_SIGNALS):
             self._end()
         self._wants_refresh |= signal.SIGUSR1 in noted
         self._wants_upgrade |= signal.SIGUSR2 in noted
 
-    def _do_what_was_asked(self) -> None:
+    def _handle_requests(self) -> None:
         """Do one of the requested actions at a time.
 
         A signal that comes meanwhile is handled afterwards.
@@ -278,7 +278,7 @@ class Supervisor:
     def _may_upgrade(self) -> bool:
         return all(mount.is_settled for mount in self._mounts)
 
-    def _take_message(self, mount: _Mount, process: _Process) -> None:
+    def _receive_message(self, mount: _Mount, process: _Process) -> None:
         try:
             received = process.channel.receive()
         except OSError:
@@ -292,7 +292,7 @@ class Supervisor:
         self, mount: _Mount, process: _Process, message: dict[str, Any], descriptors: list[int]
     ) -> None:
         if "keep" in message:
-            self._keep(mount, message, descriptors)
+            self._store_state(mount, message, descriptors)
         elif "refused" in message:
             self._note_refresh(message["refused"])
         elif "ready" in message:
@@ -300,10 +300,10 @@ class Supervisor:
         elif "gone" in message:
             for other in self._processes(mount):
                 if other is not process:
-                    _tell(other, message)
+                    _send(other, message)
 
     @staticmethod
-    def _keep(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
+    def _store_state(mount: _Mount, message: dict[str, Any], descriptors: list[int]) -> None:
         mount.state = message["state"]
         for name, count in message["keep"].items():
             for fd in mount.kept.get(name, []):
@@ -316,11 +316,11 @@ class Supervisor:
             announce_ready()
         elif process.role is Role.REFRESH:
             if self._current is not None and self._current.process is not None:
-                _tell(self._current.process, {"superseded": True})
+                _send(self._current.process, {"superseded": True})
             self._current = mount
             self._note_refresh(None)
         for old in mount.retiring:
-            _tell(old, {"retire": True})
+            _send(old, {"retire": True})
 
     # Processes
 
@@ -345,15 +345,15 @@ class Supervisor:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in _NOTED:
+            for number in _HANDLED_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)  # one may have come
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)  # one may have come
             ours.close()
             self._close_in_child(handed)
             status = self._serve(handed)
-        except SystemExit as ending:
-            status = ending.code if isinstance(ending.code, int) else 1
+        except SystemExit as exit_:
+            status = exit_.code if isinstance(exit_.code, int) else 1
         except BaseException:
             log.exception("the server failed")
         finally:
@@ -376,19 +376,21 @@ class Supervisor:
                 # A process that has closed its end of the channel is about to exit, so wait for it.
                 pid, status = os.waitpid(process.pid, 0 if process is ended else os.WNOHANG)
                 if pid:
-                    self._take_last_words(mount, process)
+                    self._handle_last_messages(mount, process)
                     process.channel.socket.close()
                     self._note_end(mount, process, os.waitstatus_to_exitcode(status))
 
-    def _replace_those_that_hang(self) -> None:
+    def _replace_hung_servers(self) -> None:
         for mount in self._mounts:
             process = mount.process
             if process is not None and process.hangs() and process.is_ready and not self._deadline:
-                log.warning("the server %d hangs at its end; another one goes on", process.pid)
+                log.warning(
+                    "the server %d hangs during its shutdown; another one takes over", process.pid
+                )
                 mount.retiring.append(process)
                 self._start(mount, Role.RESUME)
 
-    def _take_last_words(self, mount: _Mount, process: _Process) -> None:
+    def _handle_last_messages(self, mount: _Mount, process: _Process) -> None:
         """Handle the messages that an ended process sent and that were not read yet."""
         process.channel.socket.setblocking(False)
         with suppress(OSError):
@@ -402,7 +404,11 @@ class Supervisor:
                 self._forget(mount)
             return
         mount.process = None
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended: {status}"
+        how = (
+            f"was killed by {signal.Signals(-status).name}"
+            if status < 0
+            else f"ended with status {status}"
+        )
         if status == 0 or self._deadline is not None:
             self._forget(mount)
         elif not process.is_ready and process.role in (Role.FIRST, Role.REFRESH):
@@ -410,11 +416,11 @@ class Supervisor:
                 self._note_refresh(f"the new server {how}; see the mount's log")
             else:
                 self._status = status if status > 0 else 1
-                if status < 0:  # otherwise it has said why
+                if status < 0:  # otherwise it has logged the reason
                     log.error("nothing is mounted: the server %d %s", process.pid, how)
             self._forget(mount)
         else:
-            log.warning("the server %d %s; another one goes on", process.pid, how)
+            log.warning("the server %d %s; another one takes over", process.pid, how)
             self._resume(mount, process)
 
     def _resume(self, mount: _Mount, died: _Process) -> None:
@@ -422,7 +428,7 @@ class Supervisor:
         mount.quick_deaths = mount.quick_deaths + 1 if is_quick and not died.is_ready else 0
         if mount.quick_deaths >= _MOST_QUICK_DEATHS and mount.retiring:
             mount.process, mount.quick_deaths = mount.retiring.pop(), 0
-            log.error("the installed version fails: server %d goes on", mount.process.pid)
+            log.error("the installed version fails: server %d continues", mount.process.pid)
         elif mount.quick_deaths >= _MOST_QUICK_DEATHS:
             log.error("%d servers in a row have failed: the mount ends", mount.quick_deaths)
             self._status = 1
@@ -455,7 +461,7 @@ class Supervisor:
         if self._current is None:
             return
         self._refreshes = {**self._refreshes, "running": True, "error": None}
-        self._tell_refreshes()
+        self._send_refreshes()
         mount = _Mount()
         self._mounts.append(mount)
         self._start(mount, Role.REFRESH)
@@ -465,12 +471,12 @@ class Supervisor:
             return
         attempts = self._refreshes["attempts"] + 1
         self._refreshes = {"attempts": attempts, "running": False, "error": error}
-        self._tell_refreshes()
+        self._send_refreshes()
 
-    def _tell_refreshes(self) -> None:
+    def _send_refreshes(self) -> None:
         for mount in self._mounts:
             if mount.process is not None:
-                _tell(mount.process, {"refreshes": self._refreshes})
+                _send(mount.process, {"refreshes": self._refreshes})
 
     def _upgrade(self) -> None:
         check = [sys.executable, "-c", "import dieselfs.cli.commands.mount, dieselfs.fuse.mount"]
@@ -487,7 +493,7 @@ class Supervisor:
         # A signal in the moments before `run` would end that program; blocked, it waits for `run`.
         with _blocked_signals():
             with suppress(BlockingIOError):
-                self._take_signals()  # that came during the check
+                self._handle_signals()  # that came during the check
             if self._deadline is not None:
                 return
             if not self._may_upgrade:
@@ -523,7 +529,7 @@ class Supervisor:
                 "wants_refresh": self._wants_refresh,
             }
         )
-        log.info("going over to the installed version")
+        log.info("changing to the installed version")
         try:
             os.execv(self._program[0], self._program)
         except OSError as error:
@@ -533,14 +539,14 @@ class Supervisor:
     def _adopt(self, inherited: dict[str, Any]) -> None:
         self._refreshes = inherited["refreshes"]
         self._wants_refresh = inherited.get("wants_refresh", False)
-        for left in inherited["mounts"]:
-            end = socket.socket(fileno=left["channel"])
-            old = _Process(left["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
-            mount = _Mount(left["kept"], left["state"], None, [old])
+        for entry in inherited["mounts"]:
+            end = socket.socket(fileno=entry["channel"])
+            old = _Process(entry["pid"], Channel(end), Role.RESUME, time.monotonic(), True)
+            mount = _Mount(entry["kept"], entry["state"], None, [old])
             for fd in (end.fileno(), *(fd for kept in mount.kept.values() for fd in kept)):
                 os.set_inheritable(fd, False)
             self._mounts.append(mount)
-            if left["current"]:
+            if entry["current"]:
                 self._current = mount
         for mount in self._mounts:
             self._start(mount, Role.UPGRADE)
@@ -549,14 +555,14 @@ class Supervisor:
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
     """Block signals meanwhile, for this process and for one that is forked."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _tell(process: _Process, message: Mapping[str, Any]) -> None:
+def _send(process: _Process, message: Mapping[str, Any]) -> None:
     try:
         process.channel.send(message)
     except OSError:

@@ -75,5 +75,6 @@ def test_each_kind_of_read_is_counted_apart() -> None:
     )
     assert shown["hits"] == {"node_memory": 7, "misses": 2, "store": 2}
     assert shown["other_reads"] == {"control": 3, "past_end": 5, "refused": 2}
-    accounted = sum(shown["hits"].values()) + sum(shown["other_reads"].values())
+    hits = shown["hits"]
+    accounted = hits["node_memory"] + hits["misses"] + sum(shown["other_reads"].values())
     assert accounted == shown["requests"]["read"] == 19

@@ -263,8 +263,8 @@ def test_a_blob_that_cannot_be_opened_is_logged(
     assert filled(filler, 1) == [Filled(2, False)]
     dropped(filler, files_of(2))
     filler.close()
-    assert "chunk 2 is not filled ahead: [Errno 107] the server is gone" in caplog.text
-    assert "pages stay in the page cache" in caplog.text
+    assert "chunk 2 is not prefilled: [Errno 107] the server is gone" in caplog.text
+    assert "pages were not dropped from the page cache" in caplog.text
 
 
 def test_its_threads_are_known_while_they_live(ranges: RangeFiller, own_pids: set[int]) -> None:
@@ -517,7 +517,7 @@ def test_a_process_that_has_died_is_started_again(
     [pid] = own_pids
     os.kill(pid, signal.SIGKILL)
     assert not pages.drop(paths(1))
-    assert "the page cache is not tended this time" in caplog.text
+    assert "a batch of files for the page cache failed" in caplog.text
     assert pages.drop(paths(1))
     assert own_pids.isdisjoint({pid})
 

@@ -152,7 +152,7 @@ def test_a_short_answer_is_never_passed_on(
         answer = reader.answer_file(FILE, 10, 20, replies.put)
         assert (answer if in_memory else late(replies)) == errno.EIO
         assert reader.statistics().bytes_read == 0
-        with pytest.raises(Corrupt, match="19 bytes came for 20"):
+        with pytest.raises(Corrupt, match="read 19 bytes instead of 20"):
             reader.peek(FILE, 10, 20) if in_memory else reader.read(FILE, 10, 20)
 
 

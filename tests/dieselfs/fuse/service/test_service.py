@@ -67,9 +67,9 @@ def test_too_many_descriptors_are_closed(
     os.close(descriptor)
 
 
-def test_the_end_of_a_conversation_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_connection_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].close()
-    with pytest.raises(BadServiceMessage, match="ended"):
+    with pytest.raises(BadServiceMessage, match="closed the connection"):
         receive(pair[1])
 
 

@@ -27,7 +27,7 @@ def test_the_last_line_of_a_daemon_that_ended_is_its_error(tmp_path: Path) -> No
 
 
 def test_a_daemon_that_says_nothing_is_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(MountError, match="ended without a word"):
+    with pytest.raises(MountError, match="ended without a message"):
         start_in_background(["true"], tmp_path, log_file=tmp_path / "log")
 
 
