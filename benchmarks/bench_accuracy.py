@@ -197,14 +197,15 @@ def tell(order: Order, curves: list[list[float]], base: list[list[float]], size:
         difference_95=change.half_interval if compared and len(final) > 1 else None,
         difference_over_epochs=slower.mean if compared else None,
         difference_over_epochs_95=slower.half_interval if compared and len(final) > 1 else None,
-        mix=order.quality.mix.mean,
+        classes_per_batch=order.quality.classes_per_batch.mean,
         distance=order.quality.distance,
-        effective_batch=order.quality.mix.effective_batch,
+        effective_batch=order.quality.classes_per_batch.effective_batch,
         curve=[round(value, 4) for value in by_epoch],
     )
     shown = f"{_points(change)}; over all epochs {_points(slower)}"
     print(
-        f"{order.name:28} mix {order.quality.mix.mean:5.1f}  distance {order.quality.distance:6.3f}"
+        f"{order.name:28} classes per batch {order.quality.classes_per_batch.mean:5.1f}"
+        f"  distance {order.quality.distance:6.3f}"
         f"  {100 * statistics.mean(final):6.2f}%  {shown if compared else ''}",
         file=sys.stderr,
     )

@@ -9,7 +9,7 @@ whose waits overlap, 0.3 µs more, 1.4×.
 
 cold: one epoch in chunk-wise order through the client, from a local directory store, against `open().read()` of the files in random order,
 caches dropped before each (`/proc/sys/vm/drop_caches`: needs root); source, store and snapshot on one disk. Node memory is empty at the start, its master
-runs; `with start` includes connecting to the dataset and starting the master. The *mix* of the order is the mean number of distinct class
+runs; `with start` includes connecting to the dataset and starting the master. Its *classes per batch* are the mean number of distinct class
 folders in 256 consecutive samples. Expectation: a cold open and read of 4 KiB are some 2 random reads of the disk (100 µs each on this kind of
 virtual disk), while 1,024 files in a chunk are one: more than 6× for 4 KiB; of 110 KiB the disk's bandwidth takes a good part, 2×.
 
@@ -187,7 +187,7 @@ def drop_caches() -> None:
     Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
-def mix_of(paths: list[str]) -> float:
+def classes_per_batch_of(paths: list[str]) -> float:
     """Mean number of distinct folders in 256 consecutive samples."""
     folders = [path.partition("/")[0] for path in paths]
     windows = range(0, len(folders) - BATCH + 1, BATCH)
@@ -196,7 +196,7 @@ def mix_of(paths: list[str]) -> float:
 
 def cold(folder: Path, files: int, size_bytes: int, rounds: int) -> None:
     packed = Packed(folder, files, size_bytes)
-    mixes: list[float] = []
+    classes_per_batch: list[float] = []
 
     def plain() -> float:
         order = random.sample(packed.paths, len(packed.paths))
@@ -215,7 +215,7 @@ def cold(folder: Path, files: int, size_bytes: int, rounds: int) -> None:
             order = client.shuffle(seed=seed)
             read_all(client, order)
             elapsed = time.perf_counter() - begin
-        mixes.append(mix_of(order))
+        classes_per_batch.append(classes_per_batch_of(order))
         return elapsed
 
     def from_the_start() -> float:
@@ -236,7 +236,7 @@ def cold(folder: Path, files: int, size_bytes: int, rounds: int) -> None:
         f"one cold epoch of files of {size_bytes // KIB} KiB, client in chunk-wise order against plain reading in random order",
         files=len(packed.paths),
         bytes=packed.total_bytes,
-        mix=statistics.mean(mixes),
+        classes_per_batch=statistics.mean(classes_per_batch),
         seconds={name: times.median(name) for name in contenders},
         files_per_s={name: len(packed.paths) / times.median(name) for name in contenders},
         times_plain={name: statistics.median(times.ratios(name, "plain")) for name in contenders},

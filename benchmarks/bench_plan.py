@@ -4,7 +4,7 @@ The disk is made up (`slow_store.SlowStore`): 150 MB/s, 8.3 ms a seek, one queue
 of 4 KiB or 1,025 of 110 KiB a second; read one by one in random order, as from a directory on such a disk, they come at 120 and 110 a second (235 and
 9.3 times slower). A mount is told its order (`--shuffle`) and gets memory for 2% of the dataset. Node memory and page cache together are
 measured by a control group that the daemon and the reader are in: the peak of all that it is charged for files and shared memory, sampled 50 times a
-second. A chunk-wise shuffle is only worth something if it mixes: its *mix*, distinct class folders in 256 consecutive samples, is printed with every rate
+second. A chunk-wise shuffle is only worth something if it mixes classes: its *classes per batch*, distinct class folders in 256 consecutive samples, are printed with every rate
 (100 folders: 92 for a full shuffle).
 
     fast     the reader is faster than the disk: its rate over that of whole chunks from the disk
@@ -96,10 +96,10 @@ def choose_group(data: Packed, memory_bytes: int) -> int:
     return max(memory_bytes // (data.payload_bytes // data.chunks) // 2, 1)
 
 
-def mix_of(data: Packed, group: int) -> float:
+def classes_per_batch_of(data: Packed, group: int) -> float:
     with Snapshot.open(data.snapshot) as snapshot:
         [found] = quality(snapshot, [group], class_folder_labels(snapshot), seed=1).groups
-    return found.order.mix.mean
+    return found.order.classes_per_batch.mean
 
 
 @contextmanager
@@ -169,7 +169,7 @@ def epochs(
     """One epoch of a fresh mount with little memory, and where it is paced one of a mount that has everything in the page cache."""
     memory = int((share or GIVEN[data.size_bytes]) * data.payload_bytes)
     group_size = group_size or choose_group(data, memory)
-    mix = mix_of(data, group_size)
+    classes_per_batch = classes_per_batch_of(data, group_size)
     rate = data.chunk_rate
     flags = [] if pace is None else ["-r", str(pace * rate)]
     rates, cached, waits, peaks, reads = [], [], [], [], []
@@ -210,7 +210,7 @@ def epochs(
             f"{question}: rate x {'the disk' if pace is None else 'cached'}",
             over,
             RATE_BAR,
-            mix=mix,
+            classes_per_batch=classes_per_batch,
             group=group_size,
             over_disk=spread([each / rate for each in rates]),
             files_per_s=spread([each / data.size_bytes for each in rates]),

@@ -53,15 +53,15 @@ def main() -> None:
             seconds={name: times.median(name) for name in times.seconds},
         )
         for name, given in (("scatter", labels), ("sorted by class", by_rank)):
-            _tell(name, measure(snapshot, sizes, given))
+            _report_packing(name, measure(snapshot, sizes, given))
 
 
-def _tell(packing: str, found: ShuffleReport) -> None:
+def _report_packing(packing: str, found: ShuffleReport) -> None:
     report(
         f"how well are classes mixed, {packing} packing",
-        mix={
-            "full shuffle": found.full.mix.mean,
-            **{str(group.group_size): group.order.mix.mean for group in found.groups},
+        classes_per_batch={
+            "full shuffle": found.full.classes_per_batch.mean,
+            **{str(group.group_size): group.order.classes_per_batch.mean for group in found.groups},
         },
         distance={str(group.group_size): group.order.distance for group in found.groups},
         recommended_group=found.recommended.group_size,

@@ -30,6 +30,7 @@ _JSON_KEYS: Final = {
     "cached_bytes": "held_bytes",
     "cached_chunks": "held_chunks",
     "chunks_from_nodes": "chunks_from_ring",
+    "classes_per_batch": "mix",
     "files_from_nodes": "files_from_ring",
     "loaded": "brought",
     "loaded_bytes": "brought_bytes",

@@ -41,7 +41,7 @@ def class_folder_labels(
     such directory and `SnapshotRefused` if the directories make no tree. Costs about 2 ns a file.
     """
     if rule not in ("parent", "top"):
-        raise ValueError(f"a class rule is 'parent' or 'top', not {rule!r}")
+        raise ValueError(f"a class rule must be 'parent' or 'top', not {rule!r}")
     parent = snapshot.columns.directory_parent.astype(np.int64)
     _check_tree(snapshot, parent)
     base = _directory(snapshot, under)
@@ -76,7 +76,7 @@ def _check_tree(snapshot: Snapshot, parent: npt.NDArray[np.int64]) -> None:
     if (parent[1:] >= np.arange(1, len(parent))).any() or (
         len(holders) and int(holders.max()) >= len(parent)
     ):
-        raise SnapshotRefused(f"{snapshot.path}: its directories are no tree: damaged")
+        raise SnapshotRefused(f"{snapshot.path} is damaged: its directories do not form a tree")
 
 
 def _directory(snapshot: Snapshot, path: str | bytes) -> int:

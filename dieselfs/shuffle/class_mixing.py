@@ -59,7 +59,7 @@ def class_mixing(
     The dataset has `class_files[label]` samples of each label, none of them 0.
     """
     if batch < 1:
-        raise ValueError(f"a batch has 1 sample or more, not {batch}")
+        raise ValueError(f"a batch must have 1 sample or more, not {batch}")
     total = len(labels)
     if not total:
         raise ValueError("there are no samples to measure")

@@ -73,13 +73,15 @@ class ShuffledOrder:
     def group_of(self, position: int) -> int:
         """Return the group of `inodes[position]`."""
         if not 0 <= position < len(self.inodes):
-            raise IndexError(f"no position {position} in an order of {len(self.inodes)} files")
+            raise IndexError(
+                f"there is no position {position} in an order of {len(self.inodes)} files"
+            )
         return int(np.searchsorted(self.group_start, position, "right")) - 1
 
     def group_chunks(self, group: int) -> npt.NDArray[np.uint32]:
         """Return the chunks that must be in memory for the group: at most the group size."""
         if not 0 <= group < self.group_count:
-            raise IndexError(f"no group {group} in an order of {self.group_count}")
+            raise IndexError(f"there is no group {group} in an order of {self.group_count}")
         return self.chunks[group * self.group_size : (group + 1) * self.group_size]
 
 
@@ -100,12 +102,14 @@ class ShuffleParameters:
     def __post_init__(self) -> None:
         for name, value in (("seed", self.seed), ("epoch", self.epoch)):
             if not 0 <= value <= _UINT64:
-                raise ValueError(f"{name} is a number from 0 to 2^64 - 1, not {value}")
+                raise ValueError(f"{name} must be a number from 0 to 2^64 - 1, not {value}")
         for name, value in (("group size", self.group_size), ("world size", self.world_size)):
             if not 1 <= value < 1 << 31:
-                raise ValueError(f"{name} is a number from 1 to 2^31 - 1, not {value}")
+                raise ValueError(f"{name} must be a number from 1 to 2^31 - 1, not {value}")
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank is a number from 0 to {self.world_size - 1}, not {self.rank}")
+            raise ValueError(
+                f"rank must be a number from 0 to {self.world_size - 1}, not {self.rank}"
+            )
 
     def __str__(self) -> str:
         return (
@@ -170,7 +174,7 @@ def shuffle_order(
     """
     ShuffleParameters(seed, epoch, group_size, rank, world_size)  # checks them
     if padding not in ("pad", "drop"):
-        raise ValueError(f"padding is 'pad' or 'drop', not {padding!r}")
+        raise ValueError(f"padding must be 'pad' or 'drop', not {padding!r}")
     bounds = np.asarray(chunk_first_inode).astype(np.int64)
     if files is not None:
         bounds = _bounds_within(files, bounds)
@@ -207,7 +211,7 @@ def _bounds_within(
     if len(files) and (not len(bounds) or within[0] != 0 or within[-1] != len(files)):
         raise ValueError("a file to be ordered is in none of the chunks")
     if (files[1:] <= files[:-1]).any():
-        raise ValueError("the files to be ordered are ascending inodes, each once")
+        raise ValueError("the files to be ordered must be ascending inodes, each once")
     return within
 
 

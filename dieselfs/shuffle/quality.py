@@ -59,7 +59,7 @@ Other sizes are interpolated.
 class OrderQuality:
     """The quality of one order of all files."""
 
-    mix: ClassMixing
+    classes_per_batch: ClassMixing
     distance: float
     """The distance from a full shuffle, by total variation.
 
@@ -99,8 +99,8 @@ class ChunkClasses:
         Always False for chunks that cannot hold several classes, such as those of one large file
         each.
         """
-        can_mix = self.expected >= 1.5
-        return can_mix and self.found - 1 < _SORTED_BELOW * (self.expected - 1)
+        fits_several = self.expected >= 1.5
+        return fits_several and self.found - 1 < _SORTED_BELOW * (self.expected - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def report(
         orders.samples.files,
         len(orders.samples.class_files),
         memory.chunks,
-        orders.full.mix.batch,
+        orders.full.classes_per_batch.batch,
         seed,
         epoch,
         orders.full,
@@ -248,7 +248,7 @@ class _Orders:
         )
         by_class = self.samples.sorted_by_class()
         self._sorted_variation = class_mixing(by_class, self.samples.class_files, batch).variation
-        self._full_variation = self._mix(self._shuffled(self.memory.chunks)).variation
+        self._full_variation = self._class_mixing(self._shuffled(self.memory.chunks)).variation
         self.full = self.group(self.memory.chunks).order
 
     def group(self, size: int) -> GroupQuality:
@@ -259,11 +259,11 @@ class _Orders:
         return self._groups[size]
 
     def measure(self, inodes: npt.NDArray[np.unsignedinteger]) -> OrderQuality:
-        mix = self._mix(inodes)
+        mixing = self._class_mixing(inodes)
         scale = self._sorted_variation - self._full_variation
-        distance = (mix.variation - self._full_variation) / scale if scale > 0 else 0.0
+        distance = (mixing.variation - self._full_variation) / scale if scale > 0 else 0.0
         chunk = self._snapshot.columns.chunk[self.samples.of(inodes)]
-        return OrderQuality(mix, distance, distinct_numbers(chunk, self._batch))
+        return OrderQuality(mixing, distance, distinct_numbers(chunk, self._batch))
 
     def recommended(self) -> GroupQuality:
         """Return the first close group size of a ladder, found by bisection.
@@ -286,16 +286,17 @@ class _Orders:
             bounds, self._seed, self._epoch, group_size, files=self._read_alone
         ).inodes
 
-    def _mix(self, inodes: npt.NDArray[np.unsignedinteger]) -> ClassMixing:
+    def _class_mixing(self, inodes: npt.NDArray[np.unsignedinteger]) -> ClassMixing:
         labels = self.samples.labels[self.samples.of(inodes)]
         return class_mixing(labels, self.samples.class_files, self._batch)
 
 
 def _is_close(order: OrderQuality, full: OrderQuality) -> bool:
+    mixing, best = order.classes_per_batch, full.classes_per_batch
     return (
         order.distance <= CLOSE
-        and order.mix.mean >= (1 - CLOSE) * full.mix.mean
-        and min(order.mix.by_part) >= (1 - CLOSE_THROUGHOUT) * min(full.mix.by_part)
+        and mixing.mean >= (1 - CLOSE) * best.mean
+        and min(mixing.by_part) >= (1 - CLOSE_THROUGHOUT) * min(best.by_part)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from dieselfs.shuffle.order import ShuffleParameters, shuffle_order
 from metadata.snapshot import Snapshot
 
-KEPT_BYTES: Final = 256 << 20
+CACHE_BYTES: Final = 256 << 20
 """Six lists of 1.28 M files: all lists that are read at a time must fit, or each read builds."""
 
 
@@ -27,12 +27,12 @@ class ListedOrder:
 
 
 class ShuffleLists:
-    """Texts of shuffled orders. At most `kept_bytes` are cached, or else one text. Thread-safe."""
+    """Texts of shuffled orders. At most `cache_bytes` are cached, or else one text. Thread-safe."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept_bytes = kept_bytes
+    def __init__(self, cache_bytes: int = CACHE_BYTES) -> None:
+        self._cache_bytes = cache_bytes
         self._texts: OrderedDict[ListedOrder, bytes] = OrderedDict()
-        self._held_bytes = 0
+        self._cached_bytes = 0
         self._lock = threading.Lock()
         self._building = threading.Lock()  # one at a time: a build takes a core and its own memory
 
@@ -41,33 +41,33 @@ class ShuffleLists:
 
         A build blocks: about 0.5 s for 1.28 million files. `ValueError` if a path holds a newline.
         """
-        text = self._kept(order)
+        text = self._cached(order)
         if text is None:
             with self._building:
-                text = self._kept(order)  # another thread may have built it meanwhile
+                text = self._cached(order)  # another thread may have built it meanwhile
                 if text is None:
                     text = _build(order)
-                    self._keep(order, text)
+                    self._insert(order, text)
         return text
 
-    def _kept(self, order: ListedOrder) -> bytes | None:
+    def _cached(self, order: ListedOrder) -> bytes | None:
         with self._lock:
             text = self._texts.get(order)
             if text is not None:
                 self._texts.move_to_end(order)
             return text
 
-    def _keep(self, order: ListedOrder, text: bytes) -> None:
+    def _insert(self, order: ListedOrder, text: bytes) -> None:
         with self._lock:
             self._texts[order] = text
-            self._held_bytes += len(text)
-            while self._held_bytes > self._kept_bytes and len(self._texts) > 1:
+            self._cached_bytes += len(text)
+            while self._cached_bytes > self._cache_bytes and len(self._texts) > 1:
                 _, dropped = self._texts.popitem(last=False)
-                self._held_bytes -= len(dropped)
+                self._cached_bytes -= len(dropped)
 
 
-def _build(wanted: ListedOrder) -> bytes:
-    snapshot, parameters = wanted.snapshot, wanted.parameters
+def _build(listed: ListedOrder) -> bytes:
+    snapshot, parameters = listed.snapshot, listed.parameters
     order = shuffle_order(
         snapshot.chunk_first_inode,
         parameters.seed,

@@ -107,7 +107,7 @@ def rows(found: ShuffleReport) -> list[tuple[str, ...]]:
 
 
 def _row(name: str, order: OrderQuality, memory: str = "") -> tuple[str, ...]:
-    mixing = order.mix
+    mixing = order.classes_per_batch
     return (
         name,
         *(f"{mixing.mean:.1f}", f"{mixing.fifth_percentile:.0f}", f"{mixing.by_part[-1]:.1f}"),
@@ -177,7 +177,7 @@ def as_record(found: ShuffleReport) -> dict[str, Any]:
         *((each["order"], quality.order) for each, quality in _groups(record, found)),
     ]
     for each, order in orders:
-        each["mix"]["effective_batch"] = order.mix.effective_batch
+        each["classes_per_batch"]["effective_batch"] = order.classes_per_batch.effective_batch
     for each, quality in _groups(record, found):
         each["close_to_full_shuffle"] = found.is_close(quality.order)
     record["chunk_classes"]["sorted_by_class"] = found.chunk_classes.sorted_by_class
@@ -215,11 +215,16 @@ def plot(found: ShuffleReport) -> str:
         highest = max(*values, full, directory, 1.0)
         return Panel(name, label, lines, (0.0, highest * 1.05), logarithmic_x=True)
 
-    classes = [groups[size].mix.mean for size in sizes]
+    classes = [groups[size].classes_per_batch.mean for size in sizes]
     distances = [groups[size].distance for size in sizes]
     return draw(
         [
-            panel(title, classes, found.full.mix.mean, found.directory.mix.mean),
+            panel(
+                title,
+                classes,
+                found.full.classes_per_batch.mean,
+                found.directory.classes_per_batch.mean,
+            ),
             panel("Distance from a full shuffle", distances, 0.0, found.directory.distance),
         ]
     )

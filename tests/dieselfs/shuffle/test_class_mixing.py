@@ -15,15 +15,15 @@ def by_definition(labels: list[int], batch: int) -> tuple[float, float, float]:
     classes = max(labels) + 1
     share = [labels.count(label) / len(labels) for label in range(classes)]
     batch = min(batch, len(labels))
-    mixes, variations, squares = [], [], []
+    distinct_counts, variations, squares = [], [], []
     for start in range(0, len(labels) - batch + 1, batch):
         part = labels[start : start + batch]
         counts = [part.count(label) for label in range(classes)]
-        mixes.append(sum(count > 0 for count in counts))
+        distinct_counts.append(sum(count > 0 for count in counts))
         pairs = list(zip(counts, share, strict=True))
         variations.append(sum(abs(count / batch - p) for count, p in pairs) / 2)
         squares.append(sum((count - batch * p) ** 2 / (batch * p) for count, p in pairs))
-    return float(np.mean(mixes)), float(np.mean(variations)), float(np.mean(squares))
+    return float(np.mean(distinct_counts)), float(np.mean(variations)), float(np.mean(squares))
 
 
 def measured(labels: np.ndarray, batch: int) -> ClassMixing:
@@ -34,8 +34,8 @@ def measured(labels: np.ndarray, batch: int) -> ClassMixing:
 def test_it_is_what_the_definition_says(drawn: list[int], batch: int) -> None:
     labels = np.unique(drawn, return_inverse=True)[1]
     found = measured(labels, batch)
-    mix, variation, chi_square = by_definition(labels.tolist(), batch)
-    assert found.mean == pytest.approx(mix)
+    distinct, variation, chi_square = by_definition(labels.tolist(), batch)
+    assert found.mean == pytest.approx(distinct)
     assert found.variation == pytest.approx(variation)
     files, classes = len(labels), labels.max() + 1
     size = min(batch, files)

@@ -66,9 +66,11 @@ def test_the_references_are_a_full_shuffle_and_directory_order(
     found = reports[packing]
     assert (found.files, found.classes, found.chunks) == (CLASSES * IN_CLASS, CLASSES, CHUNKS)
     assert found.full.distance == 0
-    assert found.full.mix.mean == pytest.approx(CLASSES * (1 - (1 - 1 / CLASSES) ** 50), abs=0.3)
-    assert found.full.mix.design_effect == pytest.approx(1, abs=0.15)
-    assert found.directory.mix.mean == 1
+    assert found.full.classes_per_batch.mean == pytest.approx(
+        CLASSES * (1 - (1 - 1 / CLASSES) ** 50), abs=0.3
+    )
+    assert found.full.classes_per_batch.design_effect == pytest.approx(1, abs=0.15)
+    assert found.directory.classes_per_batch.mean == 1
     assert found.directory.distance == pytest.approx(1)
 
 
@@ -85,7 +87,9 @@ def test_scattered_chunks_are_as_good_as_a_full_shuffle_in_any_group(
     assert [quality.group_size for quality in found.groups] == [1, 4, 16, CHUNKS]
     for quality in found.groups:
         assert quality.order.distance == pytest.approx(0, abs=0.03)
-        assert quality.order.mix.mean == pytest.approx(found.full.mix.mean, rel=0.03)
+        assert quality.order.classes_per_batch.mean == pytest.approx(
+            found.full.classes_per_batch.mean, rel=0.03
+        )
     assert found.recommended.group_size <= 4
     assert not found.chunk_classes.sorted_by_class
     assert found.chunk_classes.found == pytest.approx(found.chunk_classes.expected, rel=0.03)
@@ -94,9 +98,14 @@ def test_scattered_chunks_are_as_good_as_a_full_shuffle_in_any_group(
 def test_class_sorted_chunks_need_a_large_group(reports: dict[str, ShuffleReport]) -> None:
     found = reports["sorted"]
     one, four, sixteen, _ = (quality.order for quality in found.groups)
-    assert one.mix.mean <= 3  # a batch of 50 touches two or three chunks of 40
+    assert one.classes_per_batch.mean <= 3  # a batch of 50 touches two or three chunks of 40
     assert one.distance > four.distance > sixteen.distance > 0.1
-    assert one.mix.effective_batch < four.mix.effective_batch < sixteen.mix.effective_batch < 40
+    assert (
+        one.classes_per_batch.effective_batch
+        < four.classes_per_batch.effective_batch
+        < sixteen.classes_per_batch.effective_batch
+        < 40
+    )
     assert found.recommended.group_size > 16
     assert found.is_close(found.recommended.order)
     assert found.is_close(found.full)
@@ -120,8 +129,8 @@ def test_files_that_are_not_read_are_left_out(tmp_path: Path) -> None:
         labels[labels > 10] = -1  # directory numbers; the root is 0
         found = report(snapshot, [4], labels, batch=50)
     assert (found.files, found.classes) == (10 * IN_CLASS, 10)
-    assert found.groups[0].order.mix.batches == 10 * IN_CLASS // 50
-    assert found.full.mix.mean == pytest.approx(10 * (1 - 0.9**50), abs=0.1)
+    assert found.groups[0].order.classes_per_batch.batches == 10 * IN_CLASS // 50
+    assert found.full.classes_per_batch.mean == pytest.approx(10 * (1 - 0.9**50), abs=0.1)
     assert found.chunks == CHUNKS
 
 
@@ -139,26 +148,26 @@ def test_the_end_of_an_epoch_shows_a_last_group_of_few_chunks(tmp_path: Path) ->
         # 90 chunks are one group, and the last tenth of the epoch is another, of 10.
         found = report(snapshot, [90], class_folder_labels(snapshot), batch=50)
     order = found.groups[0].order
-    assert order.mix.by_part[-1] < min(order.mix.by_part[:-1]) - 3
+    assert order.classes_per_batch.by_part[-1] < min(order.classes_per_batch.by_part[:-1]) - 3
     assert not found.is_close(order)
 
 
-def test_close_is_close_by_mix_by_distance_and_in_each_tenth(
+def test_close_is_close_by_classes_by_distance_and_in_each_tenth(
     reports: dict[str, ShuffleReport],
 ) -> None:
     found = reports["scattered"]
     full = found.full
-    parts = full.mix.by_part
+    parts = full.classes_per_batch.by_part
 
-    def with_mix(**changes: object) -> OrderQuality:
-        return replace(full, mix=replace(full.mix, **changes))
+    def with_classes(**changes: object) -> OrderQuality:
+        return replace(full, classes_per_batch=replace(full.classes_per_batch, **changes))
 
     assert found.is_close(replace(full, distance=0.019))
     assert not found.is_close(replace(full, distance=0.021))
-    assert found.is_close(with_mix(mean=full.mix.mean * 0.981))
-    assert not found.is_close(with_mix(mean=full.mix.mean * 0.979))
-    assert found.is_close(with_mix(by_part=(*parts[1:], min(parts) * 0.91)))
-    assert not found.is_close(with_mix(by_part=(*parts[1:], min(parts) * 0.89)))
+    assert found.is_close(with_classes(mean=full.classes_per_batch.mean * 0.981))
+    assert not found.is_close(with_classes(mean=full.classes_per_batch.mean * 0.979))
+    assert found.is_close(with_classes(by_part=(*parts[1:], min(parts) * 0.91)))
+    assert not found.is_close(with_classes(by_part=(*parts[1:], min(parts) * 0.89)))
 
 
 def test_one_class_has_no_distance(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ class Counting:
         return b"".join(b"%04d\n" % inode for inode in inodes)
 
 
-def lists(kept_bytes: int) -> ShuffleLists:
-    return ShuffleLists(kept_bytes)
+def lists(cache_bytes: int) -> ShuffleLists:
+    return ShuffleLists(cache_bytes)
 
 
 def order(snapshot: Any, **parameters: int) -> ListedOrder:
@@ -43,7 +43,7 @@ def test_many_who_ask_at_once_cause_one_build() -> None:
 
 def test_the_least_recently_used_list_is_dropped_and_built_again_the_same() -> None:
     snapshot = Counting()
-    wanted = lists(kept_bytes=2 * 5 * FILES)
+    wanted = lists(cache_bytes=2 * 5 * FILES)
     first = wanted.text(order(snapshot, seed=1))
     wanted.text(order(snapshot, seed=2))
     wanted.text(order(snapshot, seed=1))
@@ -57,7 +57,7 @@ def test_the_least_recently_used_list_is_dropped_and_built_again_the_same() -> N
 
 def test_one_list_is_kept_however_large_it_is() -> None:
     snapshot = Counting()
-    wanted = lists(kept_bytes=1)
+    wanted = lists(cache_bytes=1)
     for _ in range(3):
         wanted.text(order(snapshot, seed=1))
     assert snapshot.built == 1

@@ -63,15 +63,15 @@ def test_json_is_one_object_with_everything(dlcmd: Dlcmd) -> None:
     assert not good["chunk_classes"]["sorted_by_class"]
     assert [group["group_size"] for group in bad["groups"]] == [1, 20]
     assert (
-        bad["groups"][0]["order"]["mix"]["mean"]
+        bad["groups"][0]["order"]["classes_per_batch"]["mean"]
         < 6
         < 11
-        < good["groups"][0]["order"]["mix"]["mean"]
+        < good["groups"][0]["order"]["classes_per_batch"]["mean"]
     )
     assert not bad["groups"][0]["close_to_full_shuffle"]
     assert bad["recommended"]["close_to_full_shuffle"]
     assert bad["recommended"]["group_size"] > good["recommended"]["group_size"]
-    assert bad["full"]["mix"]["effective_batch"] > 40
+    assert bad["full"]["classes_per_batch"]["effective_batch"] > 40
 
 
 @pytest.mark.usefixtures("packed")
