@@ -236,7 +236,7 @@ class SimulatedNode:
         for process in self.processes:
             process.source.serve(self)
         for process in self.processes[1:]:
-            process.breakers.tell(self.suspect)
+            process.breakers.on_opened(self.suspect)
         self.membership.start()
 
     def kill(self) -> None:

@@ -87,13 +87,13 @@ class CacheNode:
         self._tier.wait_until_open(OPEN_S)
         try:
             self._budget_bytes = _budget_bytes(settings, self._tier)
-            self._parts = self._made_of(store)
+            self._parts = self._make_parts(store)
             self._begin()
         except BaseException:
             self.close(0.0)
             raise
 
-    def _made_of(self, store: ObjectStore) -> NodeParts:
+    def _make_parts(self, store: ObjectStore) -> NodeParts:
         reads = StoreReads(store, self._tier.store_took)
 
         def excess() -> int:

@@ -167,7 +167,7 @@ class DatasetChunks:
     def _fetch(self, chunk: ChunkRef, is_admitted: bool) -> memoryview:
         """Return the whole chunk from the store."""
         tier, id = self._node.tier, chunk.id.value
-        with self._node.store.cached(Read(self._key(chunk))) as read:
+        with self._node.store.read_in_turn(Read(self._key(chunk))) as read:
             data = memoryview(read)
             self._reader.verified(data, chunk)
             if is_admitted:
@@ -228,7 +228,7 @@ class DatasetChunks:
         _, begin, length = key
         data = self._read_ssd(*key)
         if data is None:
-            with self._node.store.cached(Read(self._key(chunk), begin, length)) as read:
+            with self._node.store.read_in_turn(Read(self._key(chunk), begin, length)) as read:
                 data = memoryview(read)
                 if len(data) != length:
                     raise Corrupt(f"chunk {chunk.id} is shorter than its dataset's metadata says")

@@ -48,8 +48,8 @@ class StoreReads:
         self._under_way = 0
         self._answered = 0.0
         """The time when the store last answered, or was asked again after a pause."""
-        self._is_out = self._lacks = False
-        """True once a failure (`_is_out`) or a missing object (`_lacks`) was logged."""
+        self._is_out = self._has_missed = False
+        """True once a failure (`_is_out`) or a missing object (`_has_missed`) was logged."""
         self.bytes = 0
         """The bytes that were read."""
 
@@ -62,7 +62,7 @@ class StoreReads:
         return self._read(lambda: self._store.get_range(key, offset, length))
 
     @contextmanager
-    def cached(self, read: Read) -> Iterator[Buffer]:
+    def read_in_turn(self, read: Read) -> Iterator[Buffer]:
         """Read, and keep the turn while the caller looks for a place for the data.
 
         So no more is fetched than there are places for.
@@ -79,7 +79,7 @@ class StoreReads:
         try:
             data = read()
         except NotFound as error:
-            self._note_lack(error)
+            self._note_missing(error)
             raise
         except ChunkStoreError as error:
             self._note_failure(error)
@@ -121,11 +121,11 @@ class StoreReads:
         if not was_out:
             log.warning("the store fails, so clients read from it what the SSD lacks: %s", error)
 
-    def _note_lack(self, error: NotFound) -> None:
+    def _note_missing(self, error: NotFound) -> None:
         with self._changed:
             self._answered = time.monotonic()
-            has_lacked, self._lacks = self._lacks, True
-        if not has_lacked:
+            has_missed, self._has_missed = self._has_missed, True
+        if not has_missed:
             log.warning(
                 "a client requests an object that is missing from this node's store: %s; check "
                 "that the client uses the same store and that the dataset still exists",

@@ -58,7 +58,7 @@ class Breakers:
         self._lock = threading.Lock()
         self._states: dict[MemberId, BreakerState] = {}
 
-    def tell(self, opened: Callable[[MemberId], None]) -> None:
+    def on_opened(self, opened: Callable[[MemberId], None]) -> None:
         """Replace the callback for breakers that open from now on."""
         self._on_opened = opened
 

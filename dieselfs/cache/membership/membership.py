@@ -88,7 +88,7 @@ class TaskMembership:
         self._board = board
         self._breakers = breakers
         if breakers is not None:
-            breakers.tell(self._suspect)
+            breakers.on_opened(self._suspect)
         self._lock = runtime.lock()
         self._news = runtime.condition(self._lock)
         """Notified when there is something to publish, or at the end."""
@@ -186,9 +186,9 @@ class TaskMembership:
             try:
                 listed = self._registry.announce(self._me)
             except RegistryUnavailable as error:
-                self._missed(error)
+                self._note_registry_failure(error)
             else:
-                self._heard()
+                self._note_registry_answer()
                 self._start_probers(self._take(listed))
             with self._lock:
                 while not self._ending and (now := self._runtime.now()) < began + HEARTBEAT_S:
@@ -264,7 +264,7 @@ class TaskMembership:
                 *(self._me.id, self._me.address),
             )
 
-    def _missed(self, error: RegistryUnavailable) -> None:
+    def _note_registry_failure(self, error: RegistryUnavailable) -> None:
         self._has_missed = True
         self._trouble = f"{error}; {error.hint}" if error.hint else str(error)
         if self._registry_is_out:
@@ -278,7 +278,7 @@ class TaskMembership:
             f" ({error.hint})" if error.hint else "",
         )
 
-    def _heard(self) -> None:
+    def _note_registry_answer(self) -> None:
         if self._registry_is_out:
             self._registry_is_out = False
             log.warning("the membership registry answers again")

@@ -33,12 +33,12 @@ class Reservation:
     granted: bool
     evicted: Sequence[str]
     """The blocks whose files the caller removes, also if nothing was granted."""
-    room_coming: bool = False
+    room_expected: bool = False
     """Not granted now, but it can be granted when members have unmapped the evicted blocks."""
 
 
 @dataclass(slots=True, eq=False)
-class _Stored:
+class _BlockFile:
     """One file, from its reservation until no member maps it any more."""
 
     name: str
@@ -62,31 +62,31 @@ class CacheAccounting:
         self._policy = policy
         self._plan: FarthestNextUse | None = None
         self._clock = clock
-        self._coming: dict[str, _Stored] = {}
-        self._held: dict[str, _Stored] = {}
-        self._leaving: dict[_Stored, None] = {}
+        self._reserved: dict[str, _BlockFile] = {}
+        self._cached: dict[str, _BlockFile] = {}
+        self._evicted_mapped: dict[_BlockFile, None] = {}
         """The files that are evicted and still mapped, oldest eviction first."""
-        self._maps: dict[Hashable, dict[str, list[_Stored]]] = {}
+        self._maps: dict[Hashable, dict[str, list[_BlockFile]]] = {}
         """The files that each member maps, oldest first.
 
         A member may map a block and its successor of the same name.
         """
-        self._gone: OrderedDict[str, int] = OrderedDict()
+        self._freed: OrderedDict[str, int] = OrderedDict()
         """The bytes of the files that were freed last."""
         self.taken_bytes = 0
-        self.coming_bytes = 0
+        self.reserved_bytes = 0
         self.evictions = self.evicted_bytes = 0
         self.prefetched_used = self.prefetched_wasted = 0
 
     def __contains__(self, name: str) -> bool:
-        return name in self._held
+        return name in self._cached
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._cached)
 
     def names(self) -> Sequence[str]:
         """Return the names of the cached blocks."""
-        return list(self._held)
+        return list(self._cached)
 
     def adopt(self, name: str, length: int) -> None:
         """Count a block that was there before this master.
@@ -94,7 +94,7 @@ class CacheAccounting:
         The budget may be exceeded until `shrink`.
         """
         self.taken_bytes += length
-        self._hold(_Stored(name, length, unused_ahead=False))
+        self._insert(_BlockFile(name, length, unused_ahead=False))
 
     def reserve(self, name: str, length: int, *, ahead: bool) -> Reservation:
         """Reserve room for a block that is about to be fetched.
@@ -102,35 +102,35 @@ class CacheAccounting:
         Afterwards call `keep` or `drop`.
         """
         evicted: Sequence[str] = ()
-        coming_free = self._leaving_bytes(since=self._clock() - PATIENCE_S)
+        unmapping_bytes = self._evicted_mapped_bytes(since=self._clock() - PATIENCE_S)
         wanted = self.taken_bytes + length - self.budget_bytes
-        if wanted > coming_free:
+        if wanted > unmapping_bytes:
             if length > self.budget_bytes:
                 return Reservation(False, evicted)
-            wanted -= coming_free
+            wanted -= unmapping_bytes
             chosen = self._policy_now().victims(name, wanted, self._is_mapped, ahead=ahead)
-            if sum(self._held[victim].length for victim in chosen) < wanted:
+            if sum(self._cached[victim].length for victim in chosen) < wanted:
                 return Reservation(False, evicted)
             for victim in chosen:
-                self._evict(self._held[victim])
+                self._evict(self._cached[victim])
             evicted = chosen
         if self.taken_bytes + length > self.budget_bytes:
-            return Reservation(False, evicted, room_coming=True)
-        self._coming[name] = _Stored(name, length, unused_ahead=ahead)
+            return Reservation(False, evicted, room_expected=True)
+        self._reserved[name] = _BlockFile(name, length, unused_ahead=ahead)
         self.taken_bytes += length
-        self.coming_bytes += length
+        self.reserved_bytes += length
         return Reservation(True, evicted)
 
     def keep(self, name: str) -> None:
         """Note that the reserved block is in its file."""
-        stored = self._coming.pop(name)
-        self.coming_bytes -= stored.length
-        self._hold(stored)
+        stored = self._reserved.pop(name)
+        self.reserved_bytes -= stored.length
+        self._insert(stored)
 
     def drop(self, name: str) -> None:
         """Give back the reservation of a block that was not fetched."""
-        stored = self._coming.pop(name)
-        self.coming_bytes -= stored.length
+        stored = self._reserved.pop(name)
+        self.reserved_bytes -= stored.length
         self.taken_bytes -= stored.length
 
     def use(self, name: str) -> None:
@@ -141,7 +141,7 @@ class CacheAccounting:
 
     def evict(self, name: str) -> bool:
         """Evict the block; return whether it was cached."""
-        stored = self._held.get(name)
+        stored = self._cached.get(name)
         if stored is not None:
             self._evict(stored)
         return stored is not None
@@ -151,10 +151,10 @@ class CacheAccounting:
 
         Evicted blocks that members still map count as freed here.
         """
-        excess = self.taken_bytes - self._leaving_bytes() - self.budget_bytes
+        excess = self.taken_bytes - self._evicted_mapped_bytes() - self.budget_bytes
         chosen = self._policy_now().victims(None, excess, self._is_mapped, ahead=False)
         for victim in chosen:
-            self._evict(self._held[victim])
+            self._evict(self._cached[victim])
         return chosen
 
     def map(self, member: Hashable, name: str) -> None:
@@ -162,13 +162,13 @@ class CacheAccounting:
 
         The message may arrive before the block is kept, and after it was evicted.
         """
-        stored = self._held.get(name) or self._coming.get(name) or self._still_leaving(name)
+        stored = self._cached.get(name) or self._reserved.get(name) or self._find_evicted(name)
         if stored is None:
             return
         if stored.unused_ahead:
             stored.unused_ahead = False
             self.prefetched_used += 1
-        if name in self._held:
+        if name in self._cached:
             self.use(name)
         stored.maps += 1
         self._maps.setdefault(member, {}).setdefault(name, []).append(stored)
@@ -181,7 +181,7 @@ class CacheAccounting:
             if not maps[name]:
                 del maps[name]
 
-    def leave(self, member: Hashable) -> None:
+    def unmap_all(self, member: Hashable) -> None:
         """Note that a member maps nothing any more."""
         for stored in (stored for maps in self._maps.pop(member, {}).values() for stored in maps):
             self._unmap(stored)
@@ -193,7 +193,7 @@ class CacheAccounting:
         """
         self._plan = plan
         if plan is not None:
-            for stored in self._held.values():
+            for stored in self._cached.values():
                 plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
     def progress(self, used: int) -> None:
@@ -211,16 +211,16 @@ class CacheAccounting:
         return self._plan or self._policy
 
     def _is_mapped(self, name: str) -> bool:
-        return self._held[name].maps > 0
+        return self._cached[name].maps > 0
 
-    def _hold(self, stored: _Stored) -> None:
-        self._held[stored.name] = stored
+    def _insert(self, stored: _BlockFile) -> None:
+        self._cached[stored.name] = stored
         self._policy.add(stored.name, stored.length, ahead=stored.unused_ahead)
         if self._plan is not None:
             self._plan.add(stored.name, stored.length, ahead=stored.unused_ahead)
 
-    def _evict(self, stored: _Stored) -> None:
-        del self._held[stored.name]
+    def _evict(self, stored: _BlockFile) -> None:
+        del self._cached[stored.name]
         self._policy.remove(stored.name)
         if self._plan is not None:
             self._plan.remove(stored.name)
@@ -229,41 +229,41 @@ class CacheAccounting:
         self.prefetched_wasted += stored.unused_ahead
         stored.evicted_at = self._clock()
         if stored.maps:
-            self._leaving[stored] = None
+            self._evicted_mapped[stored] = None
         else:
-            self._forget(stored)
+            self._free(stored)
 
-    def _unmap(self, stored: _Stored) -> None:
+    def _unmap(self, stored: _BlockFile) -> None:
         stored.maps -= 1
-        if not stored.maps and stored in self._leaving:
-            del self._leaving[stored]
-            self._forget(stored)
+        if not stored.maps and stored in self._evicted_mapped:
+            del self._evicted_mapped[stored]
+            self._free(stored)
 
-    def _forget(self, stored: _Stored) -> None:
+    def _free(self, stored: _BlockFile) -> None:
         self.taken_bytes -= stored.length
-        self._gone[stored.name] = stored.length
-        self._gone.move_to_end(stored.name)
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._freed[stored.name] = stored.length
+        self._freed.move_to_end(stored.name)
+        if len(self._freed) > _REMEMBERED:
+            self._freed.popitem(last=False)
 
-    def _still_leaving(self, name: str) -> _Stored | None:
+    def _find_evicted(self, name: str) -> _BlockFile | None:
         """Return the evicted file that a member says it maps.
 
         The member opened the file before it was removed, if this master has removed such a file.
         """
-        for stored in reversed(self._leaving):
+        for stored in reversed(self._evicted_mapped):
             if stored.name == name:
                 return stored
-        if name not in self._gone:
+        if name not in self._freed:
             return None
-        stored = _Stored(name, self._gone.pop(name), False, evicted_at=self._clock())
-        self._leaving[stored] = None
+        stored = _BlockFile(name, self._freed.pop(name), False, evicted_at=self._clock())
+        self._evicted_mapped[stored] = None
         self.taken_bytes += stored.length
         return stored
 
-    def _leaving_bytes(self, since: float = float("-inf")) -> int:
+    def _evicted_mapped_bytes(self, since: float = float("-inf")) -> int:
         total = 0
-        for stored in reversed(self._leaving):
+        for stored in reversed(self._evicted_mapped):
             assert stored.evicted_at is not None
             if stored.evicted_at < since:
                 break

@@ -53,7 +53,7 @@ class ChunkFiles:
         `LocalFileError`.
         """
         self._folder = folder
-        self._spares = RecycledFiles(folder)
+        self._recycled = RecycledFiles(folder)
         self._heads = heads
         if heads is not None:
             try:
@@ -83,27 +83,27 @@ class ChunkFiles:
 
     def allow_recycled(self, limit_bytes: int) -> None:
         """Keep up to `limit_bytes` of removed files as recycled buffers."""
-        self._spares.limit_bytes = limit_bytes
+        self._recycled.limit_bytes = limit_bytes
 
     def _store(self, folder: Path, name: str, data: memoryview) -> None:
-        spare = self._spares.take() if folder is self._folder else None
+        recycled = self._recycled.take() if folder is self._folder else None
         try:
             try:
-                _fill(folder, name, data, spare)
+                _fill(folder, name, data, recycled)
             except FileSystemFull:
-                if not self._spares.clear():
+                if not self._recycled.clear():
                     raise
                 _fill(folder, name, data, None)
         finally:
-            if spare is not None:
-                os.close(spare.fd)
+            if recycled is not None:
+                os.close(recycled.fd)
 
     def remove(self, name: str) -> None:
         """Remove the file of a cache block; do nothing if it is missing.
 
         Its memory is freed, or used for another block, when no process maps it any more.
         """
-        if not self._spares.keep(name):
+        if not self._recycled.keep(name):
             (self._folder / name).unlink(missing_ok=True)
         if self._heads is not None:
             (self._heads / name).unlink(missing_ok=True)
@@ -136,18 +136,18 @@ class ChunkFiles:
         return {name: length + heads.get(name, 0) for name, length in found.items()}
 
 
-def _fill(folder: Path, name: str, data: memoryview, spare: RecycledFile | None) -> None:
+def _fill(folder: Path, name: str, data: memoryview, recycled: RecycledFile | None) -> None:
     """Write the data to a recycled or a new file and give the file its name."""
-    path = folder / f".{name}.{secrets.token_hex(4)}" if spare is None else spare.path
+    path = folder / f".{name}.{secrets.token_hex(4)}" if recycled is None else recycled.path
     try:
-        if spare is None:
+        if recycled is None:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         else:
-            fd = os.dup(spare.fd)
+            fd = os.dup(recycled.fd)
         try:
             os.posix_fallocate(fd, 0, len(data))
             _write_all(fd, data)
-            if spare is not None:
+            if recycled is not None:
                 os.ftruncate(fd, len(data))
             os.fchmod(fd, _COMPLETE_MODE)
         finally:

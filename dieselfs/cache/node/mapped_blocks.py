@@ -44,11 +44,11 @@ class MappedBlocks:
 
         A block that was evicted and fetched again may be mapped twice.
         """
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """The names that the master believes to be mapped here."""
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
         """The names about which the master may be wrong."""
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
         self._listeners: tuple[Callable[[str], None], ...] = ()
 
     def on_dropped(self, listener: Callable[[str], None]) -> None:
@@ -89,11 +89,11 @@ class MappedBlocks:
     def drop_missing(self, folder: Path) -> None:
         """Drop the maps of all blocks whose files are gone."""
         try:
-            there = set(os.listdir(folder))
+            present = set(os.listdir(folder))
         except FileNotFoundError:
-            there = set()
+            present = set()
         for name in self.names():
-            if name not in there:
+            if name not in present:
                 self.drop(name)
 
     def clear(self) -> None:
@@ -110,29 +110,29 @@ class MappedBlocks:
         views = tuple(self._views.values())
         return len(views), sum(map(len, views))
 
-    def tell(self, tell: Callable[[Message], bool]) -> None:
-        """Tell the master what has changed, until `tell` returns False.
+    def report_changes(self, send: Callable[[Message], bool]) -> None:
+        """Tell the master what has changed, until `send` returns False.
 
         If another thread is doing so, this returns at once and leaves the changes to it.
         """
-        if not self._changes and not self._untold:
+        if not self._changes and not self._unreported:
             return
-        if self._telling.acquire(blocking=False):
+        if self._reporting.acquire(blocking=False):
             try:
-                self._tell(tell)
+                self._report(send)
             finally:
-                self._telling.release()
+                self._reporting.release()
 
-    def report_all(self, tell: Callable[[Message], bool]) -> None:
+    def report_all(self, send: Callable[[Message], bool]) -> None:
         """Tell a new master about all maps."""
-        with self._telling:
-            self._told.clear()
-            self._untold.update(self._maps)
-            self._tell(tell)
+        with self._reporting:
+            self._reported.clear()
+            self._unreported.update(self._maps)
+            self._report(send)
 
     def renew_locks(self) -> None:
         """Make new locks in a forked child, which has the maps of its parent."""
-        self._telling = threading.Lock()
+        self._reporting = threading.Lock()
 
     def _mapped(self, folder: Path, name: str, length: int) -> memoryview | None:
         if not length:
@@ -150,24 +150,28 @@ class MappedBlocks:
             weakref.finalize(made, self._changes.append, (-1, name)).atexit = False
         return kept
 
-    def _tell(self, tell: Callable[[Message], bool]) -> None:
+    def _report(self, send: Callable[[Message], bool]) -> None:
         while self._changes:
             change, name = self._changes.popleft()
             self._maps[name] += change
             if not self._maps[name]:
                 del self._maps[name]
-            self._untold.add(name)
-        mapped = [name for name in self._untold if name in self._maps and name not in self._told]
-        gone = [name for name in self._untold if name not in self._maps and name in self._told]
+            self._unreported.add(name)
+        mapped = [
+            name for name in self._unreported if name in self._maps and name not in self._reported
+        ]
+        gone = [
+            name for name in self._unreported if name not in self._maps and name in self._reported
+        ]
         for part in batches(mapped):
-            if not tell(Mapped(part)):
+            if not send(Mapped(part)):
                 return
-            self._told.update(part)
+            self._reported.update(part)
         for part in batches(gone):
-            if not tell(Unmapped(part)):
+            if not send(Unmapped(part)):
                 return
-            self._told.difference_update(part)
-        self._untold.clear()
+            self._reported.difference_update(part)
+        self._unreported.clear()
 
 
 def _key(name: str) -> _Key:

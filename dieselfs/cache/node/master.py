@@ -163,7 +163,7 @@ class Master:
         while True:
             with self._lock:
                 self._check_open()
-                there = self._is_there(block)
+                there = self._is_cached(block)
                 if not counted:
                     counted = True
                     self._hits += there
@@ -203,7 +203,7 @@ class Master:
         with self._lock:
             self._accounting.regroup()
 
-    def holds(self, block: CacheBlock) -> bool:
+    def is_cached(self, block: CacheBlock) -> bool:
         """Return whether the block is cached."""
         with self._lock:
             return block.name in self._accounting
@@ -325,7 +325,7 @@ class Master:
             self._closed = True
             for flight in self._in_flight.values():
                 if not flight.arrived.done():
-                    flight.arrived.set_exception(_gone())
+                    flight.arrived.set_exception(_master_ended())
             self._members.clear()
             self._changed.notify_all()
             while self._storing:
@@ -333,13 +333,13 @@ class Master:
         self._prefetching.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
         self._events.close(min(CLOSE_S, max(0.0, deadline - time.monotonic())))
 
-    def leave(self, member: Hashable) -> None:
+    def remove_member(self, member: Hashable) -> None:
         """Note that the member has ended."""
         with self._changed:
             if member not in self._members:
                 return
             del self._members[member]
-            self._accounting.leave(member)
+            self._accounting.unmap_all(member)
             if self._planner is member:
                 self._planner = None
                 self._accounting.expect(None)
@@ -349,7 +349,7 @@ class Master:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise _gone()
+            raise _master_ended()
 
     def _check_sound(self, name: str) -> None:
         known_until, error = self._damaged.get(name, (0.0, None))
@@ -364,7 +364,7 @@ class Master:
         self._damaged[name] = now + DAMAGE_KNOWN_S, error
         log.error("chunk %s is damaged, so its intact files are read one by one: %s", name, error)
 
-    def _is_there(self, block: CacheBlock) -> bool:
+    def _is_cached(self, block: CacheBlock) -> bool:
         if block.name not in self._accounting:
             return False
         if self._files.has(block.name, block.length):
@@ -388,7 +388,7 @@ class Master:
         if self._note_more_room(length):
             return False
         patience = patient_until - time.monotonic()
-        if asked.room_coming and patience > 0 and self._changed.wait(patience):
+        if asked.room_expected and patience > 0 and self._changed.wait(patience):
             return False
         self._not_kept += 1
         raise CacheFull(
@@ -446,7 +446,7 @@ class Master:
         if self._room_found is None or time.monotonic() < self._look_again_at:
             return False
         self._look_again_at = time.monotonic() + LOOK_AGAIN_S
-        stored = self._accounting.taken_bytes - self._accounting.coming_bytes
+        stored = self._accounting.taken_bytes - self._accounting.reserved_bytes
         self._room_found = max(self._room_found, stored + self._files.free_bytes())
         self._settle_budget()
         return self._accounting.taken_bytes + length <= self._accounting.budget_bytes
@@ -464,7 +464,9 @@ class Master:
 
     # The methods below are called without the lock.
 
-    def _fetched(self, block: CacheBlock, as_owner: bool) -> tuple[memoryview | None, memoryview]:
+    def _fetch_from_source(
+        self, block: CacheBlock, as_owner: bool
+    ) -> tuple[memoryview | None, memoryview]:
         """Return (the head if it is kept, the bytes of the block)."""
         shared = self._shared
         if shared is None:
@@ -483,7 +485,7 @@ class Master:
         """
         error: BaseException | None = None
         try:
-            head, data = self._fetched(block, flight.as_owner)
+            head, data = self._fetch_from_source(block, flight.as_owner)
             self._store(block, data, head)
         except LocalFileError as failure:
             log.warning("cannot write to node memory: %s", failure)
@@ -530,7 +532,7 @@ class Master:
                 self._changed.notify_all()
 
 
-def _gone() -> MasterGone:
+def _master_ended() -> MasterGone:
     return MasterGone("the master of this node memory has ended")
 
 
@@ -572,4 +574,4 @@ class _MemberPort:
         return self._master.statistics()
 
     def close(self) -> None:
-        self._master.leave(self)
+        self._master.remove_member(self)

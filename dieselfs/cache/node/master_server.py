@@ -122,7 +122,7 @@ class Server:
         """The connections with a request under way, and the time of the last sign of work."""
         self._report_working_at = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._strangers: set[socket.socket] = set()
+        self._ungreeted: set[socket.socket] = set()
         """The connections that have not sent a greeting yet."""
         self._listening = packet_socket.listen(folder.socket_path)
         self._selector = selectors.DefaultSelector()
@@ -157,7 +157,7 @@ class Server:
 
     def evicted(self, name: str) -> None:
         """Tell the members that map the block."""
-        self._publish(True, name, lambda member: name in member.mapped)
+        self._queue_event(True, name, lambda member: name in member.mapped)
 
     def close(self, timeout_s: float = _END_TIMEOUT_S) -> int:
         """Disconnect all members, which elect another master; return how many there were.
@@ -184,7 +184,7 @@ class Server:
         for member in tuple(self._members.values()):
             for connection in (member.connection, *member.requests):
                 connection.close()
-        for connection in tuple(self._strangers):
+        for connection in tuple(self._ungreeted):
             connection.close()
         self._selector.close()
         os.close(self._wake)
@@ -197,12 +197,12 @@ class Server:
         self._folder.socket_path.unlink(missing_ok=True)
         self._listening.close()
         for member_id in tuple(self._members):
-            self._handle_event(member_id)  # it may have left
+            self._handle_notices(member_id)  # it may have left
         self._remained = len(self._members)
         for member_id in tuple(self._members):
-            self._let_go(member_id)
-        for stranger in tuple(self._strangers):
-            self._forget(stranger)
+            self._disconnect(member_id)
+        for connection in tuple(self._ungreeted):
+            self._drop_ungreeted(connection)
         self._selector.close()
 
     def _report_working(self) -> None:
@@ -211,8 +211,8 @@ class Server:
             return
         self._report_working_at = now + WORKING_S / 2
         with self._changed:
-            for connection, said_at in self._busy.items():
-                if now - said_at >= WORKING_S:
+            for connection, signalled_at in self._busy.items():
+                if now - signalled_at >= WORKING_S:
                     self._busy[connection] = now
                     with suppress(OSError):  # the member does not read, or is gone
                         packet_socket.send(connection, StillWorking(), socket.MSG_DONTWAIT)
@@ -230,7 +230,7 @@ class Server:
             connection.close()
             return
         connection.setblocking(False)
-        self._strangers.add(connection)
+        self._ungreeted.add(connection)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(connection))
 
     def _greet(self, connection: socket.socket) -> None:
@@ -240,10 +240,10 @@ class Server:
             return
         except (OSError, BadPacket) as error:
             log.debug("closed a connection that sent no greeting: %s", error)
-            self._forget(connection)
+            self._drop_ungreeted(connection)
             return
         self._selector.unregister(connection)
-        self._strangers.discard(connection)
+        self._ungreeted.discard(connection)
         if isinstance(greeting, JoinAsMember) and greeting.member not in self._members:
             self._join(connection, greeting)
         elif isinstance(greeting, OpenRequests) and greeting.member in self._members:
@@ -251,10 +251,10 @@ class Server:
         else:
             connection.close()
 
-    def _forget(self, stranger: socket.socket) -> None:
-        self._strangers.discard(stranger)
-        self._selector.unregister(stranger)
-        stranger.close()
+    def _drop_ungreeted(self, connection: socket.socket) -> None:
+        self._ungreeted.discard(connection)
+        self._selector.unregister(connection)
+        connection.close()
 
     def _join(self, connection: socket.socket, greeting: JoinAsMember) -> None:
         member = _MemberConnection(self._master.member(), connection)
@@ -264,14 +264,14 @@ class Server:
             self._members[greeting.member] = member
             self._changed.notify_all()
         self._selector.register(
-            connection, selectors.EVENT_READ, lambda: self._handle_event(greeting.member)
+            connection, selectors.EVENT_READ, lambda: self._handle_notices(greeting.member)
         )
         try:
             packet_socket.send(connection, Done())
         except OSError:
-            self._let_go(greeting.member)
+            self._disconnect(greeting.member)
 
-    def _let_go(self, member_id: bytes) -> None:
+    def _disconnect(self, member_id: bytes) -> None:
         with self._changed:
             member = self._members.pop(member_id)
             requests = tuple(member.requests)
@@ -282,7 +282,7 @@ class Server:
             _end(connection)
         member.port.close()
 
-    def _handle_event(self, member_id: bytes) -> None:
+    def _handle_notices(self, member_id: bytes) -> None:
         """Handle all notices that have come.
 
         The end of the connection is the end of the membership.
@@ -298,10 +298,10 @@ class Server:
         except (OSError, BadPacket) as error:
             if not isinstance(error, ConnectionError):
                 log.warning("disconnected a member: %s", error)
-            self._let_go(member_id)
+            self._disconnect(member_id)
         except Exception:  # a notice at which the master fails must not end the service
             log.exception("disconnected a member: the master failed on its notice")
-            self._let_go(member_id)
+            self._disconnect(member_id)
 
     def _handle_notice(self, member: _MemberConnection, notice: Message) -> None:
         match notice:
@@ -324,16 +324,16 @@ class Server:
             case _:
                 raise BadPacket(f"a {type(notice).__name__} is not a notice")
 
-    def _publish(
+    def _queue_event(
         self, evicted: bool, name: str, concerns: Callable[[_MemberConnection], bool]
     ) -> None:
-        told = False
+        queued = False
         with self._changed:
             for member in self._members.values():
                 if concerns(member):
                     member.events.append((evicted, name))
-                    told = True
-            if told and not self._closing:
+                    queued = True
+            if queued and not self._closing:
                 os.eventfd_write(self._wake, 1)
 
     def _send_events(self) -> None:
@@ -359,14 +359,16 @@ class Server:
         except BlockingIOError:
             events |= selectors.EVENT_WRITE
         except OSError:
-            self._let_go(member_id)
+            self._disconnect(member_id)
             return
         if len(member.events) > _MAX_BACKLOG:
             log.warning("disconnected a member: it does not read its cache events")
-            self._let_go(member_id)
+            self._disconnect(member_id)
             return
         if self._selector.get_key(member.connection).events != events:
-            self._selector.modify(member.connection, events, lambda: self._handle_event(member_id))
+            self._selector.modify(
+                member.connection, events, lambda: self._handle_notices(member_id)
+            )
 
     def _open_requests(self, connection: socket.socket, member: _MemberConnection) -> None:
         connection.setblocking(True)
@@ -407,8 +409,8 @@ class Server:
             self._busy[connection] = time.monotonic()
         try:
             if isinstance(request, GetTask):
-                told = None if self._task is None else self._task.statistics()
-                return TaskReported(told, request.first)
+                statistics = None if self._task is None else self._task.statistics()
+                return TaskReported(statistics, request.first)
             if isinstance(request, SuspectPeer):
                 if self._task is not None:
                     self._task.suspect(request.peer)

@@ -82,7 +82,7 @@ class CachedFiles:
 
     def status(self) -> NodeStatus:
         """Return the master's status, completed by the callback of `__init__`."""
-        self._tell()
+        self._report_maps()
         node = self._master.statistics()
         return self._completed(
             NodeStatus(
@@ -95,7 +95,7 @@ class CachedFiles:
         self._closed = True
         self._master.ignore(self)
         self._blocks.clear()
-        self._tell()
+        self._report_maps()
 
     def arrived(self, name: str) -> None:
         """Do nothing: a block is mapped when a peer asks for it."""
@@ -103,7 +103,7 @@ class CachedFiles:
     def evicted(self, name: str) -> None:
         """Release the map of a block."""
         self._blocks.drop(name)
-        self._tell()
+        self._report_maps()
 
     def _mapped(self, name: str) -> memoryview | None:
         """Map a block if it exists. Takes 3 µs if it does not, 20 µs if it does."""
@@ -116,13 +116,13 @@ class CachedFiles:
         # earlier one may have come before, so look whether the file is still there.
         if not os.path.lexists(self._chunks / name):
             self._blocks.drop(name)
-        self._tell()
+        self._report_maps()
         return view
 
-    def _tell(self) -> None:
-        self._blocks.tell(self._told)
+    def _report_maps(self) -> None:
+        self._blocks.report_changes(self._handle_notice)
 
-    def _told(self, notice: Message) -> bool:
+    def _handle_notice(self, notice: Message) -> bool:
         match notice:
             case Mapped(names):
                 for name in names:

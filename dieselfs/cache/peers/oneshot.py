@@ -37,7 +37,7 @@ STORE_PAUSE_S: Final = 1.0
 class FilledMemory(Protocol):
     """The part of a `Master` that filling needs."""
 
-    def holds(self, block: CacheBlock) -> bool:
+    def is_cached(self, block: CacheBlock) -> bool:
         """Return whether the block is cached."""
         ...
 
@@ -139,7 +139,7 @@ class Oneshot:
             self._ended(block, again)
 
     def _fetch(self, block: CacheBlock) -> None:
-        if self._memory.holds(block):
+        if self._memory.is_cached(block):
             return
         self._memory.fetch(block, ahead=True, as_owner=True)
         with self._lock:

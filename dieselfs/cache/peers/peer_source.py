@@ -136,12 +136,12 @@ class PeerSource:
         self._node = found = weakref.ref(node)
         if isinstance(self._peers, TaskPeers):
 
-            def tell(peer: MemberId) -> None:
-                told = found()
-                if told is not None:
-                    told.suspect(peer)
+            def report(peer: MemberId) -> None:
+                own_node = found()
+                if own_node is not None:
+                    own_node.suspect(peer)
 
-            self._peers.report_failed(tell)
+            self._peers.report_failed(report)
 
     def payload(self, chunk: ChunkRef) -> memoryview:
         """Return the payload of `whole`. See `ChunkSource`."""

@@ -145,10 +145,10 @@ class TaskPeers:
         peers = self._peers
         if view is None:
             if peers is not None:
-                self._let_go()
+                self._drop_peers()
             return None
         if peers is None or peers.view is not view:
-            return self._adopted(view)
+            return self._adopt(view)
         return peers
 
     def breakers(self) -> Breakers | None:
@@ -167,7 +167,7 @@ class TaskPeers:
         if self._given_breakers is not None and self._runtime is not None:
             self._given_breakers = Breakers(self._runtime.now)
 
-    def _adopted(self, view: View) -> Peers | None:
+    def _adopt(self, view: View) -> Peers | None:
         with self._opening:
             before = self._peers
             if before is not None and before.placement.members == reachable(view):
@@ -191,7 +191,7 @@ class TaskPeers:
             assert isinstance(self._board, ViewFile)
             secret = self._board.read_secret()
         except LocalFileError as error:
-            self._say(f"{error}; {error.hint}" if error.hint else str(error))
+            self._note_trouble(f"{error}; {error.hint}" if error.hint else str(error))
             return None
         if secret is None:
             return None  # the secret is not written yet, or removed
@@ -201,14 +201,14 @@ class TaskPeers:
         self._opened = client
         return client
 
-    def _let_go(self) -> None:
+    def _drop_peers(self) -> None:
         with self._opening:
             opened, self._opened = self._opened, None
             self._peers = None
         if opened is not None:
             opened.close()
 
-    def _say(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             log.warning("this process reads without peers: %s", trouble)

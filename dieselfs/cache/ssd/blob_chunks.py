@@ -154,9 +154,9 @@ def _gathered(snapshot: Snapshot, inodes: Inodes, payload: memoryview) -> list[B
     begins = np.ones(len(inodes), np.bool_)
     begins[1:] = (length[:-1] % BLOCK_BYTES != 0) | (offset[1:] != offset[:-1] + length[:-1])
     at = np.flatnonzero(begins)
-    run_bytes = np.add.reduceat(length, at)
+    span_bytes = np.add.reduceat(length, at)
     parts: list[Buffer] = []
-    for start, size in zip(offset[at].tolist(), run_bytes.tolist(), strict=True):
+    for start, size in zip(offset[at].tolist(), span_bytes.tolist(), strict=True):
         parts.append(payload[start : start + size])
         if size % BLOCK_BYTES:
             parts.append(_ZEROS[size % BLOCK_BYTES :])

@@ -44,9 +44,9 @@ class UnkeptChunks:
         return self._reader(file.chunk).read(file, start, length)
 
     def _reader(self, chunk: ChunkRef) -> ChunkReader:
-        pieces = blocks_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
+        blocks = blocks_of(chunk.id, chunk.head_bytes + chunk.payload_bytes)
         tier = self._tier
-        is_there = tier is not None and all(tier.holds(piece) for piece in pieces)
+        is_there = tier is not None and all(tier.holds(block) for block in blocks)
         return self._from_tier if is_there else self._from_store
 
 

@@ -74,7 +74,7 @@ class Leader:
             budget_bytes = settings.budget_bytes
             if budget_bytes is None:
                 budget_bytes = default_budget_bytes(settings.folder.path)
-            shares = None if settings.peers is None else _shares(source)
+            shares = None if settings.peers is None else _make_shares(source)
             if shares is None:
                 for folder in (settings.folder.heads, settings.folder.peers):
                     shutil.rmtree(folder, ignore_errors=True)  # left by an earlier leader
@@ -91,7 +91,7 @@ class Leader:
             peers = None
             try:
                 if shares is not None:
-                    peers = _begun(settings, master, source, shares)
+                    peers = _begin_peer_cache(settings, master, source, shares)
                 server = Server(settings.folder, master, peers)
                 return cls(master, plans, peers, server, leadership)
             except BaseException:
@@ -124,7 +124,7 @@ class Leader:
 # Only tasks with peers load the modules that connect to them.
 
 
-def _shares(source: ChunkSource) -> Shares | None:
+def _make_shares(source: ChunkSource) -> Shares | None:
     from dieselfs.cache.membership.owners import Shares
     from dieselfs.cache.peers.peer_source import PeerSource
 
@@ -134,7 +134,7 @@ def _shares(source: ChunkSource) -> Shares | None:
     return None
 
 
-def _begun(
+def _begin_peer_cache(
     settings: MemorySettings, master: Master, source: ChunkSource, shares: Shares
 ) -> PeerCache:
     from dieselfs.cache.peers.peer_cache import PeerCache

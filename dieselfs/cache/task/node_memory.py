@@ -119,12 +119,12 @@ class NodeMemory:
         self._settings = settings
         self._source = source
         self._shared = source if isinstance(source, SharedSource) else None
-        self._many = source if isinstance(source, ManyFilesSource) else None
-        self._full = CacheBypass(self._folder_changed_ns)
+        self._batch_source = source if isinstance(source, ManyFilesSource) else None
+        self._bypass = CacheBypass(self._folder_changed_ns)
         self._blocks = MappedBlocks()
         self._whole = self._blocks.whole
         self._membership = TaskSession(settings, source, lead, self._joined)
-        self._hearing = threading.Lock()
+        self._handling_events = threading.Lock()
         self._session = _SessionSettings()
         self._succession: Succession | None = None
         # Counted by all threads without a lock: CPython runs no other thread between the steps of
@@ -184,7 +184,7 @@ class NodeMemory:
         chunk = file.chunk
         if chunk.payload_bytes <= MAX_WHOLE_BYTES:
             view = self._whole(chunk.id.value)
-            if view is None and not self._full.is_absent(chunk.id.value):
+            if view is None and not self._bypass.is_absent(chunk.id.value):
                 view = self._map(CacheBlock(chunk))
             if view is None:
                 return None
@@ -215,11 +215,11 @@ class NodeMemory:
             return self._source.read(file, start, length)
         parts, missed = [], False
         for block, part in blocks_of(file, start, length):
-            view = self._held(block)
+            view = self._find_cached(block)
             if view is None:
                 self._misses += not missed
                 missed = True
-                view = self._loaded(block)
+                view = self._load(block)
             if view is None:
                 self._fallbacks += 1
                 return self._source.read(file, start, length)
@@ -254,7 +254,7 @@ class NodeMemory:
         if len(missing) > 1:
             self.prefetch(missing)
         views: dict[int, memoryview | None] = {}
-        contents, past = [], []
+        contents, bypassing = [], []
         for at, number in enumerate(columns.which):
             chunk, length = columns.chunks[number], columns.length[at]
             content = b""
@@ -263,18 +263,18 @@ class NodeMemory:
             elif length:
                 missed = False
                 if number not in views:
-                    views[number], missed = self._sought(CacheBlock(chunk))
+                    views[number], missed = self._find_or_load(CacheBlock(chunk))
                 view, begin = views[number], columns.offset[at]
                 if view is None:
-                    past.append(at)
+                    bypassing.append(at)
                 else:
                     self._misses += missed
                     self._hits += not missed
                     content = bytes(view[begin : begin + length])
             contents.append(content)
-        if past:
-            found = self.read_bypassing([columns[at] for at in past])
-            for at, content in zip(past, found, strict=True):
+        if bypassing:
+            found = self.read_bypassing([columns[at] for at in bypassing])
+            for at, content in zip(bypassing, found, strict=True):
                 contents[at] = content
         return contents
 
@@ -285,8 +285,8 @@ class NodeMemory:
         """
         self._misses += len(files)
         self._fallbacks += len(files)
-        if len(files) > 1 and self._many is not None:
-            return list(map(bytes, self._many.read_many(files)))
+        if len(files) > 1 and self._batch_source is not None:
+            return list(map(bytes, self._batch_source.read_many(files)))
         return [bytes(self._source.read(file, 0, file.length)) for file in files]
 
     def is_bypassed(self, chunk: ChunkRef) -> bool:
@@ -296,15 +296,18 @@ class NodeMemory:
 
         The reason is that there is no room for the chunk on this node.
         """
-        full, shared = self._full, self._shared
-        if shared is None or not full.is_full() or not is_whole(chunk):
+        bypass, shared = self._bypass, self._shared
+        if shared is None or not bypass.is_full() or not is_whole(chunk):
             return False
         name = chunk.id.value
-        if full.is_absent(name):
+        if bypass.is_absent(name):
             return True
-        if not shared.owner_is_elsewhere(chunk.id) or self._held(CacheBlock(chunk)) is not None:
+        if (
+            not shared.owner_is_elsewhere(chunk.id)
+            or self._find_cached(CacheBlock(chunk)) is not None
+        ):
             return False
-        full.note_absent(name)
+        bypass.note_absent(name)
         return True
 
     def suspect(self, peer: str) -> None:
@@ -314,11 +317,11 @@ class NodeMemory:
     def take_over(self, chunk: ChunkRef) -> memoryview | None:
         """See `OwnNode`."""
         block = CacheBlock(chunk)
-        view = self._held(block)
+        view = self._find_cached(block)
         # If the chunk was not noted as another node's, the master has just refused it for lack of
         # room.
-        if view is None and self._full.forget(chunk.id.value):
-            view = self._loaded(block)
+        if view is None and self._bypass.forget(chunk.id.value):
+            view = self._load(block)
         return view
 
     def payload(self, chunk: ChunkRef) -> memoryview:
@@ -370,7 +373,7 @@ class NodeMemory:
         """Have a whole chunk evicted, if it is cached. Do not wait for it."""
         master = self._membership.current()
         if master is not None:
-            _try(lambda: master.tell(Discard(str(chunk)), wait=False))
+            _try(lambda: master.send_notice(Discard(str(chunk)), wait=False))
 
     def expect(self, chunks: Sequence[ChunkId]) -> None:
         """Expect the uses of these chunks, in order; a chunk may occur again.
@@ -386,7 +389,7 @@ class NodeMemory:
         self._session.used = used
         master = self._membership.current()
         if master is not None:
-            _try(lambda: master.tell(PlanProgress(used), wait=False))
+            _try(lambda: master.send_notice(PlanProgress(used), wait=False))
 
     def set_budget(self, budget_bytes: int) -> None:
         """Ask for this budget. The greatest budget that a connected member asks for counts."""
@@ -398,7 +401,7 @@ class NodeMemory:
         """Have the master prefetch for the reader of a plan file. Raises `PlanTooLarge`."""
         self._ask(lambda master: master.follow(plan))
         self._session.plan = plan
-        self._full.trusted_s = FULL_WITH_PLAN_S
+        self._bypass.trusted_s = FULL_WITH_PLAN_S
 
     def statistics(self) -> NodeMemoryStatistics:
         """Return the counters, with those of the master if there is one: about 0.1 ms."""
@@ -458,23 +461,23 @@ class NodeMemory:
         """
         if not block.length:
             return _NOTHING
-        view, missed = self._sought(block)
+        view, missed = self._find_or_load(block)
         self._misses += missed
         self._hits += not missed
         return view
 
-    def _sought(self, block: CacheBlock) -> tuple[memoryview | None, bool]:
+    def _find_or_load(self, block: CacheBlock) -> tuple[memoryview | None, bool]:
         """Return (the block as `_obtain` does, whether it was neither mapped nor in the folder)."""
         view = self._blocks.get(block)
         if view is None and self.is_bypassed(block.chunk):
             return None, True
         if view is None:
-            view = self._held(block)
+            view = self._find_cached(block)
         if view is None:
-            return self._loaded(block), True
+            return self._load(block), True
         return view, False
 
-    def _held(self, block: CacheBlock) -> memoryview | None:
+    def _find_cached(self, block: CacheBlock) -> memoryview | None:
         """Return the block if it is mapped or in the folder."""
         view = self._blocks.get(block)
         if view is None:
@@ -483,10 +486,10 @@ class NodeMemory:
             view = self._map(block)
         return view
 
-    def _loaded(self, block: CacheBlock) -> memoryview | None:
+    def _load(self, block: CacheBlock) -> memoryview | None:
         """Request the block from the master; None if it must be read bypassing node memory."""
         elsewhere = self._shared is not None and self._shared.owner_is_elsewhere(block.chunk.id)
-        if elsewhere and not self._full.may_ask():
+        if elsewhere and not self._bypass.may_ask():
             return None
         for _ in range(_ATTEMPTS):
             try:
@@ -497,7 +500,7 @@ class NodeMemory:
                 self._fetch(master, block)
             except CacheFull:
                 if elsewhere:
-                    self._full.note_full()
+                    self._bypass.note_full()
                 return None
             except (LocalFileError, Corrupt, NotFound):
                 return None
@@ -506,14 +509,14 @@ class NodeMemory:
             view = self._map(block)
             if view is not None:
                 if elsewhere:
-                    self._full.note_room()
+                    self._bypass.note_room()
                 return view
         return None
 
     def _fetch(self, master: RemoteMaster, block: CacheBlock, *, ahead: bool = False) -> None:
         def exchange() -> None:
-            self._handle_event(master)
-            self._publish(master)
+            self._handle_events(master)
+            self._report_maps(master)
 
         master.fetch(block, ahead=ahead, on_events=exchange)
 
@@ -524,23 +527,23 @@ class NodeMemory:
         """
         master = self._membership.current()
         if master is not None:
-            _try(lambda: self._handle_event(master))
+            _try(lambda: self._handle_events(master))
         view = self._blocks.map(self._membership.folder.chunks, block)
         if master is not None:
-            _try(lambda: self._publish(master))
+            _try(lambda: self._report_maps(master))
         return view
 
-    def _handle_event(self, master: RemoteMaster) -> None:
-        if self._hearing.acquire(blocking=False):
+    def _handle_events(self, master: RemoteMaster) -> None:
+        if self._handling_events.acquire(blocking=False):
             try:
                 for evicted, name in master.events():
                     if evicted:
                         self._blocks.drop(name)
             finally:
-                self._hearing.release()
+                self._handling_events.release()
 
-    def _publish(self, master: RemoteMaster) -> None:
-        self._blocks.tell(lambda notice: master.tell(notice, wait=False))
+    def _report_maps(self, master: RemoteMaster) -> None:
+        self._blocks.report_changes(lambda notice: master.send_notice(notice, wait=False))
 
     def _joined(self, master: RemoteMaster) -> None:
         """Tell a new master the session settings and the maps.
@@ -548,7 +551,7 @@ class NodeMemory:
         First drop the blocks that the master before has evicted without this process noticing.
         """
         self._blocks.drop_missing(self._membership.folder.chunks)
-        self._blocks.report_all(master.tell)
+        self._blocks.report_all(master.send_notice)
         try:
             if self._session.expected:
                 master.expect(self._session.expected)
@@ -575,12 +578,12 @@ class NodeMemory:
     def _renew(self) -> None:
         """Renew locks, counters and session in a forked child."""
         self._blocks.renew_locks()
-        self._hearing = threading.Lock()
+        self._handling_events = threading.Lock()
         self._session = _SessionSettings()  # the parent's settings stay with the parent
         self._succession = None
-        trusted_s = self._full.trusted_s
-        self._full = CacheBypass(self._folder_changed_ns)
-        self._full.trusted_s = trusted_s
+        trusted_s = self._bypass.trusted_s
+        self._bypass = CacheBypass(self._folder_changed_ns)
+        self._bypass.trusted_s = trusted_s
         self._hits = self._misses = self._fallbacks = 0
         self._membership.renew()
 

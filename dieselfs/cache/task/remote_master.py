@@ -71,7 +71,7 @@ class RemoteMaster:
         self._open: set[socket.socket] = set()
         self._idle: list[socket.socket] = []
         self.is_gone = False
-        self._events = self._opened(JoinAsMember(self._member, budget_bytes))
+        self._events = self._open_connection(JoinAsMember(self._member, budget_bytes))
         self._events.setblocking(True)
         packet_socket.limit_sends(self._events, ANSWER_TIMEOUT_S)
         self.pid, _ = packet_socket.peer(self._events)
@@ -93,15 +93,15 @@ class RemoteMaster:
 
     def mapped(self, name: str) -> None:
         """See `MasterPort`."""
-        self.tell(Mapped((name,)))
+        self.send_notice(Mapped((name,)))
 
     def unmapped(self, name: str) -> None:
         """See `MasterPort`."""
-        self.tell(Unmapped((name,)))
+        self.send_notice(Unmapped((name,)))
 
     def discard(self, name: str) -> None:
         """See `MasterPort`."""
-        self.tell(Discard(name))
+        self.send_notice(Discard(name))
 
     def expect(self, names: Sequence[str]) -> None:
         """See `MasterPort`."""
@@ -109,7 +109,7 @@ class RemoteMaster:
 
     def progress(self, used: int) -> None:
         """See `MasterPort`."""
-        self.tell(PlanProgress(used))
+        self.send_notice(PlanProgress(used))
 
     def set_budget(self, budget_bytes: int) -> None:
         """See `MasterPort`."""
@@ -123,7 +123,7 @@ class RemoteMaster:
         """See `MasterPort`. It waits at most `STATISTICS_TIMEOUT_S`."""
         answer = self._ask(GetStatistics(), timeout_s=STATISTICS_TIMEOUT_S)
         if not isinstance(answer, StatisticsReported):
-            raise self._lost(BadPacket("not statistics"))
+            raise self._master_gone(BadPacket("not statistics"))
         return answer.statistics
 
     def task_statistics(self) -> TaskStatistics | None:
@@ -136,7 +136,7 @@ class RemoteMaster:
             first = len(parts) * MEMBERS_AT_ONCE
             answer = self._ask(GetTask(first), timeout_s=STATISTICS_TIMEOUT_S)
             if not isinstance(answer, TaskReported):
-                raise self._lost(BadPacket("not a task's statistics"))
+                raise self._master_gone(BadPacket("not a task's statistics"))
             if answer.statistics is None:
                 return None
             parts.append(answer.statistics)
@@ -150,7 +150,7 @@ class RemoteMaster:
         """
         self._ask(SuspectPeer(peer))
 
-    def tell(self, notice: Message, *, wait: bool = True) -> bool:
+    def send_notice(self, notice: Message, *, wait: bool = True) -> bool:
         """Send a notice; return False if that would have to wait and may not.
 
         Raises `MasterGone`, also if it waits too long.
@@ -159,10 +159,10 @@ class RemoteMaster:
             packet_socket.send(self._events, notice, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError as error:
             if wait:
-                raise self._lost(error) from None
+                raise self._master_gone(error) from None
             return False
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._master_gone(error) from None
         return True
 
     def events(self) -> Sequence[tuple[bool, str]]:
@@ -173,13 +173,13 @@ class RemoteMaster:
         items: list[tuple[bool, str]] = []
         try:
             while True:
-                heard = packet_socket.receive(self._events, socket.MSG_DONTWAIT)
-                if isinstance(heard, EventsReported):
-                    items.extend(heard.items)
+                message = packet_socket.receive(self._events, socket.MSG_DONTWAIT)
+                if isinstance(message, EventsReported):
+                    items.extend(message.items)
         except BlockingIOError:
             return items
         except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
-            raise self._lost(error) from None
+            raise self._master_gone(error) from None
 
     def close(self) -> None:
         """Leave the task. Threads that wait for an answer or for cache events get `MasterGone`."""
@@ -190,8 +190,8 @@ class RemoteMaster:
             except OSError:
                 pass
         while self._idle:
-            self._closed(self._idle.pop())
-        self._closed(self._events)
+            self._close_connection(self._idle.pop())
+        self._close_connection(self._events)
 
     def forsake(self) -> None:
         """Close the copies of the connections in a forked child; the parent keeps its own."""
@@ -209,7 +209,7 @@ class RemoteMaster:
         answer: Message = Done()
         connection = None
         try:
-            connection = self._taken()
+            connection = self._take_connection()
             connection.settimeout(timeout_s or ANSWER_TIMEOUT_S)
             for request in requests:
                 packet_socket.send(connection, request)
@@ -218,11 +218,11 @@ class RemoteMaster:
                     break
         except (OSError, ValueError) as error:  # a `BadPacket`, or closed meanwhile
             if connection is not None:
-                self._closed(connection)
-            raise self._lost(error) from None
+                self._close_connection(connection)
+            raise self._master_gone(error) from None
         except BaseException:  # interrupted: an answer may still come
             if connection is not None:
-                self._closed(connection)
+                self._close_connection(connection)
             raise
         self._give_back(connection)
         if isinstance(answer, RequestFailed):
@@ -249,39 +249,39 @@ class RemoteMaster:
                 return
             on_events()
 
-    def _taken(self) -> socket.socket:
+    def _take_connection(self) -> socket.socket:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._opened(OpenRequests(self._member))
+            return self._open_connection(OpenRequests(self._member))
 
     def _give_back(self, connection: socket.socket) -> None:
         self._idle.append(connection)
         while self._idle and (self.is_gone or len(self._idle) > _IDLE_CONNECTIONS):
             try:
-                self._closed(self._idle.pop())
+                self._close_connection(self._idle.pop())
             except IndexError:  # another thread took it
                 return
 
-    def _opened(self, greeting: Message) -> socket.socket:
+    def _open_connection(self, greeting: Message) -> socket.socket:
         """Return a new connection that was greeted. Raises `MasterGone`."""
         try:
             connection = packet_socket.connect(self._path, CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise self._lost(error) from None
+            raise self._master_gone(error) from None
         self._open.add(connection)
         try:
             if not isinstance(packet_socket.ask(connection, greeting), Done):
                 raise BadPacket("it refused the connection")
         except (OSError, BadPacket) as error:
-            self._closed(connection)
-            raise self._lost(error) from None
+            self._close_connection(connection)
+            raise self._master_gone(error) from None
         return connection
 
-    def _closed(self, connection: socket.socket) -> None:
+    def _close_connection(self, connection: socket.socket) -> None:
         self._open.discard(connection)
         connection.close()
 
-    def _lost(self, error: Exception) -> MasterGone:
+    def _master_gone(self, error: Exception) -> MasterGone:
         self.is_gone = True
         return MasterGone(f"the master of {self._path.parent} does not answer: {error}")

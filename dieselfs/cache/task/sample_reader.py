@@ -34,7 +34,7 @@ Inodes = Sequence[int] | npt.NDArray[np.integer]
 class MappedMemory(Protocol):
     """The part of `dieselfs.cache.task.node_memory.NodeMemory` that a reader needs."""
 
-    def map(self, piece: CacheBlock) -> memoryview:
+    def map(self, block: CacheBlock) -> memoryview:
         """Return the whole block, mapped from its file; load it if it is missing.
 
         Raises `CacheFull` if the block cannot be cached, and otherwise as `ChunkSource` does.
@@ -45,7 +45,7 @@ class MappedMemory(Protocol):
         """Return bytes of a file as `ChunkSource` does."""
         ...
 
-    def prefetch(self, pieces: Sequence[CacheBlock]) -> None:
+    def prefetch(self, blocks: Sequence[CacheBlock]) -> None:
         """Load the blocks in the background. Returns at once."""
         ...
 
@@ -220,9 +220,9 @@ class SampleReader:
 
     def _map(self, number: int) -> _Slices:
         chunk = self._snapshot.chunk(number)
-        piece = CacheBlock(chunk)
-        self._mapped[piece.name] = number
-        view = self._memory.map(piece)
+        block = CacheBlock(chunk)
+        self._mapped[block.name] = number
+        view = self._memory.map(block)
         if len(view) != chunk.payload_bytes:
             raise Corrupt(
                 f"chunk {chunk.id} has {len(view)} bytes of payload instead of "
@@ -230,7 +230,7 @@ class SampleReader:
             )
         slices = _slices_of(view)
         self._maps[number] = slices
-        if piece.name not in self._mapped:  # evicted by another thread before it was noted
+        if block.name not in self._mapped:  # evicted by another thread before it was noted
             self._maps[number] = _NOT_MAPPED
         return slices
 

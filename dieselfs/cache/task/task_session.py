@@ -178,11 +178,11 @@ class TaskSession:
             except MasterGone:
                 if self._closed or time.monotonic() > deadline:
                     raise
-            self._see_to_a_master()
+            self._ensure_master()
             time.sleep(pause_s * random.uniform(0.5, 1.0))  # all members notice at the same time
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _see_to_a_master(self) -> None:
+    def _ensure_master(self) -> None:
         """Lead or start a helper, if this process does that and no other one is doing it now."""
         if self._leads:
             self._try_lead(self.settings)

@@ -151,8 +151,8 @@ class BackgroundWarmUp:
                 self._load_all(wanted)
             except Exception as error:  # readers work without the warm-up
                 log.exception("cannot load dataset %s to the SSD", self._dataset.name)
-                self._say(f"stopped: {error}")
-        self._say("stopped")
+                self._set_state(f"stopped: {error}")
+        self._set_state("stopped")
 
     def _next(self) -> _Wanted | None:
         """Take the latest snapshot to load, once; None at the end."""
@@ -169,10 +169,10 @@ class BackgroundWarmUp:
             try:
                 if self._load_once(wanted):
                     return
-                self._say("waits: another process of this node loads the dataset")
+                self._set_state("waits: another process of this node loads the dataset")
             except (SsdUnavailable, ChunkStoreError) as error:
                 log.info("the warm-up of %s waits: %s", self._dataset.name, error)
-                self._say(f"waits: {error}")
+                self._set_state(f"waits: {error}")
             self._stopping.wait(_AGAIN_S)
 
     def _load_once(self, wanted: _Wanted) -> bool:
@@ -187,7 +187,7 @@ class BackgroundWarmUp:
             cached_bytes=found.cached_bytes,
         )
         if found.is_all:
-            self._say("done")
+            self._set_state("done")
             return True
         cache_cluster = self._cache_cluster
         with _claimed(tier, b"warm-up of " + self._dataset.id) as is_ours:
@@ -211,7 +211,7 @@ class BackgroundWarmUp:
             if self._is_over():
                 return
             self._work = work
-        self._say("runs")
+        self._set_state("runs")
         before = self._progress.loaded_bytes
         counting = threading.Lock()
 
@@ -233,13 +233,13 @@ class BackgroundWarmUp:
         if self._is_over():
             return
         self._progress = replace(self._progress, failed=report.failed)
-        self._say("no room" if report.no_room else "done")
+        self._set_state("no room" if report.no_room else "done")
         log.info(
             "%s: %d chunks were loaded to the SSD, %d have no room, %d failed",
             *(self._dataset.name, report.loaded, report.no_room, report.failed),
         )
 
-    def _say(self, state: str) -> None:
+    def _set_state(self, state: str) -> None:
         self._progress = replace(self._progress, state=state)
 
 

@@ -124,7 +124,7 @@ class PeerConnection:
         self._stream = stream
         self._frames = FrameReceiver(stream)
         self._peer = peer
-        self._pace = SlowPeerDetector()
+        self._slow_peer = SlowPeerDetector()
         """Used by the thread that reads."""
         self._numbers = count(1)
         self._sending = runtime.lock()
@@ -214,11 +214,13 @@ class PeerConnection:
         try:
             with self._sending:
                 self._stream.send((encode_request(number, request),), SILENCE_S)
-            hoped_for = encode_answer(number, _DATA, length)
-            bulk = self._frames.expected(hoped_for, length, SILENCE_S)
-            if bulk is not None and (self._pace.debt_s or self._runtime.now() - asked > ANSWER_S):
-                self._pace.waits(asked)
-                self._keep_pace(ReadFile, asked, length)
+            expected = encode_answer(number, _DATA, length)
+            bulk = self._frames.expected(expected, length, SILENCE_S)
+            if bulk is not None and (
+                self._slow_peer.debt_s or self._runtime.now() - asked > ANSWER_S
+            ):
+                self._slow_peer.waits(asked)
+                self._note_answer_time(ReadFile, asked, length)
         except BaseException as error:
             # An interrupted call may have sent, or received, a part of a frame.
             self._end(error)
@@ -242,7 +244,7 @@ class PeerConnection:
         The calling thread has held the right to read since `since`, and has given it up on return.
         """
         try:
-            self._pace.waits(since)
+            self._slow_peer.waits(since)
             while pending.outcome is None:
                 self._receive(pending)
                 if pending.outcome is None and self._runtime.now() > pending.deadline:
@@ -300,7 +302,7 @@ class PeerConnection:
         if bulk_bytes and bulk_bytes != pending.bulk_bytes:
             raise BadFrame(f"{bulk_bytes} bytes arrived instead of {pending.bulk_bytes}")
         if pending.works:
-            self._pace.passes(self._runtime.now())
+            self._slow_peer.passes(self._runtime.now())
         bulk = self._frames.bulk(bulk_bytes)
         number, answer = decode_answer(header, checksum, bulk)
         kind = type(answer)
@@ -313,7 +315,7 @@ class PeerConnection:
             self.received_bytes += bulk_bytes
         elif kind is Working and pending.works:
             return
-        self._keep_pace(pending.kind, pending.asked, bulk_bytes)
+        self._note_answer_time(pending.kind, pending.asked, bulk_bytes)
         if kind is Working:
             pending.works = True
             return
@@ -327,17 +329,17 @@ class PeerConnection:
             else:
                 self._given_up -= 1
 
-    def _keep_pace(self, kind: type[Request], asked: float, bulk_bytes: int) -> None:
+    def _note_answer_time(self, kind: type[Request], asked: float, bulk_bytes: int) -> None:
         """Note an answer, or the first sign of work. The calling thread holds the right to read.
 
         Raises `OSError` if the peer is too slow to be asked.
         """
-        pace, now = self._pace, self._runtime.now()
+        slow_peer, now = self._slow_peer, self._runtime.now()
         if kind not in _READS:
-            pace.passes(now)
+            slow_peer.passes(now)
             return
-        pace.answered(asked, now, bulk_bytes)
-        if pace.is_too_slow:
+        slow_peer.answered(asked, now, bulk_bytes)
+        if slow_peer.is_too_slow:
             raise TimeoutError("it repeatedly answers too slowly")
 
     # The rest is called with the lock held.

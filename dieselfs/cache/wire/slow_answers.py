@@ -71,10 +71,10 @@ class SlowAnswers:
     Threads begin when there is something to do.
     """
 
-    def __init__(self, runtime: Runtime, max_workers: int, max_pieces: int) -> None:
+    def __init__(self, runtime: Runtime, max_workers: int, max_blocks: int) -> None:
         self._runtime = runtime
         self._max_workers = max_workers
-        self._max_pieces = max_pieces
+        self._max_blocks = max_blocks
         lock = runtime.lock()
         self._lock = lock
         self._queued = runtime.condition(lock)
@@ -83,7 +83,7 @@ class SlowAnswers:
         self._wanted: dict[str, list[_Waiting]] = {}
         """Requests by the name of a block that is queued or being loaded."""
         self._waiting: dict[_Waiting, None] = {}  # ordered, so that a simulation can be replayed
-        self._teller: list[Running] = []
+        self._notifier: list[Running] = []
         """The thread that sends notices, from the first request on."""
         self._threads: list[Running] = []
         """Threads that load."""
@@ -104,9 +104,9 @@ class SlowAnswers:
         """
         with self._lock:
             new = [block for block in blocks if block.name not in self._wanted]
-            if self._closed or len(self._wanted) + len(new) > self._max_pieces:
+            if self._closed or len(self._wanted) + len(new) > self._max_blocks:
                 return False
-            if not self._staff(len(new), self._max_workers):
+            if not self._start_threads(len(new), self._max_workers):
                 return False
             waiting = _Waiting(client, number, request, len(blocks))
             for block in blocks:
@@ -129,18 +129,20 @@ class SlowAnswers:
             self._waiting.clear()
             self._queued.notify_all()
             self._waits.notify_all()
-            return *self._teller, *self._threads
+            return *self._notifier, *self._threads
 
-    def _staff(self, new: int, most: int) -> bool:
+    def _start_threads(self, new: int, most: int) -> bool:
         """Start threads for so many more blocks, but at most `most` that load.
 
         Return False if there is no such thread at all.
         """
         try:
-            if not self._teller:
-                self._teller.append(self._runtime.start(self._tell, "peer-server-tells"))
+            if not self._notifier:
+                self._notifier.append(
+                    self._runtime.start(self._send_notices, "peer-server-notices")
+                )
             while self._workers < most and self._idle < len(self._queue) + new:
-                self._threads.append(self._runtime.start(self._work, "peer-server-brings"))
+                self._threads.append(self._runtime.start(self._work, "peer-server-loads"))
                 self._workers += 1
                 self._idle += 1
         except RuntimeError as error:  # no more threads
@@ -194,7 +196,7 @@ class SlowAnswers:
                 log.exception("cannot load block %s for a peer", block.name)
             return None, Failed(f"an unexpected error: {type(error).__name__}")
 
-    def _tell(self) -> None:
+    def _send_notices(self) -> None:
         with self._lock:
             while not self._closed:
                 if not self._waiting:
@@ -204,7 +206,7 @@ class SlowAnswers:
                 if self._queue and not self._closed:
                     ended = [thread for thread in self._threads if thread.join(0.0)]
                     self._threads = [each for each in self._threads if each not in ended]
-                    self._staff(0, self._max_workers + self._answering)
+                    self._start_threads(0, self._max_workers + self._answering)
                 waiting = list(self._waiting)
                 self._lock.release()
                 try:

@@ -74,8 +74,16 @@ def _member(value: object) -> MemberStatistics:
 
 def _filling(value: object) -> FillingStatistics:
     match value:
-        case [int(blocks), int(held), int(size), int(here), int(fetched), float(rate), bool(done)]:
-            return FillingStatistics(blocks, held, size, here, fetched, rate, done)
+        case [
+            int(blocks),
+            int(cached),
+            int(size),
+            int(here),
+            int(fetched),
+            float(rate),
+            bool(done),
+        ]:
+            return FillingStatistics(blocks, cached, size, here, fetched, rate, done)
     raise ValueError("not the statistics of a oneshot fill")
 
 

@@ -39,12 +39,12 @@ def load(accounting: CacheAccounting, names: str, length: int = 1, ahead: bool =
 def test_room_is_reserved_before_it_is_filled() -> None:
     accounting = ledger_of(10)
     assert accounting.reserve("a", 6, ahead=False).granted
-    assert (accounting.taken_bytes, accounting.coming_bytes) == (6, 6)
+    assert (accounting.taken_bytes, accounting.reserved_bytes) == (6, 6)
     assert not accounting.reserve("b", 5, ahead=False).granted
     assert accounting.reserve("c", 4, ahead=False).granted
     accounting.keep("a")
     accounting.drop("c")
-    assert (accounting.taken_bytes, accounting.coming_bytes) == (6, 0)
+    assert (accounting.taken_bytes, accounting.reserved_bytes) == (6, 0)
     assert "a" in accounting
     assert "c" not in accounting
 
@@ -66,7 +66,7 @@ def test_evicted_bytes_count_until_they_are_unmapped() -> None:
     accounting.map(1, "a")
     accounting.use("b")
     asked = accounting.reserve("c", 1, ahead=False)
-    assert (asked.granted, asked.evicted, asked.room_coming) == (False, ["a"], True)
+    assert (asked.granted, asked.evicted, asked.room_expected) == (False, ["a"], True)
     assert accounting.taken_bytes == 2
     assert load(accounting, "c") == "", "what has been evicted for it will do"
     accounting.unmap(1, "a")
@@ -100,11 +100,11 @@ def test_a_member_that_leaves_maps_nothing() -> None:
         assert accounting.evict(name)
     assert not accounting.evict("a")
     assert accounting.taken_bytes == 2
-    accounting.leave(1)
+    accounting.unmap_all(1)
     assert accounting.taken_bytes == 1
-    accounting.leave(1)
+    accounting.unmap_all(1)
     accounting.unmap(1, "b")
-    accounting.leave(2)
+    accounting.unmap_all(2)
     assert accounting.taken_bytes == 0
 
 
@@ -139,10 +139,10 @@ def test_a_map_may_be_told_before_the_piece_is_kept_and_after_it_has_left() -> N
     assert accounting.taken_bytes == 0
     accounting.map(1, "a")
     assert accounting.taken_bytes == 3
-    accounting.leave(1)
+    accounting.unmap_all(1)
     assert accounting.taken_bytes == 0
     accounting.map(1, "never seen")
-    accounting.leave(1)
+    accounting.unmap_all(1)
     assert accounting.taken_bytes == 0
 
 
@@ -247,7 +247,7 @@ def test_the_books_are_right_and_the_budget_is_kept(
                     of_it[0].members = tuple(left)
             case 8:
                 if data.draw(st.booleans()):
-                    accounting.leave(member)
+                    accounting.unmap_all(member)
                     for file in files:
                         file.members = tuple(m for m in file.members if m != member)
                 elif accounting.evict(name):
@@ -260,5 +260,5 @@ def test_the_books_are_right_and_the_budget_is_kept(
                 else:
                     accounting.progress(data.draw(st.integers(0, 8)))
         assert accounting.taken_bytes == sum(file.takes for file in files) <= 20
-        assert accounting.coming_bytes == sum(f.length for f in files if f.state == "coming")
+        assert accounting.reserved_bytes == sum(f.length for f in files if f.state == "coming")
         assert sorted(accounting.names()) == sorted(f.name for f in files if f.state == "held")

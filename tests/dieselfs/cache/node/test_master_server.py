@@ -227,7 +227,7 @@ def test_news_that_a_member_does_not_take_keep_and_delay_nobody(
         count = 40 * MAX_NAMES  # 1.4 MB: more than the socket holds
         names = [CacheBlock(chunk(number, 64)).name for number in range(count)]
         for part in batches(names):
-            deaf.tell(Mapped(part))
+            deaf.send_notice(Mapped(part))
         member.fetch(block(2))
         for name in names:
             server.evicted(name)
@@ -288,12 +288,12 @@ def test_a_notice_that_a_hanging_master_does_not_take_is_not_waited_for_for_ever
     monkeypatch.setattr(server, "_handle_notice", heed)
     with joined(folder) as member:
         notice = Mapped((block(1).name,) * MAX_NAMES)
-        member.tell(notice)
+        member.send_notice(notice)
         assert hangs.wait(DEADLINE_S)
-        while member.tell(notice, wait=False):
+        while member.send_notice(notice, wait=False):
             pass
         with pytest.raises(MasterGone):
-            member.tell(notice)
+            member.send_notice(notice)
         goes_on.set()
 
 

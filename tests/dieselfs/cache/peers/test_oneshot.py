@@ -32,7 +32,7 @@ class Memory:
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
 
-    def holds(self, block: CacheBlock) -> bool:
+    def is_cached(self, block: CacheBlock) -> bool:
         return block.name in self.cached
 
     def fetch(self, block: CacheBlock, *, ahead: bool, as_owner: bool) -> None:
