@@ -62,13 +62,13 @@ def apply_commit(
         applied = read_state(index, dataset_id, keys.APPLIED)
         if applied.generation < before.generation - 1:
             raise RecordsLost(
-                "the index has lost what it had applied up to generation "
+                "the index lost its record of the commits applied up to generation "
                 f"{before.generation - 1}: rebuild it with `dlcmd recover`"
             )
         return applied
     if before.generation < commit.generation - 1:
         raise RecordsLost(
-            f"the index has lost its totals of generation {commit.generation - 1}: rebuild it "
+            f"the index lost its totals of generation {commit.generation - 1}: rebuild it "
             "with `dlcmd recover`"
         )
     state = _next_state(before, commit, change)
@@ -88,7 +88,7 @@ def apply_commit(
     ]
     if any(_deletes(head) for head in retired_heads):
         index.put(phases)
-        _forget(index, dataset_id, retired_heads)
+        _remove_tombstones(index, dataset_id, retired_heads)
         index.put([finish])
     else:
         index.put([*phases, finish])
@@ -141,7 +141,7 @@ def _take_back(
         index.remove_exactly([MapUpdate(update.key, [n for n, _ in late], [v for _, v in late])])
 
 
-def _forget(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead]) -> None:
+def _remove_tombstones(index: KeyValueStore, dataset_id: bytes, heads: Sequence[ChunkHead]) -> None:
     """Remove the tombstones whose records still lie in these retired chunks.
 
     Records that other processes put meanwhile stay. Live records are rewritten or replaced by later

@@ -134,7 +134,7 @@ class BlobLayout:
         """
         block = byte_offset >> BLOCK_BITS
         if not 0 <= device < len(self._device_end) or not 0 <= block < self._device_end[device]:
-            raise IndexError(f"no file at byte {byte_offset} of device {device}")
+            raise IndexError(f"there is no file at byte {byte_offset} of device {device}")
         # Empty files share the position of the file after them: the rightmost one has content.
         return bisect_right(self._position, device * self.device_blocks + block) - 1
 

@@ -89,5 +89,5 @@ class ChunkHeads:
             return self._reader.head(chunk_id, head_bytes)
         except (NotFound, Corrupt) as error:
             if chunk_id in self._retired:
-                raise ChunkGone(f"chunk {chunk_id} has been purged: {error}") from error
+                raise ChunkGone(f"chunk {chunk_id} was purged: {error}") from error
             raise

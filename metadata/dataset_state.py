@@ -35,7 +35,8 @@ def read_totals(index: KeyValueStore, dataset_id: bytes) -> DatasetState:
     [[value, rebuilding]] = index.get_many([MapFields(key, [keys.TOTALS, keys.REBUILDING])])
     if rebuilding is not None:
         raise IndexBehind(
-            "the index is being rebuilt, or that was cut off: let `dlcmd recover` finish"
+            "the index is being rebuilt, or a rebuild was interrupted: "
+            "wait for it, or run `dlcmd recover`"
         )
     return EMPTY_STATE if value is None else DatasetState.decode(key, keys.TOTALS, value)
 
@@ -73,7 +74,9 @@ def read_held(index: KeyValueStore, dataset_id: bytes) -> int | None:
 def _generation_held(key: bytes, value: bytes) -> int:
     body, check = value[:-8], value[-8:]
     if len(body) != _STAMP.size or xxhash.xxh3_64_digest(key + keys.HELD + body) != check:
-        raise RecordCorrupt("index record of the generation held is damaged")
+        raise RecordCorrupt(
+            "the index record of the generation at which the index is held is damaged"
+        )
     return int(_STAMP.unpack(body)[0])
 
 
@@ -110,5 +113,7 @@ def indexed_dataset(index: KeyValueStore, name: str) -> DatasetRef | None:
 def _dataset_id(name: bytes, value: bytes) -> bytes:
     body, check = value[:-8], value[-8:]
     if len(body) != _STAMP.size + 16 or xxhash.xxh3_64_digest(keys.DATASETS + name + body) != check:
-        raise RecordCorrupt(f"index record of dataset {name.decode(errors='replace')} is damaged")
+        raise RecordCorrupt(
+            f"the index record of dataset {name.decode(errors='replace')} is damaged"
+        )
     return body[_STAMP.size :]

@@ -78,13 +78,13 @@ def write_kernel_image(
     """
     _check_name(control_name)
     size = 0
-    for piece in _pieces(snapshot, owner, layout or BlobLayout.of(snapshot), control_name):
-        out.write(piece)
-        size += len(piece)
+    for part in _parts(snapshot, owner, layout or BlobLayout.of(snapshot), control_name):
+        out.write(part)
+        size += len(part)
     return size
 
 
-def _pieces(
+def _parts(
     snapshot: Snapshot, owner: Owner, layout: BlobLayout, control_name: bytes
 ) -> Iterator[bytes | memoryview]:
     columns = snapshot.columns
@@ -116,15 +116,15 @@ def _pieces(
     )
     yield from file_records(columns, layout, numbers, owner)
     blocks = ranges(packing.first_block[:-1], block_counts)
-    for piece in blocks_in_turn(entries, names, blocks):
-        yield piece.data
+    for data in blocks_in_turn(entries, names, blocks):
+        yield data.data
 
 
 def _check_name(name: bytes) -> None:
     try:
         check_names([name])
     except InvalidPath as error:
-        raise ValueError(f"not a name for the control directory: {error}") from error
+        raise ValueError(f"{name!r} is not a name for the control directory: {error}") from error
 
 
 def _links(children: Children) -> Ints:

@@ -64,7 +64,7 @@ def kernel_image(
             f"cannot write the kernel image of {snapshot.dataset.name} to {folder}: "
             f"{error.strerror or error}; "
             f"it needs about 130 bytes a file, {snapshot.file_count * 130 >> 20} MiB: "
-            "make room there or use another folder"
+            "free space there, or use another folder"
         ) from error
     return found
 
@@ -108,7 +108,9 @@ def _sound_image(folder: Path, stem: str) -> Path | None:
         with suppress(FileNotFoundError):
             if _hash_of(path) == expected:
                 return path
-            log.warning("%s is damaged: its content has another hash; it is built again", path)
+            log.warning(
+                "%s is damaged (its hash differs from the one in its name); it is built again", path
+            )
             path.unlink()
     return None
 
@@ -129,8 +131,8 @@ def _hash_of(path: Path) -> str:
             return ""
         digest = xxhash.xxh3_128()
         try:
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
+            while block := file.read(_READ_BYTES):
+                digest.update(block)
         except OSError:  # a bad sector
             return ""
     return digest.hexdigest()
@@ -174,4 +176,4 @@ def _remove_orphans(folder: Path, dataset: str, current: str) -> None:
             with suppress(OSError):
                 if not (folder / file_name(*parts)).exists():
                     path.unlink()
-                    log.info("removed %s: its snapshot is gone", path)
+                    log.info("removed %s: its snapshot no longer exists", path)

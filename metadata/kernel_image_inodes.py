@@ -118,8 +118,8 @@ def _place_records(slots: Ints) -> tuple[Ints, int]:
     placed = np.empty(len(slots), np.int64)
     slot, record = _FIRST_NID, 0
     while record < len(slots):
-        room = _BLOCK_SLOTS - slot % _BLOCK_SLOTS
-        end = int(np.searchsorted(before, before[record] + room, "right")) - 1
+        left = _BLOCK_SLOTS - slot % _BLOCK_SLOTS
+        end = int(np.searchsorted(before, before[record] + left, "right")) - 1
         placed[record:end] = slot + before[record:end] - before[record]
         slot += int(before[end] - before[record])
         if end < len(slots):
@@ -144,15 +144,15 @@ def directory_records(
     for low in range(0, len(inodes), _DIRECTORIES_AT_ONCE):
         some = np.arange(low, min(len(inodes), low + _DIRECTORIES_AT_ONCE))
         end = int(ends[some[-1]])
-        piece = np.zeros((end - start) * SLOT_BYTES, np.uint8)
+        table = np.zeros((end - start) * SLOT_BYTES, np.uint8)
         at = (numbers.directory_nids[some] - start) * SLOT_BYTES
-        piece[ranges(at, np.full(len(some), INODE.itemsize))] = inodes[some].view(np.uint8)
+        table[ranges(at, np.full(len(some), INODE.itemsize))] = inodes[some].view(np.uint8)
         inline = numbers.inline[some]
         used = sizes[some[inline]]
         target = ranges(at[inline] + INODE.itemsize, used)
         source = ranges(np.arange(len(used)) * BLOCK_BYTES, used)
-        piece[target] = blocks_of_directories(some[inline])[source]
-        yield piece.data
+        table[target] = blocks_of_directories(some[inline])[source]
+        yield table.data
         start = end
 
 

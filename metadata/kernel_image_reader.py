@@ -83,7 +83,7 @@ class KernelImageReader:
         """Check the superblock and device table. Raises `KernelImageRefused` with the reason."""
         self._data = data
         if len(data) < _BLOCK:
-            raise KernelImageRefused(f"not an image: only {len(data)} bytes long")
+            raise KernelImageRefused(f"the file is not an image: it has only {len(data)} bytes")
         block = data[erofs.SUPERBLOCK_AT : _BLOCK]
         (
             magic, checksum, compatible, block_bits, _, self.root_nid, self.inode_count, _, _,
@@ -91,12 +91,12 @@ class KernelImageReader:
             directory_bits, *_,
         ) = erofs.SUPERBLOCK.unpack_from(block)  # fmt: skip
         self._require(magic == erofs.MAGIC, "it has no EROFS superblock")
-        self._require(block_bits == erofs.BLOCK_BITS, f"blocks of 2^{block_bits} bytes")
-        self._require(directory_bits == 0, "directory blocks of another size")
-        self._require(incompatible == _INCOMPATIBLE, f"features {incompatible:#x}")
+        self._require(block_bits == erofs.BLOCK_BITS, f"its blocks have 2^{block_bits} bytes")
+        self._require(directory_bits == 0, "its directory blocks have another size")
+        self._require(incompatible == _INCOMPATIBLE, f"it has features {incompatible:#x}")
         self._require(bool(compatible & erofs.COMPAT_CHECKSUM), "it has no checksum")
         self._require(_checksum(block) == checksum, "the superblock's checksum is wrong")
-        self._require(self.blocks * _BLOCK == len(data), "it is cut off or too long")
+        self._require(self.blocks * _BLOCK == len(data), "it is truncated or too long")
         self.device_blocks = self._device_table(table_slot * erofs.DEVICE.size, devices)
         """The blocks of each blob."""
 
@@ -114,7 +114,7 @@ class KernelImageReader:
         The cost is 20 µs each. Raises `KernelImageRefused` at the first rule that is broken.
         """
         root = self._inode(self.root_nid)
-        self._require(stat.S_ISDIR(root.mode), "the root is no directory")
+        self._require(stat.S_ISDIR(root.mode), "the root is not a directory")
         visited = {root.nid}
         pending = [(b"", root, root.nid, erofs.TYPE_DIRECTORY)]
         while pending:
@@ -133,16 +133,18 @@ class KernelImageReader:
             links = 2 + sum(stat.S_ISDIR(child.mode) for _, child, _, _ in below)
             self._require(inode.nlink == links, f"nid {inode.nid} has a wrong link count")
             pending += reversed(below)
-        self._require(len(visited) <= self.inode_count, "more inodes than the superblock counts")
+        self._require(
+            len(visited) <= self.inode_count, "it has more inodes than the superblock counts"
+        )
 
     def _device_table(self, start: int, count: int) -> tuple[int, ...]:
         table = self._bytes(start, count * erofs.DEVICE.size)
         self._require(
-            start >= erofs.SUPERBLOCK_AT + erofs.SUPERBLOCK.size, "device table misplaced"
+            start >= erofs.SUPERBLOCK_AT + erofs.SUPERBLOCK.size, "the device table is misplaced"
         )
         self._require(count > 0, "it names no device")
         blocks = tuple(blocks for _, blocks, _ in erofs.DEVICE.iter_unpack(table))
-        self._require(all(blocks), "an empty device")
+        self._require(all(blocks), "a device is empty")
         return blocks
 
     def _inode(self, nid: int) -> _Inode:

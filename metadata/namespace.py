@@ -98,7 +98,7 @@ class Namespace:
         if progress.is_rebuilding:
             raise IndexBehind(
                 f"the index of dataset {self.dataset.name!r} is being rebuilt, or a rebuild was "
-                "cut off: wait for it, "
+                "interrupted: wait for it, "
                 f"or run `dlcmd recover {self.dataset.name}`"
             )
         state = progress.applied
@@ -260,7 +260,7 @@ class Namespace:
 
     def _check_directory(self, path: bytes) -> None:
         if path and not self.stat(path).is_directory:
-            raise PathConflict(f"not a directory: {path.decode(errors='replace')}")
+            raise PathConflict(f"{path.decode(errors='replace')} is not a directory")
 
     def _scan(self, directory: bytes) -> DirectoryListing:
         directory_names, directories = self._live(keys.directories_of(self.dataset.id, directory))
@@ -284,6 +284,10 @@ class Namespace:
         rows = decode_entries(key, names, [found[name] for name in names])
         deleted = is_tombstone(rows)
         if deleted.any():
-            names = [name for name, gone in zip(names, deleted.tolist(), strict=True) if not gone]
+            names = [
+                name
+                for name, is_deleted in zip(names, deleted.tolist(), strict=True)
+                if not is_deleted
+            ]
             rows = rows[~deleted]
         return names, rows

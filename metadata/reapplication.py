@@ -93,9 +93,11 @@ def _reapply(
             state = _settle(index, dataset.id, reader, history, known, has_grown)
         except (ChunkGone, Undecided, RecordCorrupt) as reason:
             if not after:
-                raise RecordCorrupt(f"{reason}: name a new, empty index with --index") from reason
+                raise RecordCorrupt(
+                    f"cannot repair the index: {reason}; name a new, empty index with --index"
+                ) from reason
             log.warning(
-                "index of dataset %s: %s: compared with the whole store", dataset.name, reason
+                "the index of dataset %s is compared with the whole store: %s", dataset.name, reason
             )
             after = 0
         else:
@@ -103,9 +105,9 @@ def _reapply(
                 return state
             with_retired = False  # retired chunks' entries were put and removed
     raise IndexBehind(
-        f"dataset {dataset.name!r} is being written, or its index is ahead of the store: stop the "
-        "writers and try again, "
-        "or name a new, empty index with --index"
+        f"cannot settle the index of dataset {dataset.name!r}: "
+        "other processes write to the dataset, or the index is ahead of the store; "
+        "stop the writers and try again, or name a new, empty index with --index"
     )
 
 
@@ -218,10 +220,10 @@ def _settle(
     if _generation(state_key, found_totals) > state.generation:
         return None
     chunk_records = _encoded(chunks_key, expected)
-    strange = [c for c in present if c not in expected] if history.is_whole else []
-    if (strange or _in_the_way(chunk_records, present)) and has_grown():
+    unexpected = [c for c in present if c not in expected] if history.is_whole else []
+    if (unexpected or _in_the_way(chunk_records, present)) and has_grown():
         return None
-    index.remove_exactly([MapUpdate(chunks_key, strange, [present[c] for c in strange])])
+    index.remove_exactly([MapUpdate(chunks_key, unexpected, [present[c] for c in unexpected])])
     _replace(index, chunk_records, present)
     _replace(index, totals, {keys.TOTALS: found_totals})
     _replace(index, applied, {keys.APPLIED: found_applied})

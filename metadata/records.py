@@ -109,8 +109,8 @@ def decode_entries(
 
 def _foreign_version(version: int) -> RecordCorrupt:
     return RecordCorrupt(
-        f"index record of version {version}; this release reads {RECORD_VERSION}: rebuild it with "
-        "`dlcmd recover`"
+        f"an index record has version {version}; this release reads {RECORD_VERSION}: "
+        "rebuild it with `dlcmd recover`"
     )
 
 

@@ -136,9 +136,9 @@ def _decoded(
     if gone is not None and outside:
         for chunk in rows["chunk"][~np.array(inside)].tolist():
             if chunk not in gone:
-                raise Undecided("a record lies in a chunk of which the index knows nothing")
-    if strange := damaged + outside:
-        census.wrong.append(MapUpdate(key, strange, [values[name] for name in strange]))
+                raise Undecided("a record refers to a chunk that is not in the index")
+    if wrong := damaged + outside:
+        census.wrong.append(MapUpdate(key, wrong, [values[name] for name in wrong]))
         census.has_wrong_files = True
     return rows[np.array(inside, np.bool_)]
 
@@ -162,7 +162,7 @@ def recounted(
     count = record.entry_count
     current, known = _bits(census.current.get(chunk, b""), count), _bits(record.deleted, count)
     if (current & known).any():
-        raise Undecided("an entry stands that a chunk's record calls deleted")
+        raise Undecided("an entry is current although the record of its chunk marks it as deleted")
     holes = ~current
     if (holes == known).all():
         return record
@@ -178,7 +178,7 @@ def recounted(
 def _bits(bitmap: Sequence[int] | bytes | bytearray, count: int) -> npt.NDArray[np.bool_]:
     bits = np.unpackbits(np.frombuffer(bytes(bitmap), np.uint8), bitorder="little")
     if len(bits) > count and bits[count:].any():
-        raise Undecided("a record names an entry that its chunk does not have")
+        raise Undecided("a record refers to an entry that is not in its chunk")
     whole = np.zeros(count, np.bool_)
     whole[: min(count, len(bits))] = bits[:count]
     return whole

@@ -353,7 +353,7 @@ class Snapshot:
             or (columns.parent[inodes] != directory).any()
         ):
             raise SnapshotRefused(
-                f"{self.path}: a directory's names and files do not agree: damaged"
+                f"{self.path} is damaged: the names and files of a directory do not agree"
             )
         return zip(names, inodes.tolist(), strict=True)
 
@@ -368,7 +368,7 @@ class Snapshot:
         chunk = self.chunk(number)
         offset, length = self._offset[inode], self._length[inode]
         if inode not in self.files_in_chunk(number) or offset + length > chunk.payload_bytes:
-            raise SnapshotRefused(f"{self.path}: inode {inode} reaches beyond its chunk: damaged")
+            raise SnapshotRefused(f"{self.path} is damaged: inode {inode} reaches beyond its chunk")
         return FileExtent(chunk, offset, length, self._hash[inode])
 
     def chunk_number(self, inode: int) -> int:
@@ -380,7 +380,7 @@ class Snapshot:
         ref = self._chunk_refs.get(number)
         if ref is None:
             if not 0 <= number < self.header.chunks:
-                raise SnapshotRefused(f"{self.path}: no chunk {number} in this snapshot")
+                raise SnapshotRefused(f"{self.path} is damaged: it has no chunk {number}")
             if len(self._chunk_refs) >= _CHUNKS_KEPT:
                 self._chunk_refs.clear()
             ref = self._chunk_refs[number] = ChunkRef(
@@ -393,10 +393,10 @@ class Snapshot:
     def files_in_chunk(self, number: int) -> range:
         """Return the inodes of the chunk's live files, by position in the chunk."""
         if not 0 <= number < self.header.chunks:
-            raise IndexError(f"no chunk {number} in this snapshot")
+            raise IndexError(f"this snapshot has no chunk {number}")
         first, end = self._chunk_first_inode[number], self._chunk_first_inode[number + 1]
         if not first <= end <= self.header.files:
-            raise SnapshotRefused(f"{self.path}: chunk {number} holds impossible inodes: damaged")
+            raise SnapshotRefused(f"{self.path} is damaged: chunk {number} has impossible inodes")
         return range(first, end)
 
     @property

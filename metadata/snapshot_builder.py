@@ -150,7 +150,7 @@ class _Tree:
 
     def _add_directory(self, path: bytes, parent: int, mode: int, mtime_ns: int) -> None:
         if len(path) > MAX_PATH_BYTES:
-            raise RecordCorrupt(f"the index holds a path of {len(path)} bytes: {path[:80]!r}…")
+            raise RecordCorrupt(f"the index has a path of {len(path)} bytes: {path[:80]!r}…")
         self._numbers[path] = self.directories
         self.directories += 1
         if path:
@@ -221,7 +221,7 @@ class _Tree:
             else:
                 paths += listing.file_names
         if max(map(len, paths)) > MAX_PATH_BYTES:
-            raise RecordCorrupt(f"the index holds a path of more than {MAX_PATH_BYTES} bytes")
+            raise RecordCorrupt(f"the index has a path of more than {MAX_PATH_BYTES} bytes")
         self._hashes.append(
             np.fromiter(map(xxhash.xxh3_64_intdigest, paths), np.uint64, len(paths))
         )
@@ -231,7 +231,7 @@ class _Tree:
         self._parent.append(np.repeat(np.array(self._pending_numbers, np.uint32), counts))
         entries = np.concatenate([listing.files for listing in batch])
         if len(entries) != len(names):
-            raise RecordCorrupt("a listing has more names than records, or fewer")
+            raise RecordCorrupt("the numbers of names and records of a listing differ")
         self._add_entries(entries, paths)
         self._pending_numbers = []
         self.pending_files = 0
@@ -243,7 +243,7 @@ class _Tree:
         except KeyError as error:
             lost = entries["chunk"].tolist().index(error.args[0])
             raise RecordCorrupt(
-                f"{paths[lost]!r} lies in a chunk that the index does not have"
+                f"{paths[lost]!r} lies in a chunk that is not in the index"
             ) from None
         columns = {name: entries[name].astype(kind) for name, kind in _FILE_COLUMNS.items()}
         payload = self._payload_bytes[chunk]
@@ -253,7 +253,8 @@ class _Tree:
             raise RecordCorrupt(f"{paths[int(outside.argmax())]!r} reaches beyond its chunk")
         if not_file.any():
             raise RecordCorrupt(
-                f"{paths[int(not_file.argmax())]!r} is listed as a file and is none"
+                f"{paths[int(not_file.argmax())]!r} is listed as a file, "
+                "but its mode is not a file's"
             )
         for name, column in columns.items():
             self._columns[name].append(column)
@@ -269,7 +270,7 @@ class _Tree:
         order = np.argsort(place)  # by (chunk, position): inode -> rank
         place = place[order]
         if (place[1:] == place[:-1]).any():
-            raise RecordCorrupt("the index holds two files with one place in a chunk")
+            raise RecordCorrupt("the index has two files at one position of a chunk")
         by_name = np.empty(self.files, np.uint32)
         by_name[order] = np.arange(self.files, dtype=np.uint32)
         sections: _Sections = {"by_name": by_name}
@@ -333,7 +334,9 @@ def _check_names(directory: bytes, names: Sequence[bytes]) -> None:
     try:
         check_names(names)
     except InvalidPath as error:
-        raise RecordCorrupt(f"the index holds, in {directory!r} or near it, an {error}") from error
+        raise RecordCorrupt(
+            f"the index has a wrong name in or near {directory!r}: {error}"
+        ) from error
 
 
 def _check_sorted(directory: bytes, names: Sequence[bytes]) -> None:

@@ -180,7 +180,9 @@ def paths_text(columns: Columns, inodes: npt.NDArray[np.integer], separator: byt
     Raises `ValueError` if a path holds the separator itself.
     """
     if len(separator) != 1 or separator == b"/":
-        raise ValueError(f"paths are separated by one byte other than '/', not {separator!r}")
+        raise ValueError(
+            f"the separator of paths must be one byte other than '/', not {separator!r}"
+        )
     return b"".join(_text_blocks(columns, np.asarray(inodes), separator))
 
 
@@ -188,7 +190,7 @@ def _text_blocks(
     columns: Columns, inodes: npt.NDArray[np.integer], separator: bytes
 ) -> Iterator[bytes]:
     if inodes.size and (inodes.min() < 0 or inodes.max() >= len(columns.parent)):
-        raise IndexError("only files have a line in a list of paths: an inode is not a file's")
+        raise IndexError("cannot list the path of an inode that is not a file's")
     for at in range(0, len(inodes), _PATHS_A_BLOCK):
         block = inodes[at : at + _PATHS_A_BLOCK].astype(np.int64)
         # A line consists of two ranges of the file: the directory's path, and the name with its
@@ -210,7 +212,7 @@ def _text_blocks(
                 line = int(np.searchsorted(ends, clash[0]))
                 path = bytes(text[ends[line - 1] + 1 if line else 0 : ends[line]])
                 raise ValueError(
-                    f"the path {path!r} holds the separator {separator!r}: ask for paths "
+                    f"the path {path!r} contains the separator {separator!r}: ask for paths "
                     "separated by NUL"
                 )
             text[ends] = ord(separator)

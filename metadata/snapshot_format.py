@@ -240,13 +240,13 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
     """
     data = bytes(data)
     if len(data) < _FIXED.size:
-        raise SnapshotRefused(f"not a snapshot: only {len(data)} bytes long")
+        raise SnapshotRefused(f"the file is not a snapshot: it has only {len(data)} bytes")
     (
         magic, version, _, length, dataset_id, generation, updated_ns, files, total, directories,
         chunks, declared, file_hash, file_reach, directory_reach, name_bytes, section_count, _,
     ) = _FIXED.unpack_from(data)  # fmt: skip
     if magic != MAGIC:
-        raise SnapshotRefused(f"not a snapshot: it starts with {magic!r}")
+        raise SnapshotRefused(f"the file is not a snapshot: it starts with {magic!r}")
     if version != FORMAT_VERSION:
         raise SnapshotRefused(f"snapshot format {version}; this release reads {FORMAT_VERSION}")
     if not _FIXED.size + _HEADER_HASH_BYTES <= length <= min(len(data), MAX_HEADER_BYTES):
@@ -263,8 +263,8 @@ def decode_header(data: Buffer, file_bytes: int) -> SnapshotHeader:
         )
     if declared != file_bytes:
         raise SnapshotRefused(
-            f"the snapshot should have {declared} bytes and has {file_bytes}: truncated or "
-            "overwritten"
+            f"the snapshot has {file_bytes} bytes instead of {declared}: "
+            "it is truncated or overwritten"
         )
     table_end = _FIXED.size + section_count * _EXTENT.size
     extents = _EXTENT.iter_unpack(body[_FIXED.size : table_end])

@@ -85,9 +85,9 @@ def _tiles(
     used = np.flatnonzero(count)
     used = used[np.argsort(first[used], kind="stable")]
     ends = start + np.cumsum(count[used].astype(np.int64))
-    _require((ends[-1] if len(ends) else start) == end, "ranges of children do not add up")
+    _require((ends[-1] if len(ends) else start) == end, "the ranges of children do not add up")
     starts = np.concatenate([[start], ends[:-1]])[: len(used)]
-    _require(np.array_equal(first[used], starts), "ranges of children overlap or leave a gap")
+    _require(np.array_equal(first[used], starts), "the ranges of children overlap or leave a gap")
     return used
 
 
@@ -95,7 +95,7 @@ def _check_chunks(header: SnapshotHeader, columns: Columns) -> None:
     first = columns.chunk_first_inode.astype(np.int64)
     sizes = np.diff(first)
     _require(first[0] == 0 and first[-1] == header.files, "chunks do not cover the files")
-    _require((sizes > 0).all(), "a chunk without files")
+    _require((sizes > 0).all(), "a chunk has no files")
     _require(
         np.array_equal(columns.chunk, np.repeat(np.arange(header.chunks), sizes)),
         "files and chunks do not agree",
@@ -120,7 +120,8 @@ def _check_directories(header: SnapshotHeader, columns: Columns) -> None:
     sizes = columns.directory_directory_count[used]
     _require(np.array_equal(parent[1:], np.repeat(used, sizes)), "directories and parents disagree")
     _require(
-        ((columns.directory_mode & 0o170000) == stat.S_IFDIR).all(), "a directory that is none"
+        ((columns.directory_mode & 0o170000) == stat.S_IFDIR).all(),
+        "the mode of a directory is not a directory's",
     )
     path_at = columns.directory_path_at.tolist()
     heap = columns.directory_paths.tobytes()
@@ -130,7 +131,10 @@ def _check_directories(header: SnapshotHeader, columns: Columns) -> None:
     names = [b""]
     for number in range(1, count):
         path, above = paths[number], paths[parents[number]]
-        _require(path.startswith(above) and path.endswith(b"/"), "a path outside of its parent's")
+        _require(
+            path.startswith(above) and path.endswith(b"/"),
+            "a path does not begin with its parent's",
+        )
         names.append(path[len(above) : -1])
         # Names are compared, not paths: '/' at the end would come between 'a' and 'a.b'.
         sibling = number > 1 and parents[number] == parents[number - 1]
@@ -148,7 +152,10 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
     parent = columns.parent[by_name]
     sizes = columns.directory_file_count[used]
     _require(np.array_equal(parent, np.repeat(used, sizes)), "files and directories do not agree")
-    _require(((columns.mode & 0o170000) == stat.S_IFREG).all(), "a file that is none")
+    _require(
+        ((columns.mode & 0o170000) == stat.S_IFREG).all(),
+        "the mode of a file is not a regular file's",
+    )
     name_bytes = columns.name_bytes[by_name].astype(np.int64)
     ends = np.cumsum(name_bytes + 1)
     _require(
@@ -160,7 +167,7 @@ def _check_files(header: SnapshotHeader, columns: Columns) -> None:
         not columns.names[ends - 1].any()
         and np.count_nonzero(columns.names == 0) == header.files
         and not (columns.names == ord("/")).any(),
-        "a name holds a NUL or a '/'",
+        "a name contains a NUL or a '/'",
     )
     directory_bytes = np.diff(columns.directory_path_at).astype(np.int64)[parent]
     longest = int((directory_bytes + name_bytes).max(initial=0))
@@ -187,7 +194,7 @@ def _check_indexes(header: SnapshotHeader, columns: Columns) -> None:
     table, reach = path_index.build(hashes, np.arange(header.files))
     _require(
         reach == header.file_index_reach and np.array_equal(table, columns.file_index),
-        "the index of files is not that of their paths",
+        "the index of files does not match their paths",
     )
     heap, path_at = columns.directory_paths.tobytes(), columns.directory_path_at.tolist()
     ends = pairwise(path_at)
@@ -197,7 +204,7 @@ def _check_indexes(header: SnapshotHeader, columns: Columns) -> None:
     table, reach = path_index.build(hashes, numbers)
     _require(
         reach == header.directory_index_reach and np.array_equal(table, columns.directory_index),
-        "the index of directories is not that of their paths",
+        "the index of directories does not match their paths",
     )
     found = snapshot_bulk.resolve_many(header, columns, paths)
     _require(np.array_equal(found, numbers + DIRECTORY_BASE), "a path is a file and a directory")

@@ -74,7 +74,9 @@ class LmdbEnvironment:
                 raise self._unavailable(error) from error
             except lmdb.Error as error:
                 raise self._unavailable(error) from error
-        raise IndexUnavailable(f"index {self._folder}: the database could not be made large enough")
+        raise IndexUnavailable(
+            f"index {self._folder}: cannot enlarge the database enough: try again"
+        )
 
     def close(self) -> None:
         """Close the environment once its transactions have ended; the next call opens it again."""
@@ -175,7 +177,9 @@ class LmdbEnvironment:
                 )
             except lmdb.MapResizedError:
                 continue
-        raise IndexUnavailable(f"index {self._folder}: it grows faster than it can be opened")
+        raise IndexUnavailable(
+            f"index {self._folder}: cannot open it, since it grows all the time: try again"
+        )
 
     def _close(self) -> None:
         if self._env is not None:
@@ -204,15 +208,15 @@ class LmdbEnvironment:
     def _unavailable(self, error: Exception) -> IndexUnavailable:
         reason = str(error)
         if "No space left" in reason or "quota" in reason.lower() or self._disk_is_full(error):
-            advice = "the disk is full, nothing was changed: free some space and try again"
+            advice = "the disk is full, and nothing was changed: free space and try again"
         elif isinstance(error, PermissionError) or "Permission denied" in reason:
             advice = "permission denied: check that the folder belongs to you"
         elif isinstance(error, (FileExistsError, NotADirectoryError)):
-            advice = "not a folder: choose another place for the index"
+            advice = "it is not a folder: choose another place for the index"
         elif isinstance(error, _UNSOUND):
             advice = (
-                f"not a sound LMDB database ({reason}): move it away; the next command makes "
-                "a new one from the store"
+                f"it is not a sound LMDB database ({reason}): move it away; the next command "
+                "rebuilds it from the store"
             )
         else:
             advice = f"{reason}: check the folder and try again"

@@ -87,7 +87,9 @@ class RedisClusterStore(RedisMaps):
         for at, command in enumerate(commands):
             address = command.asking or slots[key_slot(command.key)]
             if address is None:
-                replies[at] = exceptions.ClusterDownError("a hash slot is not served")
+                replies[at] = exceptions.ClusterDownError(
+                    "no server of the cluster serves a hash slot"
+                )
             else:
                 by_node[address].append(at)
         envelopes = [
@@ -148,7 +150,9 @@ class RedisClusterStore(RedisMaps):
 
     def _unavailable(self, error: exceptions.RedisError | None) -> IndexUnavailable:
         if error is None or "cluster support disabled" in str(error):
-            return IndexUnavailable(f"index {self._shown}: not a cluster: write redis:// instead")
+            return IndexUnavailable(
+                f"index {self._shown}: the server is not a cluster: write redis:// instead"
+            )
         return IndexUnavailable(f"index {self._shown}: {advice(error)}")
 
 
@@ -164,7 +168,7 @@ def node_urls(url: str, timeout_s: float | None = None) -> list[RedisUrl]:
     shown = without_secrets(url)
     if scheme not in ("redis", "rediss") or not hosts or not all(hosts.split(",")):
         raise IndexUnavailable(
-            f"index {shown}: not a cluster's address; write redis+cluster://host:7000,host:7001"
+            f"index {shown}: the address is not a cluster's; write redis+cluster://host:7000,host:7001"
         )
     return [
         RedisUrl(f"{scheme}://{login}{at}{host}{options}", shown, timeout_s)

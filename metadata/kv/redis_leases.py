@@ -91,8 +91,8 @@ class RedisLeaseSet:
 
     def _entries(self, command: RedisCommand) -> list[bytes]:
         reply = self._ask(command)
-        if not isinstance(reply, list) or not all(isinstance(told, bytes) for told in reply):
-            raise IndexUnavailable(f"index {self}: an answer of another form")
+        if not isinstance(reply, list) or not all(isinstance(entry, bytes) for entry in reply):
+            raise IndexUnavailable(f"index {self}: the server sent an answer of an unknown form")
         return reply
 
     def _ask(self, command: RedisCommand) -> Reply:
@@ -104,10 +104,10 @@ class RedisLeaseSet:
                 case exceptions.NoScriptError() if not command.by_text:
                     command = replace(command, by_text=True)
                 case exceptions.MovedError() if self._cluster:  # a subclass of AskError
-                    self._master = self._told(reply)
+                    self._master = self._named_server(reply)
                     command = replace(command, asking=None)
                 case exceptions.AskError() if self._cluster:
-                    command = replace(command, asking=self._told(reply))
+                    command = replace(command, asking=self._named_server(reply))
                 case _:
                     break
         if is_error(reply):
@@ -119,25 +119,25 @@ class RedisLeaseSet:
         [[reply]] = exchange([Pipeline(self._pools.pool(address), [command])], TIMEOUT_S)
         return reply
 
-    def _told(self, error: exceptions.AskError) -> RedisAddress:
+    def _named_server(self, error: exceptions.AskError) -> RedisAddress:
         """Return the server that an error names; without a host it is the one that was asked."""
         asked = self._master or self._nodes[0].address
         return RedisAddress(error.host or asked.host, error.port)
 
     def _find_master(self) -> RedisAddress:
         deadline = time.monotonic() + LOOK_UP_S
-        problem = "no node of the cluster says who serves it"
+        problem = "no node of the cluster answered which node serves the key"
         for node in list(self._nodes):
             reply = self._exchange(node.address, RedisCommand(b"", ("CLUSTER", "SLOTS")))
             if not is_error(reply):
                 master = master_of(self._key, reply, node.address)
                 if master is not None:
                     return master
-                problem = "a hash slot is not served"
+                problem = "no server of the cluster serves a hash slot"
             else:
                 problem = advice(reply, TIMEOUT_S)
                 if "cluster support disabled" in str(reply):
-                    problem = "not a cluster: write redis:// instead"
+                    problem = "the server is not a cluster: write redis:// instead"
             self._nodes.append(self._nodes.pop(0))  # the next call starts with another node
             if time.monotonic() > deadline:
                 break

@@ -216,7 +216,10 @@ class RedisMaps(ABC):
                 # This is another server, or the same one restarted: its hash has another order.
                 restarts += 1
                 if restarts > _SCAN_RESTARTS:
-                    raise IndexUnavailable(f"index {self._shown}: the server keeps changing")
+                    raise IndexUnavailable(
+                        f"index {self._shown}: cannot scan it, "
+                        "since another server answers each time: try again"
+                    )
                 server, cursor = None, b"0"
                 continue
             server = run_id

@@ -222,7 +222,7 @@ class RedisUrl:
             self._options: dict[str, Any] = parse(url)
         except ValueError:
             raise IndexUnavailable(
-                f"index {self}: not a Redis address; write redis://host:6379/0"
+                f"index {self}: the address is not a Redis address; write redis://host:6379/0"
             ) from None
         self._options.update(
             decode_responses=False,
@@ -237,7 +237,8 @@ class RedisUrl:
             self.pool().make_connection()
         except (TypeError, ValueError, exceptions.RedisError):
             raise IndexUnavailable(
-                f"index {self}: an option after the ? of the address is not known, or wrong"
+                f"index {self}: an option after the ? of the address is unknown or wrong; "
+                "correct it"
             ) from None
 
     def __str__(self) -> str:
@@ -297,7 +298,7 @@ def advice(error: exceptions.RedisError, timeout_s: float | None = None) -> str:
     reason = str(error).partition("\n")[0]
     match error:
         case exceptions.AuthenticationError() | exceptions.NoPermissionError():
-            return f"refused ({reason}): check user and password"
+            return f"the server refused access ({reason}): check user and password"
         case exceptions.BusyLoadingError():
             return "the server is still loading its data: try again shortly"
         case exceptions.TimeoutError():

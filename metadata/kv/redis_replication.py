@@ -80,7 +80,7 @@ class Position:
         lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
         fields = {name: value.strip() for name, _, value in lines}
         if fields["role"] != "master":
-            raise ValueError("a replica: what was sent to it goes to its master again")
+            raise ValueError("the server is a replica: its master gets the commands again")
         online = [name for name, value in fields.items() if _is_replica(name, value)]
         return cls(
             fields["master_replid"],
@@ -243,8 +243,7 @@ class Replication:
         """
         if self.losses != losses:
             raise IndexForgot(
-                f"index {self._shown}: a server has forgotten recent records; `dlcmd recover` "
-                "puts them right"
+                f"index {self._shown}: a server lost recent records; repair it with `dlcmd recover`"
             )
 
     def _learn(self, place: Place, reply: Reply, kept: bool) -> None:
@@ -269,7 +268,7 @@ class Replication:
             return
         self._late.discard(place)
         log.warning(
-            "index %s: a server has forgotten what it or the one before it had acknowledged",
+            "index %s: a server lost records that it or its predecessor had acknowledged",
             self._shown,
         )
 
@@ -284,8 +283,7 @@ class Replication:
         if time.monotonic() >= self._next_warning:
             self._next_warning = time.monotonic() + _WARNING_PAUSE_S
             log.warning(
-                "index %s: a replica is late or gone: entries put meanwhile may be lost in a "
-                "fail-over; "
-                "if one happens, `dlcmd recover --since` puts them right",
+                "index %s: a replica is late or has left: a fail-over may lose entries that are "
+                "put meanwhile; if one happens, `dlcmd recover --since` repairs the index",
                 self._shown,
             )

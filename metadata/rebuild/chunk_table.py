@@ -79,7 +79,7 @@ class ChunkTable:
         self._current = np.zeros(self._next_place // 8, np.uint8)
         self._current_bytes = np.zeros(len(self._records), np.uint64)
 
-    def stand(self, places: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> None:
+    def mark_current(self, places: npt.NDArray[np.uint64], lengths: npt.NDArray[np.uint64]) -> None:
         """Mark these entries as current: records of the index refer to them.
 
         `NOWHERE` is skipped.

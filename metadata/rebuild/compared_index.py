@@ -35,7 +35,7 @@ class ComparedIndex:
         self._index = index
         self._listed = listed
         self._known: set[bytes] = set()
-        self._strange: list[bytes] = []
+        self._unexpected: list[bytes] = []
         self._dataset_id = b""
 
     @property
@@ -53,14 +53,14 @@ class ComparedIndex:
             self._note(mismatches)
             if part.kind is MapKind.DIRECTORIES:
                 self._known.add(part.key)
-                self._strange += [m.path for m in mismatches if m.expected is None and m.field]
+                self._unexpected += [m.path for m in mismatches if m.expected is None and m.field]
 
     def finish(self, state: IndexMapPart) -> None:
         """Compare the state, and the maps below directories that should not exist.
 
         A mark of a rebuild counts as a difference.
         """
-        for directory in self._strange:
+        for directory in self._unexpected:
             for part in maps_below(self._index, self._dataset_id, directory, self._known):
                 self._note(compare_map(self._index, part))
                 self._known.add(part.key)

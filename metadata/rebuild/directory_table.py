@@ -203,12 +203,12 @@ class _Entries:
     adds: npt.NDArray[np.bool_]
 
     @classmethod
-    def joined(cls, pieces: Sequence[_Entries]) -> _Entries:
+    def joined(cls, parts: Sequence[_Entries]) -> _Entries:
         return cls(
-            np.concatenate([np.zeros(0, np.int64), *(piece.numbers for piece in pieces)]),
-            np.concatenate([np.zeros(0, ENTRY), *(piece.rows for piece in pieces)], dtype=ENTRY),
-            np.concatenate([np.zeros(0, np.uint64), *(piece.places for piece in pieces)]),
-            np.concatenate([np.zeros(0, bool), *(piece.adds for piece in pieces)]),
+            np.concatenate([np.zeros(0, np.int64), *(part.numbers for part in parts)]),
+            np.concatenate([np.zeros(0, ENTRY), *(part.rows for part in parts)], dtype=ENTRY),
+            np.concatenate([np.zeros(0, np.uint64), *(part.places for part in parts)]),
+            np.concatenate([np.zeros(0, bool), *(part.adds for part in parts)]),
         )
 
     def chosen(self, which: npt.NDArray[Any]) -> _Entries:

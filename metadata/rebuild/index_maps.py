@@ -57,7 +57,7 @@ class IndexMaps:
         """The records of files so far."""
         live = directories.known & ~is_tombstone(directories.rows)
         self.directories = int(live.sum()) - int(live[ROOT])
-        chunks.stand(
+        chunks.mark_current(
             directories.places[directories.known],
             directories.rows["length"][directories.known].astype(np.uint64),
         )
@@ -88,7 +88,7 @@ class IndexMaps:
             if self._dealt.count(part) > 2 * self._limits.part_entries:
                 yield from self._split(part, lowest, beyond)
             elif lowest < beyond:
-                entries = joined(list(self._dealt.pieces(part)))
+                entries = joined(list(self._dealt.entries_of(part)))
                 yield from self._maps(entries, lowest, beyond, b"", None)
 
     def _split(self, part: int, lowest: int, beyond: int) -> Iterator[IndexMapPart]:
@@ -107,7 +107,7 @@ class IndexMaps:
         wanted = -(-self._dealt.count(part) // self._limits.part_entries)
         step = max(1, self._dealt.count(part) // (_SAMPLES * wanted))
         samples = sorted(
-            key for piece in self._dealt.pieces(part) for key in keys_of(piece)[::step]
+            key for entries in self._dealt.entries_of(part) for key in keys_of(entries)[::step]
         )
         cuts = sorted({samples[len(samples) * number // wanted] for number in range(1, wanted)})
         finer = DealtEntries(
@@ -116,11 +116,11 @@ class IndexMaps:
             self._limits.waiting_bytes,
         )
         try:
-            for piece in self._dealt.pieces(part):
-                finer.add(piece)
+            for entries in self._dealt.entries_of(part):
+                finer.add(entries)
             finer.all_added()
             for number, (first, end) in enumerate(zip([b"", *cuts], [*cuts, None], strict=True)):
-                entries = joined(list(finer.pieces(number)))
+                entries = joined(list(finer.entries_of(number)))
                 begin = bisect_left(file_keys, first[:_KEY_BYTES])
                 stop = len(file_keys) if end is None else bisect_right(file_keys, end)
                 yield from self._maps(entries, lowest + begin, lowest + stop, first, end)
@@ -152,7 +152,7 @@ class IndexMaps:
         maps = self._rank[entries.rows["directory"]] - lowest
         fields = current(map_keys, maps, entries.names(), entries.rows["version"])
         rows = entries.rows[fields.chosen]
-        self._chunks.stand(rows["place"], rows["length"])
+        self._chunks.mark_current(rows["place"], rows["length"])
         located = self._chunks.locate(rows)
         live = is_file(located)
         self.files += int(live.sum())

@@ -41,7 +41,7 @@ class RepairedIndex:
         self._index = index
         self._settle = settle
         self._known: set[bytes] = set()
-        self._strange: list[Mismatch] = []
+        self._unexpected: list[Mismatch] = []
         self._dataset_id = b""
         self._generation = 0
         self._marked = False
@@ -58,7 +58,7 @@ class RepairedIndex:
             if part.kind is MapKind.DIRECTORIES:
                 self._known.add(part.key)
                 # They lead to the maps below them, so they are removed after those maps.
-                self._strange += [m for m in found if m.expected is None]
+                self._unexpected += [m for m in found if m.expected is None]
                 found = [m for m in found if m.expected is not None]
             mismatches += found
         self._repair(mismatches)
@@ -68,10 +68,10 @@ class RepairedIndex:
 
         If the index is marked, `settle` is called and the mark is removed.
         """
-        for strange in self._strange:
-            if strange.field:
-                self._drop_below(strange.path)
-        self._repair(self._strange)
+        for unexpected in self._unexpected:
+            if unexpected.field:
+                self._drop_below(unexpected.path)
+        self._repair(self._unexpected)
         self._repair(compare_fields(self._index, state))
         if self._marked:
             self._settle(self._generation)

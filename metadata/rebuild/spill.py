@@ -41,12 +41,12 @@ class NamedEntries:
         return [heap[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
 
 
-def joined(pieces: list[NamedEntries]) -> NamedEntries:
+def joined(parts: list[NamedEntries]) -> NamedEntries:
     """Return several sets of entries as one, in their order."""
-    if len(pieces) == 1:
-        return pieces[0]
-    rows = np.concatenate([np.zeros(0, FILE_ENTRY), *(piece.rows for piece in pieces)])
-    return NamedEntries(rows, b"".join(piece.heap for piece in pieces))
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([np.zeros(0, FILE_ENTRY), *(part.rows for part in parts)])
+    return NamedEntries(rows, b"".join(part.heap for part in parts))
 
 
 Route = Callable[[NamedEntries], npt.NDArray[np.integer]]
@@ -98,7 +98,7 @@ class DealtEntries:
         """Return the number of entries of a part."""
         return self._counts[part]
 
-    def pieces(self, part: int) -> Iterator[NamedEntries]:
+    def entries_of(self, part: int) -> Iterator[NamedEntries]:
         """Yield the entries of the part in the order of adding.
 
         Each item has at most `memory_bytes` and one addition.
@@ -123,7 +123,7 @@ class DealtEntries:
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             raise IndexUnavailable(
-                f"no temporary file of entries in {folder} ({error.strerror}): free some space "
+                f"cannot write a temporary file to {folder}: {error.strerror}; free space "
                 "there, or set TMPDIR"
             ) from error
 

@@ -137,7 +137,7 @@ def test_a_late_replica(
             ended = put.start().end()
         replica.resume()
     assert ended.code == 0, ended
-    assert ended.errors.count("a replica is late or gone") == 1
+    assert ended.errors.count("a replica is late or has left") == 1
     put.check_whole()
     measured.note("one warning, the put ended")
 

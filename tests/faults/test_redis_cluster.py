@@ -84,7 +84,7 @@ def test_a_fail_over_that_forgets(
         running.go_on()
         ended = running.end()
     assert ended.code == 0, ended
-    assert "a replica is late or gone" in ended.errors
+    assert "a replica is late or has left" in ended.errors
     assert "the index has lost recent records" in ended.errors
     put.check_whole()
     measured.note("forgotten records noticed and put again")

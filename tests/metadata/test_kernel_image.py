@@ -346,7 +346,7 @@ def test_a_full_disk(pets: Snapshot, tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(
-            KernelImageUnwritable, match=r"pets to .*images: File too large; .*room"
+            KernelImageUnwritable, match=r"pets to .*images: File too large; .*free space"
         ):
             kernel_image(pets, folder, OWNER)
     finally:

@@ -134,14 +134,14 @@ def test_an_index_that_contradicts_itself(
 def test_files_outside_of_chunks(tmp_path: Path) -> None:
     for file, problem in [
         (File(1, 0, 1 << 33, 1), "beyond its chunk"),
-        (File(1, 0, mode=0o40755), "is none"),
+        (File(1, 0, mode=0o40755), "mode is not a file's"),
     ]:
         with pytest.raises(RecordCorrupt, match=problem):
             build(Tree({b"a": file}), tmp_path)
-    with pytest.raises(RecordCorrupt, match="one place"):
+    with pytest.raises(RecordCorrupt, match="one position"):
         build(Tree({b"a": File(1, 0), b"b": File(1, 0)}), tmp_path)
     tree = Tree({b"a": File(1, 0)})
-    with pytest.raises(RecordCorrupt, match="does not have"):
+    with pytest.raises(RecordCorrupt, match="not in the index"):
         build_snapshot(DATASET, tree.state, None, tree.listings(), {}, tmp_path)
 
 

@@ -110,7 +110,7 @@ def test_an_index_that_fails_ends_it(tmp_path: Path) -> None:
 def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = open("/dev/full", "w+b")  # noqa: SIM115 - the rebuild closes it
     monkeypatch.setattr(spill.tempfile, "TemporaryFile", lambda **_: full)
-    with pytest.raises(IndexUnavailable, match=r"No space left.*free some"):
+    with pytest.raises(IndexUnavailable, match=r"No space left.*free space"):
         rebuild_into(EmptyIndex(MemoryStore()), MANY, MemoryLimits(16, 500))
 
 
