@@ -46,13 +46,12 @@ def class_folders(
     )
     if not count:
         raise UsageError(
-            f"{under or 'the root'} of {snapshot.dataset.name} has no folders: which file is of "
-            "which class?",
+            f"{under or 'the root'} of {snapshot.dataset.name} has no folders that name classes",
             "name the directory that has one folder for each class: under=…",
         )
     files = np.flatnonzero((labels >= first) & (labels < first + count))
     if extensions is not None:
-        files = files[_ending(snapshot, files, extensions)]
+        files = files[_with_extension(snapshot, files, extensions)]
     targets = labels[files] - first
     by_name = np.empty(snapshot.file_count, np.int64)
     by_name[columns.by_name] = np.arange(snapshot.file_count)
@@ -74,7 +73,7 @@ def _order_of_directories(snapshot: Snapshot) -> npt.NDArray[np.int64]:
     return place
 
 
-def _ending(
+def _with_extension(
     snapshot: Snapshot, inodes: npt.NDArray[np.integer], extensions: Sequence[str]
 ) -> npt.NDArray[np.bool_]:
     endings = tuple(os.fsencode(extension.lower()) for extension in extensions)

@@ -84,7 +84,7 @@ def sample_files_of(
         return _columns(whole.snapshot, chosen, whole.mount_root)
     paths = _paths_of(samples)
     if not paths:
-        raise UsageError("there are no samples to put into an order", _HOW)
+        raise UsageError("there are no samples to shuffle", _HOW)
     root = mount
     if mount is None and (snapshot is None or os.path.isabs(paths[0])):
         root = _mount_of(paths[0])
@@ -96,7 +96,7 @@ def _paths_of(samples: Any) -> Sequence[str]:
     listed: Any = getattr(samples, "samples", samples)
     if isinstance(listed, str | bytes) or not isinstance(listed, Sequence):
         raise UsageError(
-            f"it cannot be told which files the samples of a {type(samples).__name__} are", _HOW
+            f"cannot find the files of the samples of a {type(samples).__name__}", _HOW
         )
     if len(listed) and isinstance(listed[0], tuple):
         return [path for path, *_ in listed]
@@ -110,7 +110,8 @@ def _mount_of(path: str) -> Path:
     if root is None:
         raise UsageError(
             f"{path} does not lie in a mounted dataset",
-            "mount the dataset (`dlcmd mount`) and read it from there, or say where it is: mount=…",
+            "mount the dataset (`dlcmd mount`) and read it from there, or pass its mountpoint: "
+            "mount=…",
         )
     return root
 
@@ -125,7 +126,7 @@ def _opened(
         snapshot = mount_document(Path(root)).get("snapshot_file")
         if snapshot is None:
             raise UsageError(
-                f"{root} does not say which snapshot it shows", "say so yourself: snapshot=…"
+                f"mount {root} does not name the snapshot that it shows", "pass it: snapshot=…"
             )
     return Snapshot.open(snapshot)
 
@@ -153,8 +154,7 @@ def _inodes_of(
             raise UsageError(
                 f"{block[missing[0]]} is not a file of snapshot {snapshot.id} of "
                 f"{snapshot.dataset.name}",
-                "the dataset object may have been made before the mount showed this snapshot: "
-                "make it anew",
+                "the dataset object may be older than this snapshot of the mount: create it again",
             )
         found.append(inodes)
     return np.concatenate(found)
@@ -171,14 +171,15 @@ def _prefix_of(path: str, root: str | os.PathLike[str] | None) -> tuple[str, str
     relative = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
     if relative.startswith("../"):
         raise UsageError(
-            f"{path} does not lie in {os.fspath(root)}", "say where the dataset is mounted: mount=…"
+            f"{path} does not lie in {os.fspath(root)}",
+            "pass the mountpoint of the dataset: mount=…",
         )
     given, real = path.split("/"), relative.split("/")
     same = 0
     while same < min(len(given), len(real)) and given[-1 - same] == real[-1 - same]:
         same += 1
-    ending = len("/".join(given[len(given) - same :]))
-    return path[: len(path) - ending], relative[: len(relative) - ending]
+    suffix_length = len("/".join(given[len(given) - same :]))
+    return path[: len(path) - suffix_length], relative[: len(relative) - suffix_length]
 
 
 def _columns(

@@ -58,9 +58,9 @@ class SamplerState:
         """Return the state of a dictionary; `UsageError` if it is damaged or of another version."""
         if state.get("version") != VERSION:
             raise UsageError(
-                f"the sampler's state is of version {state.get('version')!r}, this DieselFS reads "
-                f"{VERSION}",
-                "give what state_dict() returned, to a DieselFS that is not older",
+                f"the sampler's state has version {state.get('version')!r}, but this DieselFS "
+                f"reads version {VERSION}",
+                "pass what state_dict() returned, to the same or a newer DieselFS",
             )
         try:
             stages = tuple(
@@ -86,7 +86,7 @@ class SamplerState:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"the sampler's state is damaged: {error!r}", "give what state_dict() returned"
+                f"the sampler's state is damaged: {error!r}", "pass what state_dict() returned"
             ) from error
 
     def differences(self, other: SamplerState) -> list[str]:

@@ -40,8 +40,8 @@ class ChunkShuffleLoader(DataLoader[Batch]):
         other = {"shuffle", "batch_sampler"} & {name for name in options if options[name]}
         if other:
             raise UsageError(
-                f"{', '.join(sorted(other))}: the order is the sampler's, whose state could not "
-                "be saved otherwise",
+                f"{', '.join(sorted(other))} cannot be set: the sampler determines the order, so "
+                "that its state can be saved",
                 "leave it out, or use an ordinary DataLoader",
             )
         super().__init__(

@@ -125,7 +125,7 @@ class ChunkShuffleSampler(Sampler[int]):
         self._delivered: int | None = 0
         """Samples delivered since then; None if no loader counts them."""
         self._drawn_to_the_end = False
-        self._run = object()  # marks an iterator as out of date
+        self._iteration = object()  # marks an iterator as out of date
 
     def __len__(self) -> int:
         """Return the number of samples left in this epoch for this rank."""
@@ -145,25 +145,25 @@ class ChunkShuffleSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         if self._drawn_to_the_end:
             self._begin_epoch()
-        run = self._run = object()
+        iteration = self._iteration = object()
         self._delivered = 0 if self._counted or not len(self) else None
         order = self._order(self.epoch, self._files)
         key = (self.epoch, self.seed, len(self._files))
         self._publisher.begin(key, partial(self._plan, order), self._start)
-        return self._draw(order, run)
+        return self._draw(order, iteration)
 
-    def _draw(self, order: ShuffledOrder, run: object) -> Iterator[int]:
+    def _draw(self, order: ShuffledOrder, iteration: object) -> Iterator[int]:
         for start in range(self._start, len(order), _DRAWN_AT_ONCE):
-            piece = order.inodes[start : start + _DRAWN_AT_ONCE]
-            yield from self._samples.samples_of(piece).tolist()
-            if run is self._run:
+            part = order.inodes[start : start + _DRAWN_AT_ONCE]
+            yield from self._samples.samples_of(part).tolist()
+            if iteration is self._iteration:
                 self._publisher.prepare(
                     (self.epoch + 1, self.seed, len(self._samples)),
                     partial(self._whole_plan, self.epoch + 1),
                 )
                 if not self._counted:
-                    self._publisher.progress(start + len(piece) - self.in_flight)
-        if run is self._run:
+                    self._publisher.progress(start + len(part) - self.in_flight)
+        if iteration is self._iteration:
             self._drawn_to_the_end = True
 
     def delivered(self, samples: int) -> None:
@@ -188,8 +188,8 @@ class ChunkShuffleSampler(Sampler[int]):
         if batches_done is not None:
             if self.batch_size is None or samples_done is not None:
                 raise UsageError(
-                    "a number of batches says nothing without their size",
-                    "make the sampler with batch_size=…, or call state_dict(samples_done=…)",
+                    "batches_done needs the size of a batch",
+                    "create the sampler with batch_size=…, or call state_dict(samples_done=…)",
                 )
             samples_done = min(index(batches_done) * self.batch_size, len(self))
         if samples_done is None:
@@ -197,7 +197,7 @@ class ChunkShuffleSampler(Sampler[int]):
         if samples_done is None:
             raise UsageError(
                 "the sampler cannot know what was trained: a DataLoader draws indices ahead of it",
-                "say state_dict(batches_done=…) or (samples_done=…), or use a ChunkShuffleLoader",
+                "call state_dict(batches_done=…) or (samples_done=…), or use a ChunkShuffleLoader",
             )
         if not 0 <= index(samples_done) <= len(self):
             raise UsageError(
@@ -224,15 +224,15 @@ class ChunkShuffleSampler(Sampler[int]):
         reasons = loaded.differences(replace(self._state(()), seed=seed))
         if reasons and not override:
             raise Conflict(
-                f"the state cannot be gone on with here: {'; '.join(reasons)}",
-                "load it where it was saved, or begin that epoch anew with load_state_dict(…, "
+                f"the state cannot be resumed here: {'; '.join(reasons)}",
+                "load it where it was saved, or start that epoch again with load_state_dict(…, "
                 "override=True)",
             )
         if reasons:
             self.epoch = loaded.epoch
             self._begin_epoch()
             warnings.warn(
-                f"epoch {loaded.epoch} begins anew and the rest of the state is ignored: "
+                f"epoch {loaded.epoch} starts again and the rest of the state is ignored: "
                 f"{'; '.join(reasons)}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -246,7 +246,7 @@ class ChunkShuffleSampler(Sampler[int]):
         if start > self.division.files_a_rank(len(files)):
             raise UsageError(
                 f"the sampler's state is damaged: {start} samples done of {len(files)}",
-                "give what state_dict() returned",
+                "pass what state_dict() returned",
             )
         self.seed, self.epoch = seed, loaded.epoch
         self._begin_stage(earlier, files, start)

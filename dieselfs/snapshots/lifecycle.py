@@ -201,15 +201,13 @@ def check_fresh(snapshot: Snapshot, index: KeyValueStore) -> None:
         raise IndexBehind(f"the index does not know dataset {name}: check --index")
     if known.id != snapshot.dataset.id:
         raise SnapshotStale(
-            f"the snapshot is of a dataset {name} that has been removed; make a new one with "
-            "--refresh"
+            f"the snapshot belongs to a removed dataset {name}: create a new one with --refresh"
         )
     state = read_state(index, known.id, keys.APPLIED)
     if (state.generation, state.updated_ns) != (snapshot.generation, snapshot.updated_ns):
         raise SnapshotStale(
-            f"the snapshot of {name} is of generation {snapshot.generation}, the dataset is at "
-            f"{state.generation}: "
-            "use --refresh for a new one, or name the snapshot to go on with it"
+            f"the snapshot of {name} is of generation {snapshot.generation}, but the dataset is at "
+            f"{state.generation}: create a new one with --refresh, or name the snapshot to use it"
         )
 
 
@@ -241,7 +239,7 @@ def _choose(published: list[PublishedSnapshot], name: str, which: str | None) ->
     if not published:
         wanted = f"snapshot {which} of {name}" if which else f"snapshot of {name}"
         raise SnapshotRefused(
-            f"there is no {wanted} in the store: make one with `dlcmd snapshot create {name}`"
+            f"there is no {wanted} in the store: create one with `dlcmd snapshot create {name}`"
         )
     return published[-1]
 
@@ -291,5 +289,5 @@ class _FileParts:
 
     def __iter__(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
-            while piece := file.read(_COPY_BYTES):
-                yield piece
+            while part := file.read(_COPY_BYTES):
+                yield part

@@ -50,7 +50,7 @@ def pull_snapshot(which: str | None, dataset: str, folder: Path, store: ObjectSt
         raise SnapshotNotFound(
             f"there is no {wanted} of {dataset}",
             (
-                f"see `dlcmd snapshot ls {dataset}`, or make one with `dlcmd snapshot create "
+                f"see `dlcmd snapshot ls {dataset}`, or create one with `dlcmd snapshot create "
                 f"{dataset}`"
             ),
         )
@@ -154,7 +154,7 @@ def newest_known(dataset: str, folder: Path, store: ObjectStore) -> Path:
     if local:
         return local[-1]
     raise SnapshotNotFound(
-        f"there is no snapshot of {dataset}", f"make one with `dlcmd snapshot create {dataset}`"
+        f"there is no snapshot of {dataset}", f"create one with `dlcmd snapshot create {dataset}`"
     )
 
 
@@ -162,7 +162,7 @@ def _published_fresh(dataset: str, folder: Path, store: ObjectStore, index: KeyV
     if not lifecycle.list_published(store, dataset):
         raise SnapshotNotFound(
             f"there is no snapshot of {dataset} yet",
-            f"make one with `dlcmd snapshot create {dataset}`, or use --refresh",
+            f"create one with `dlcmd snapshot create {dataset}`, or use --refresh",
         )
     path = lifecycle.pull(store, dataset, None, folder)
     _check_fresh(path, index)

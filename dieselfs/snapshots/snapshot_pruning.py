@@ -148,23 +148,23 @@ def check_free(
     name = versions.dataset.name
     if versions.unreadable:
         raise Refused(
-            f"what holds the snapshots of {name} is not known: {'; '.join(versions.unreadable)}",
-            f"tag or untag it anew; for leases see `dlcmd gc {name}`",
+            f"cannot tell which snapshots of {name} are in use: {'; '.join(versions.unreadable)}",
+            f"set or remove the damaged tag again; for leases see `dlcmd gc {name}`",
         )
     if version.tags:
         tag = version.tags[0]
         raise Refused(
             f"snapshot {version.snapshot_id} of {name} is tagged {', '.join(version.tags)}",
-            f"`dlcmd snapshot untag {name} {tag}` first",
+            f"remove the tag first, with `dlcmd snapshot untag {name} {tag}`",
         )
     if version.leased and not force:
         raise Refused(
             f"a running mount serves generation {version.generation} of {name}",
-            "unmount it, or add --force: its chunks stay until it ends",
+            "unmount it, or add --force: its chunks stay until the mount ends",
         )
 
 
-def give_up(
+def delete_snapshots(
     store: ObjectStore,
     dataset: DatasetRef,
     folder: Path,
@@ -179,15 +179,15 @@ def give_up(
     """
     versions = list_versions(store, dataset, folder, now_ns)
     present = {version.snapshot_id: version for version in versions.versions}
-    doomed = [present[version.snapshot_id] for version in chosen if version.snapshot_id in present]
-    for version in doomed:
+    deleted = [present[version.snapshot_id] for version in chosen if version.snapshot_id in present]
+    for version in deleted:
         check_free(versions, version, force=force)
-    for version in doomed:
+    for version in deleted:
         if version.published:
             store.delete(snapshot_key(dataset.name, version.snapshot_id))
         if version.file is not None:
             remove_with_images(version.file)
-    return doomed
+    return deleted
 
 
 def _header(

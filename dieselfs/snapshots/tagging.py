@@ -58,14 +58,14 @@ def tag_snapshot(
     if not known:
         raise SnapshotNotFound(
             f"there is no snapshot {which or ''} of {dataset}".replace("  ", " "),
-            f"make one with `dlcmd snapshot create {dataset}`",
+            f"create one with `dlcmd snapshot create {dataset}`",
         )
     chosen = known[-1]
     if which is None and _generation(chosen) < newest_generation(store, dataset):
         raise SnapshotStale(
-            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, and the "
+            f"the newest snapshot of {dataset} is of generation {_generation(chosen)}, but the "
             "dataset has changed since: "
-            f"make one with `dlcmd snapshot create {dataset}`, or name the snapshot: "
+            f"create a new one with `dlcmd snapshot create {dataset}`, or name this snapshot: "
             f"{dataset}@{_generation(chosen)}"
         )
     if chosen not in published:
@@ -77,7 +77,8 @@ def tag_snapshot(
         if chosen not in files:
             raise SnapshotNotFound(
                 f"snapshot {chosen} of {dataset} was removed meanwhile",
-                f"`dlcmd snapshot untag {dataset} {tag}`, or tag another",
+                f"remove the tag with `dlcmd snapshot untag {dataset} {tag}`, or tag another "
+                "snapshot",
             ) from None
         publish_snapshot(store, files[chosen])
     return made

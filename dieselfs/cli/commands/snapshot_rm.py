@@ -37,7 +37,7 @@ def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> N
     later, by `dlcmd purge` or `dlcmd gc`, if nothing else needs them.
     """
     from dieselfs.snapshots.lifecycle import is_called
-    from dieselfs.snapshots.snapshot_pruning import check_free, give_up
+    from dieselfs.snapshots.snapshot_pruning import check_free, delete_snapshots
     from dieselfs.snapshots.tagging import resolved
 
     name, wanted = named(which)
@@ -54,8 +54,10 @@ def rm_command(context: CommandContext, which: str, force: bool, yes: bool) -> N
         raise SnapshotNotFound(f"there is no snapshot {which}", f"see `dlcmd snapshot ls {name}`")
     check_free(versions, matching[0], force=force)
     confirm(f"delete snapshot {matching[0].snapshot_id} of {name}", yes=yes)
-    gone = give_up(store, versions.dataset, folder, matching, now_ns=time.time_ns(), force=force)
-    _print_deleted(context, name, gone)
+    deleted = delete_snapshots(
+        store, versions.dataset, folder, matching, now_ns=time.time_ns(), force=force
+    )
+    _print_deleted(context, name, deleted)
 
 
 @command(
@@ -90,7 +92,7 @@ def prune_command(
     The newest snapshot, tagged ones and those that a running mount serves always stay. A snapshot
     is as old as the last commit before it.
     """
-    from dieselfs.snapshots.snapshot_pruning import give_up, prunable
+    from dieselfs.snapshots.snapshot_pruning import delete_snapshots, prunable
 
     if keep_last is None and keep_within is None:
         raise UsageError(
@@ -116,7 +118,9 @@ def prune_command(
         return
     confirm(f"delete {counted(len(chosen), 'snapshot')} of {name}", yes=yes)
     folder = context.snapshot_folder
-    _print_deleted(context, name, give_up(store, versions.dataset, folder, chosen, now_ns=now_ns))
+    _print_deleted(
+        context, name, delete_snapshots(store, versions.dataset, folder, chosen, now_ns=now_ns)
+    )
 
 
 def _versions(context: CommandContext, store: ObjectStore, name: str) -> SnapshotVersions:
@@ -158,14 +162,14 @@ def _action(version: SnapshotVersion, chosen: Sequence[SnapshotVersion]) -> str:
     return "delete" if version in chosen else "keep"
 
 
-def _print_deleted(context: CommandContext, name: str, gone: Sequence[SnapshotVersion]) -> None:
-    for version in gone:
+def _print_deleted(context: CommandContext, name: str, deleted: Sequence[SnapshotVersion]) -> None:
+    for version in deleted:
         if context.output.json:
             context.output.record(_record(version) | {"action": "deleted"})
         else:
             context.output.line(version.snapshot_id)
     if not context.output.json:
-        context.output.note(f"deleted {counted(len(gone), 'snapshot')} of {name}")
+        context.output.note(f"deleted {counted(len(deleted), 'snapshot')} of {name}")
 
 
 def _record(version: SnapshotVersion) -> dict[str, Any]:

@@ -320,7 +320,7 @@ def test_freshness(dataset: Dataset, store: MemoryObjectStore, index: Hooked, fo
         with pytest.raises(IndexBehind, match="check --index"):
             lifecycle.check_fresh(snapshot, MemoryStore())
         put(dataset, "new")
-        with pytest.raises(SnapshotStale, match="generation 2, the dataset is at 3: use --refresh"):
+        with pytest.raises(SnapshotStale, match="generation 2, but the dataset is at 3: create a new one with --refresh"):
             lifecycle.check_fresh(snapshot, index)
         remove_dataset(store, index, "pets")
         with pytest.raises(IndexBehind):

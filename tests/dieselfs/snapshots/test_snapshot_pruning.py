@@ -21,7 +21,7 @@ from dieselfs.snapshots.snapshot_pruning import (
     SnapshotVersion,
     SnapshotVersions,
     check_free,
-    give_up,
+    delete_snapshots,
     list_versions,
     prunable,
 )
@@ -143,11 +143,11 @@ def test_given_up_here_and_in_the_store(dataset: Dataset, tmp_path: Path) -> Non
     ids = [snapshot_of(dataset, tmp_path, b"%d" % n) for n in range(3)]
     versions = versions_of(dataset, tmp_path).versions
     chosen = prunable(versions, keep_last=1, keep_within_s=None, now_ns=time.time_ns())
-    gone = give_up(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
+    gone = delete_snapshots(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
     assert [v.snapshot_id for v in gone] == ids[:2]
     assert [p.snapshot_id for p in lifecycle.list_published(dataset.store, "pets")] == ids[2:]
     assert [path.name for path in tmp_path.iterdir()] == [f"pets-{ids[2]}.snapshot"]
-    again = give_up(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
+    again = delete_snapshots(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
     assert again == []
 
 
@@ -165,11 +165,11 @@ def test_what_is_held_since_it_was_listed_stays(
     else:
         dataset.store.create(tag_key("pets", "v1", 1), [b"?"])
     with pytest.raises(Refused):
-        give_up(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
+        delete_snapshots(dataset.store, dataset.ref, tmp_path, chosen, now_ns=time.time_ns())
     assert len(versions_of(dataset, tmp_path).versions) == 2
     if holder == "lease":
         now_ns = time.time_ns()
-        give_up(dataset.store, dataset.ref, tmp_path, chosen, now_ns=now_ns, force=True)
+        delete_snapshots(dataset.store, dataset.ref, tmp_path, chosen, now_ns=now_ns, force=True)
         assert len(versions_of(dataset, tmp_path).versions) == 1
 
 
