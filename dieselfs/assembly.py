@@ -127,9 +127,9 @@ def _open(url: str, openers: Mapping[str, Callable[[str], Place]], what: str, fo
     except ConfigError:
         raise
     except ValueError as error:
-        says_what_to_do = "; " in str(error)
+        has_advice = "; " in str(error)
         raise ConfigError(
-            f"{redacted(url)}: {redacted(str(error))}", "" if says_what_to_do else f"write {forms}"
+            f"{redacted(url)}: {redacted(str(error))}", "" if has_advice else f"write {forms}"
         ) from error
 
 
@@ -144,7 +144,7 @@ def _folder_of(url: str) -> Path:
     query = f"?{parts.query}" if parts.query else ""
     path = unquote(parts.path + query, errors="surrogateescape")
     if not path.strip("/"):
-        raise ConfigError(f"{url} names no folder", f"write {parts.scheme}:///FOLDER")
+        raise ConfigError(f"{url} does not name a folder", f"write {parts.scheme}:///FOLDER")
     return Path(path)
 
 

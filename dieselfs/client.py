@@ -114,7 +114,7 @@ class Client:
         self._packing = packing
         self._writer: DatasetWriter | None = None
         self._snapshot: Snapshot | None = None
-        self._former: list[Snapshot] = []
+        self._replaced: list[Snapshot] = []
         """Replaced snapshots, kept while node memory is open: their chunk metadata stays true."""
         self._expected = ExpectedFiles()
         self._memory: NodeMemory | None = None
@@ -244,7 +244,7 @@ class Client:
         Raises `PathNotFound` and `PathConflict`.
         """
         if self._snapshot is None:
-            raise UsageError("files have numbers in a snapshot only", "call load_meta first")
+            raise UsageError("only a snapshot gives files numbers", "call load_meta first")
         return self._file_inode(_encoded(path))
 
     @property
@@ -255,7 +255,7 @@ class Client:
         """
         if self._reader is None:
             raise UsageError(
-                "samples are read from node memory by a snapshot", "call load_meta and open_memory"
+                "samples need a snapshot and node memory", "call load_meta and open_memory"
             )
         return self._reader
 
@@ -448,9 +448,9 @@ class Client:
             raise
         self._end_plan()
         if self._snapshot is not None:
-            self._former.append(self._snapshot)
+            self._replaced.append(self._snapshot)
         if self._memory is None:
-            self._close_former()
+            self._close_replaced()
         self._snapshot = self._expected.add(snapshot)
         if self._memory is not None:
             self._memory.join()
@@ -477,7 +477,7 @@ class Client:
         """
         _, snapshot = self._with_reader(memory_bytes, task, peers)
         order = shuffle_order(snapshot.chunk_first_inode, seed, epoch, group_size, rank, world_size)
-        self._follow(order, snapshot)
+        self._prefetch(order, snapshot)
         text = snapshot.paths_text(order.inodes, b"\0")
         return [os.fsdecode(path) for path in text.split(b"\0")[:-1]]
 
@@ -529,9 +529,9 @@ class Client:
                 self._memory.close()
                 self._memory = None
             if self._snapshot is not None:
-                self._former.append(self._snapshot)
+                self._replaced.append(self._snapshot)
                 self._snapshot = None
-            self._close_former()
+            self._close_replaced()
 
     def __enter__(self) -> Client:
         return self
@@ -588,10 +588,10 @@ class Client:
         assert self._snapshot is not None
         return self._reader, self._snapshot
 
-    def _close_former(self) -> None:
+    def _close_replaced(self) -> None:
         self._expected = ExpectedFiles()
-        while self._former:
-            self._former.pop().close()
+        while self._replaced:
+            self._replaced.pop().close()
 
     def _make_reader(self) -> None:
         if self._memory is not None and self._snapshot is not None:
@@ -615,7 +615,7 @@ class Client:
         if self._reader is not None and self._position is None and _NAMES_ARE_UTF8:
             self._read_path = self._reader.read_path
 
-    def _follow(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
+    def _prefetch(self, order: ShuffledOrder, snapshot: Snapshot) -> None:
         """Make `order` the plan; the old plan stays if `order` is refused."""
         assert self._memory is not None
         if not len(order):
@@ -727,7 +727,7 @@ def connect(
     named = parse_address(address)
     if named.path:
         raise AddressError(
-            f"{address}: a dataset is wanted here, without a path", f"write {named.dataset}"
+            f"{address}: this argument must be a dataset, without a path", f"write {named.dataset}"
         )
     config = load_config(store, index, profile)
     with ExitStack() as opened:
@@ -753,8 +753,8 @@ def connect(
 def _as_path(file: DatasetPath | int) -> DatasetPath:
     if not isinstance(file, str | bytes):
         raise UsageError(
-            "files are read by their inodes from a snapshot only",
-            "call load_meta first, or give paths, and paths alone",
+            "only a snapshot can be read by inodes",
+            "call load_meta first, or give paths alone",
         )
     return file
 
@@ -770,7 +770,7 @@ def _bytes_of(data: Buffer | BinaryIO) -> Buffer:
     if not isinstance(data, bytes | bytearray | memoryview):
         data = data.read()
         if not isinstance(data, bytes):
-            raise UsageError("a file that is put is opened in binary mode")
+            raise UsageError("a file object that is put must be open in binary mode")
     elif isinstance(data, memoryview) and (
         data.itemsize != 1 or data.ndim != 1 or not data.contiguous
     ):

@@ -109,16 +109,16 @@ def load_config(
     defaults = _defaults(environment)
     found = {key: _find(key, flags, environment, chosen, defaults[key]) for key in _KEYS}
     _refuse_visible_password(found["store"], found["index"])
-    said = {key: _find_said(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT}
+    given = {key: _find_setting(key, flags, environment, chosen) for key in _WITHOUT_DEFAULT}
     return Config(
         **found,
-        cache_cluster=said["cache_cluster"],
-        cache_cluster_secret_file=said["cache_cluster_secret_file"],
-        ssd=said["ssd"],
-        ssd_size=said["ssd_size"],
-        ssd_admission=said["ssd_admission"],
-        ssd_eviction=said["ssd_eviction"],
-        ssd_warmup=said["ssd_warmup"],
+        cache_cluster=given["cache_cluster"],
+        cache_cluster_secret_file=given["cache_cluster_secret_file"],
+        ssd=given["ssd"],
+        ssd_size=given["ssd_size"],
+        ssd_admission=given["ssd_admission"],
+        ssd_eviction=given["ssd_eviction"],
+        ssd_warmup=given["ssd_warmup"],
     )
 
 
@@ -151,10 +151,10 @@ def _find(
     profile: _Profile | None,
     default: str,
 ) -> Setting:
-    return _find_said(key, flags, environment, profile) or Setting(default, DEFAULT_ORIGIN)
+    return _find_setting(key, flags, environment, profile) or Setting(default, DEFAULT_ORIGIN)
 
 
-def _find_said(
+def _find_setting(
     key: str,
     flags: Mapping[str, str | None],
     environment: Mapping[str, str],
@@ -220,7 +220,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}", "make it readable") from error
+        raise ConfigError(f"{file}: {error.strerror}", "make the file readable") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}", "correct the file") from error
 
