@@ -65,14 +65,14 @@ def judge_snapshots(
             continue
         except NotFound:  # deleted meanwhile
             continue
-        gone = [chunk for chunk in chunks if chunk not in history.stored]
-        if len(gone) < len(chunks) or any(chunk not in retired for chunk in gone):
-            if gone:
+        missing = [chunk for chunk in chunks if chunk not in history.stored]
+        if len(missing) < len(chunks) or any(chunk not in retired for chunk in missing):
+            if missing:
                 notes.append(
-                    f"{len(gone)} of the {len(chunks)} chunks that snapshot "
+                    f"{len(missing)} of the {len(chunks)} chunks that snapshot "
                     f"{snapshot.snapshot_id} needs are lost: {advice}"
                 )
-        elif gone:
+        elif missing:
             kept = PINNED if snapshot.generation in pinned else ""
             kept = kept or (YOUNG if header.updated_ns > oldest_kept_ns else "")
             reason = f"its {len(chunks)} chunks are deleted"

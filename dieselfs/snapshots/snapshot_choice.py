@@ -85,8 +85,8 @@ def import_snapshot(path: Path, dataset: str, folder: Path) -> Path:
         if known is not None:
             return known
         with publish(folder) as (copy, finish), open(path, "rb") as original:
-            while piece := original.read(_COPY_BYTES):
-                copy.write(piece)
+            while part := original.read(_COPY_BYTES):
+                copy.write(part)
             copy.flush()
             copied = f"/proc/self/fd/{copy.fileno()}"  # it has no name of its own yet
             Snapshot.verify(copied)

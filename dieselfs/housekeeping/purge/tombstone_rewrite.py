@@ -135,6 +135,6 @@ def live_directories(
             present = [at for at, value in enumerate(values) if value is not None]
             found = [names[at] for at in present]
             rows = decode_entries(lookup.key, found, [v for v in values if v is not None])
-            for name, row, gone in zip(found, rows, is_tombstone(rows).tolist(), strict=True):
-                if not gone:
+            for name, row, deleted in zip(found, rows, is_tombstone(rows).tolist(), strict=True):
+                if not deleted:
                     yield DirectoryRecord(parent + b"/" + name if parent else name, row)

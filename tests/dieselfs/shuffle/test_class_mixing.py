@@ -46,7 +46,7 @@ def test_it_is_what_the_definition_says(drawn: list[int], batch: int) -> None:
         assert found.design_effect == 1.0
 
 
-def test_a_full_shuffle_of_100_classes_has_a_mix_of_92_and_no_design_effect() -> None:
+def test_a_full_shuffle_of_100_classes_has_92_classes_per_batch_and_no_design_effect() -> None:
     labels = np.random.default_rng(1).permutation(np.arange(100_000) % 100)
     found = measured(labels, 256)
     assert found.mean == pytest.approx(100 * (1 - 0.99**256), abs=0.5)  # 92.4
@@ -54,7 +54,7 @@ def test_a_full_shuffle_of_100_classes_has_a_mix_of_92_and_no_design_effect() ->
     assert found.effective_batch == pytest.approx(256, abs=8)
 
 
-def test_files_sorted_by_class_have_a_mix_of_one_and_are_worth_one_sample_a_batch() -> None:
+def test_files_sorted_by_class_have_one_class_per_batch_and_are_worth_one_sample_a_batch() -> None:
     found = measured(np.repeat(np.arange(100), 1024), 256)
     assert (found.mean, found.fifth_percentile) == (1.0, 1.0)
     assert found.variation == pytest.approx(0.99)
