@@ -246,12 +246,13 @@ def jobs_option(default: int | None = None) -> Callable[[Decorated], Decorated]:
     )
 
 
-def former_option(option: str, parameter: str) -> Callable[[Decorated], Decorated]:
+def former_option(option: str, parameter: str, **like: Any) -> Callable[[Decorated], Decorated]:
     """Return the former spelling of the option for `parameter`.
 
-    It is accepted for one release, but hidden. Place it below the option itself.
+    It is accepted for one release, but hidden. Place it below the option itself, and give it the
+    same type and default: click converts the value once for each of the two, and takes the last.
     """
-    return click.option(option, parameter, hidden=True)
+    return click.option(option, parameter, hidden=True, **like)
 
 
 def grace_option(help_text: str) -> Callable[[Decorated], Decorated]:

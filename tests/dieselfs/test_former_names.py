@@ -1,5 +1,9 @@
 """What was called otherwise before the glossary is understood for one release."""
 
+import pytest
+
+from dieselfs.cli.commands.mount import mount
+from dieselfs.cli.commands.serve import serve
 from dieselfs.former_names import present_key, variable, with_former_keys
 
 
@@ -24,3 +28,17 @@ def test_json_shows_both_names() -> None:
         "pieces": 3,
         "blocks": 4,
     }
+
+
+@pytest.mark.parametrize("option", ["--prefill", "--store-ahead"])
+def test_an_option_has_its_former_name_too(option: str) -> None:
+    """Each has the value's type, whichever was typed."""
+    found = mount.make_context("mount", ["pets", "/mnt", option, "4KiB"]).params
+    assert found["prefill"] == 4096
+    assert mount.make_context("mount", ["pets", "/mnt"]).params["prefill"] is None
+
+
+def test_a_former_option_leaves_the_default_alone() -> None:
+    assert serve.make_context("serve", ["--listen", "here"]).params["cache_cluster"] == "ring"
+    found = serve.make_context("serve", ["--listen", "here", "--ring", "mine"]).params
+    assert found["cache_cluster"] == "mine"

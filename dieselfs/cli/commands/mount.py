@@ -147,7 +147,7 @@ _ANSWER_TIMEOUT_S: Final = 2.0
         "memory; 0: none)."
     ),
 )
-@former_option("--store-ahead", "prefill")
+@former_option("--store-ahead", "prefill", type=Size())
 @click.option(
     "--front",
     type=click.Choice(FRONTS),

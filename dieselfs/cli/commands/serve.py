@@ -65,7 +65,7 @@ CLOSE_S: Final = 4.0
     metavar="NAME",
     help="Name of the cache cluster.",
 )
-@former_option("--ring", "cache_cluster")
+@former_option("--ring", "cache_cluster", default=DEFAULT_CLUSTER)
 @click.option(
     "--cache-cluster-secret-file",
     metavar="FILE",
