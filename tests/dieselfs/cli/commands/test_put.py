@@ -469,7 +469,7 @@ def test_an_unreadable_file_or_folder() -> None:
         (["SRC", "dl://.bad"], {}, 2, "illegal dataset name"),
         (["SRC", "dl://d/a/../b"], {}, 2, "illegal path"),
         (["SRC", "dl://d@3/x"], {}, 2, "never changes"),
-        (["SRC"], {}, 2, "a destination"),
+        (["SRC"], {}, 2, "DST is missing"),
         (["--chunk-size", "1KiB", "SRC", "dl://d"], {}, 2, "chunk"),
         (["SRC", "dl://d/" + "/".join([*["long" * 60] * 16, "x" * 234])], {}, 2, "at most 4095"),
         (["SRC", "dl://d"], {"DIESELFS_STORE": "fil:///x"}, 2, "file://"),
