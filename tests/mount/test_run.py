@@ -74,7 +74,7 @@ def test_the_erofs_front_needs_no_overlay(small_mount: Mount) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(random_bytes(3_000_000))
     assert b"dieselfs-run" not in done.stdout
-    assert b"nothing: there is no mount of the fuse front" in done.stderr
+    assert b"no mount: none has the fuse front" in done.stderr
 
 
 def test_only_visible_fuse_mounts_get_an_overlay() -> None:
