@@ -10,11 +10,13 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 ACCESS_KEY, SECRET_KEY = "AK", "SK-for-tests"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _START_TIMEOUT_S = 60.0
+_CHECKOUT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ def request_raw(url: str, path: str, method: str = "GET") -> bytes:
 def s3_server(port: int) -> Iterator[S3Server]:
     """Listening on `port`. Killed at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", "tests.services.atomic_moto", "-H", "127.0.0.1", "-p", str(port)],
+        cwd=_CHECKOUT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
