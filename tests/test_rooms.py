@@ -232,7 +232,7 @@ def test_folders_import_what_the_table_says() -> None:
 
 
 def is_empty(folder: str) -> bool:
-    """Whether nothing but folders lies in it, as in `cache`."""
+    """Return True if the folder holds nothing but folders, as `cache` does."""
     path = PRODUCT / folder.replace(".", "/")
     return path.is_dir() and {file.name for file in path.glob("*.py")} == {"__init__.py"}
 

@@ -1,6 +1,6 @@
-"""What every `MembershipRegistry` must do. A subscriber says how a node opens one, and how leases come to their end.
+"""The contract of every `MembershipRegistry`. A subscriber opens a node's own, and ends leases.
 
-`DirectoryContract` is for all; `LeasedDirectoryContract` for those in which nodes learn of each other by their announcements.
+`RegistryContract` is for all; `LeasedRegistryContract` for those in which nodes learn of each other by their announcements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dieselfs.cache.membership.registry import MembershipRegistry
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
 
-OpenDirectory = Callable[[int], MembershipRegistry]
+OpenRegistry = Callable[[int], MembershipRegistry]
 """As node 0, 1 or 2 of one task does it."""
 
 NODES = tuple(
@@ -32,9 +32,9 @@ def by_id(members: Sequence[Member]) -> list[Member]:
     return sorted(members, key=lambda member: member.id)
 
 
-class DirectoryContract:
+class RegistryContract:
     @pytest.fixture
-    def open_registry(self) -> OpenDirectory:
+    def open_registry(self) -> OpenRegistry:
         raise NotImplementedError
 
     @pytest.fixture
@@ -43,13 +43,13 @@ class DirectoryContract:
         return NODES
 
     def test_who_announces_itself_is_among_them_as_it_said(
-        self, open_registry: OpenDirectory, nodes: Sequence[Member]
+        self, open_registry: OpenRegistry, nodes: Sequence[Member]
     ) -> None:
         for number, me in enumerate(nodes):
             found = open_registry(number).announce(me)
             assert [member for member in found if member.id == me.id] == [me]
 
-    def test_all_see_all(self, open_registry: OpenDirectory, nodes: Sequence[Member]) -> None:
+    def test_all_see_all(self, open_registry: OpenRegistry, nodes: Sequence[Member]) -> None:
         directories = [open_registry(number) for number in range(len(nodes))]
         for registry, me in zip(directories, nodes, strict=True):
             registry.announce(me)
@@ -60,7 +60,7 @@ class DirectoryContract:
             ]
 
     def test_a_member_may_leave_more_than_once_and_come_back(
-        self, open_registry: OpenDirectory, nodes: Sequence[Member]
+        self, open_registry: OpenRegistry, nodes: Sequence[Member]
     ) -> None:
         registry = open_registry(0)
         registry.leave(nodes[0])
@@ -70,17 +70,17 @@ class DirectoryContract:
         assert nodes[0] in registry.announce(nodes[0])
 
 
-class LeasedDirectoryContract(DirectoryContract):
+class LeasedRegistryContract(RegistryContract):
     @pytest.fixture
     def end_leases(self) -> Callable[[], None]:
         """Time passes: all leases that there are end."""
         raise NotImplementedError
 
-    def test_who_is_there_is_told_as_it_said(self, open_registry: OpenDirectory) -> None:
+    def test_who_is_there_is_told_as_it_said(self, open_registry: OpenRegistry) -> None:
         open_registry(0).announce(NODES[0])
         assert by_id(open_registry(1).announce(NODES[1])) == list(NODES[:2])
 
-    def test_who_has_left_is_gone(self, open_registry: OpenDirectory) -> None:
+    def test_who_has_left_is_gone(self, open_registry: OpenRegistry) -> None:
         first, second = open_registry(0), open_registry(1)
         first.announce(NODES[0])
         second.announce(NODES[1])
@@ -88,7 +88,7 @@ class LeasedDirectoryContract(DirectoryContract):
         assert first.announce(NODES[0]) == [NODES[0]]
 
     def test_a_lease_that_is_not_renewed_ends(
-        self, open_registry: OpenDirectory, end_leases: Callable[[], None]
+        self, open_registry: OpenRegistry, end_leases: Callable[[], None]
     ) -> None:
         first, second = open_registry(0), open_registry(1)
         second.announce(NODES[1])
@@ -98,7 +98,7 @@ class LeasedDirectoryContract(DirectoryContract):
         assert by_id(second.announce(NODES[1])) == list(NODES[:2])
 
     def test_a_node_that_has_started_again_replaces_what_it_left(
-        self, open_registry: OpenDirectory
+        self, open_registry: OpenRegistry
     ) -> None:
         """It is told once what it has replaced; the others see the new entry alone."""
         first, again = open_registry(0), open_registry(1)
@@ -109,7 +109,7 @@ class LeasedDirectoryContract(DirectoryContract):
         assert set(again.announce(moved)) == {NODES[0], moved}
         assert set(first.announce(NODES[0])) == {NODES[0], moved}
 
-    def test_two_under_one_name_are_told_of_each_other(self, open_registry: OpenDirectory) -> None:
+    def test_two_under_one_name_are_told_of_each_other(self, open_registry: OpenRegistry) -> None:
         one, other = NODES[1], replace(NODES[1], address=PeerAddress("10.0.0.9", 7000))
         directories = open_registry(1), open_registry(1)
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What was called otherwise before the glossary is understood for one release."""
+"""Former names of options, variables and keys are understood for one release."""
 
 import pytest
 

@@ -30,6 +30,8 @@ from dieselfs.fuse.requests.pending_reads import PendingReads
 
 LONG_FAILURE_S: Final = 1.0
 """The time for which a failure is the answer, if the read took longer than this to fail."""
+_READAHEAD_BYTES: Final = 16 << 10
+"""The kernel's readahead in a blob behind EROFS: `fuse.mounts.readahead.NARROW_KIB`."""
 _MISSED_CHUNKS: Final = 256
 
 
@@ -202,22 +204,24 @@ class FileReader:
         return PENDING
 
     def _late_answer(self, wanted: Sequence[Wanted], subject: object) -> Sequence[Part] | int:
-        """Return a late answer; only the chunk of the first range may be loaded.
+        """Return a late answer; a small READ loads the chunk of its first range at most.
 
-        The kernel only reads ahead in the other ranges, for up to 16 KiB of the blob, beyond a
-        chunk's end too. Loading the next chunk for that would cost a known order 30 % more fetches.
+        The kernel only reads ahead in the other ranges, beyond a chunk's end too. Loading the next
+        chunk for that would cost a known order 30 % more fetches. A larger READ has many files, so
+        one chunk is cheaper than their ranges.
         """
+        ranges = [item for item in wanted if isinstance(item, FileRange)]
+        is_small = sum(item.length for item in ranges) <= _READAHEAD_BYTES
+        first = ranges[0].file.chunk if ranges else None
+        loads_first = first is not None and (not is_small or self._loads(first))
         parts: list[Part] = []
-        first: ChunkId | None = None
         try:
             for item in wanted:
-                if not isinstance(item, FileRange):
+                if isinstance(item, FileRange):
+                    loads = loads_first if item.file.chunk == first else not is_small
+                    parts.append(self.read(*item, loads=loads))
+                else:
                     parts.append(item)
-                    continue
-                chunk = item.file.chunk.id
-                if first is None:
-                    first, loads = chunk, self._loads(item.file.chunk)
-                parts.append(self.read(*item, loads=loads and chunk == first))
         except Exception as error:
             return logged_errno("read", subject, error)
         return parts

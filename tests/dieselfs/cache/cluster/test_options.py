@@ -1,4 +1,4 @@
-"""What is written of a cache cluster, by flags, variables and profiles; and the text by which a client asks for a dataset of it."""
+"""The options of a cache cluster (flags, variables, profiles), and the topic of a client's hello."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dieselfs.cache.wire.messages import (
     Request,
 )
 from dieselfs.errors import PeerFailed, PeerRefused, RegistryUnavailable
-from tests.contracts.registry_contract import NODES, LeasedDirectoryContract, OpenDirectory
+from tests.contracts.registry_contract import NODES, LeasedRegistryContract, OpenRegistry
 
 
 class Clock:
@@ -67,9 +67,9 @@ def wire(member_list: LeasedMembers) -> Wire:
     return Wire(member_list)
 
 
-class TestDirectoryOfRankZero(LeasedDirectoryContract):
+class TestDirectoryOfRankZero(LeasedRegistryContract):
     @pytest.fixture
-    def open_registry(self, member_list: LeasedMembers, wire: Wire) -> OpenDirectory:
+    def open_registry(self, member_list: LeasedMembers, wire: Wire) -> OpenRegistry:
         def open(number: int) -> LocalRegistry | RankZeroRegistry:
             if number == 0:
                 return LocalRegistry(member_list)

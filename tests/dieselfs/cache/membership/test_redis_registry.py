@@ -13,7 +13,7 @@ from dieselfs.cache.membership.redis_registry import RedisRegistry
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.errors import RegistryUnavailable
-from tests.contracts.registry_contract import NODES, LeasedDirectoryContract, OpenDirectory
+from tests.contracts.registry_contract import NODES, LeasedRegistryContract, OpenRegistry
 from tests.services.redis_processes import RedisCluster, RedisProcess, wait_until
 
 
@@ -32,9 +32,9 @@ def end_all(client: redis.Redis, task: str) -> None:
         client.zadd(key(task), {entry: 1})
 
 
-class TestRedisDirectory(LeasedDirectoryContract):
+class TestRedisDirectory(LeasedRegistryContract):
     @pytest.fixture
-    def open_registry(self, redis_url: str, task: str) -> OpenDirectory:
+    def open_registry(self, redis_url: str, task: str) -> OpenRegistry:
         return lambda number: RedisRegistry(redis_url, task)
 
     @pytest.fixture
@@ -46,9 +46,9 @@ class TestRedisDirectory(LeasedDirectoryContract):
         return end
 
 
-class TestRedisDirectoryInACluster(LeasedDirectoryContract):
+class TestRedisDirectoryInACluster(LeasedRegistryContract):
     @pytest.fixture
-    def open_registry(self, redis_cluster_url: str, task: str) -> OpenDirectory:
+    def open_registry(self, redis_cluster_url: str, task: str) -> OpenRegistry:
         return lambda number: RedisRegistry(redis_cluster_url, task)
 
     @pytest.fixture

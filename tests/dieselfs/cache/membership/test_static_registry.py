@@ -7,18 +7,18 @@ import pytest
 from dieselfs.cache.membership.static_registry import StaticRegistry
 from dieselfs.cache.ports.members import Member
 from dieselfs.cache.ports.runtime import PeerAddress
-from tests.contracts.registry_contract import DirectoryContract, OpenDirectory
+from tests.contracts.registry_contract import OpenRegistry, RegistryContract
 
 ADDRESSES = (PeerAddress("a", 7000), PeerAddress("10.0.0.2", 7000), PeerAddress("localhost", 7001))
 
 
-class TestStaticDirectory(DirectoryContract):
+class TestStaticDirectory(RegistryContract):
     @pytest.fixture
     def nodes(self) -> Sequence[Member]:
         return [Member(str(address), address, 1, "host") for address in ADDRESSES]
 
     @pytest.fixture
-    def open_registry(self) -> OpenDirectory:
+    def open_registry(self) -> OpenRegistry:
         return lambda number: StaticRegistry(ADDRESSES)
 
 

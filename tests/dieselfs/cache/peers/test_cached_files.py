@@ -1,4 +1,4 @@
-"""What a server serves from: a real master's folder, mapped, and let go of when it is evicted."""
+"""The chunks that a server serves: mapped from a real master's folder, released when evicted."""
 
 from __future__ import annotations
 

@@ -193,3 +193,13 @@ def test_while_a_plan_is_followed_the_second_miss_loads_a_chunk(pending: Pending
         assert reader.answer([FileRange(FILE, start, 8)], replies.put) is PENDING
         assert late(replies) == CONTENT[start : start + 8]
     assert source.aside == [(0, 8)]
+
+
+def test_a_large_read_loads_its_chunks_at_once(pending: PendingReads) -> None:
+    """One fetch of a chunk is cheaper than one of each of its files."""
+    replies = SimpleQueue[Any]()
+    source = Source(False)
+    wanted = [FileRange(FILE, 0, 1024)] * 16 + [FileRange(OTHER, 0, 8)]
+    assert FileReader(source, pending, lambda: True).answer(wanted, replies.put) is PENDING
+    assert late(replies) == CONTENT * 16 + CONTENT[:8]
+    assert source.aside == []
