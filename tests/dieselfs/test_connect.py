@@ -6,6 +6,7 @@ import pytest
 
 import dieselfs
 from dieselfs.errors import AddressError, ConfigError, SnapshotNotFound
+from dieselfs.snapshots.tagging import tag_snapshot
 from metadata.errors import DatasetNotFound
 
 
@@ -26,18 +27,20 @@ def test_a_dataset_is_made_with_the_defaults_and_read_again() -> None:
     assert isinstance(found, dieselfs.FileStat)
 
 
-def test_a_version_is_read_by_its_generation() -> None:
+def test_a_version_is_read_by_generation_tag_and_id() -> None:
     with dieselfs.connect("pets", create=True) as client:
         client.put(b"old", "cat")
-        client.save_meta()
+        path = client.save_meta()
         old = str(client.dataset.namespace.state().generation)
+        tagged = tag_snapshot(client.dataset.store, "pets", old, "v1", path.parent)
         client.put(b"new", "cat")
     with dieselfs.connect("pets") as client:
         assert client.get("cat") == b"new"
         client.load_meta(old)
         assert client.get("cat") == b"old"
-    with dieselfs.connect(f"pets@{old}") as client:
-        assert client.get("cat") == b"old"
+    for which in (old, "v1", tagged.snapshot_id):
+        with dieselfs.connect(f"pets@{which}") as client:
+            assert client.get("cat") == b"old"
     with pytest.raises(SnapshotNotFound):
         dieselfs.connect("pets@nothing")
 
