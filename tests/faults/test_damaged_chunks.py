@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -40,20 +40,29 @@ class Chunk:
     id: str
 
 
+def is_large(path: str) -> bool:
+    return len(FILES[path]) > BLOCK_BYTES
+
+
 @dataclass(slots=True)
 class Bench:
     place: Place
     snapshot: Snapshot
     mount: Served
-    used: int = 1
-    """The first chunk is looked for by the mount."""
+    used: set[int] = field(default_factory=lambda: {0})
+    """The chunks that tests have had. The mount looks for the first one."""
 
-    def chunk(self) -> Chunk:
-        number = self.used
-        self.used += 1
+    def chunk(self, *, has_large: bool = False) -> Chunk:
+        """One that no test has had, with a large file if the test needs one."""
+        for number in range(self.snapshot.chunk_count):
+            paths = paths_in_chunk(self.snapshot, number)
+            if number not in self.used and (not has_large or any(map(is_large, paths))):
+                break
+        else:
+            raise AssertionError("more chunks are needed")
+        self.used.add(number)
         ref = self.snapshot.chunk(number)
         file = self.place.chunk_file(self.snapshot, number)
-        paths = paths_in_chunk(self.snapshot, number)
         return Chunk(number, file, paths, ref.head_bytes, ref.payload_bytes, str(ref.id))
 
     def extent(self, path: str) -> tuple[int, int]:
@@ -69,7 +78,7 @@ class Bench:
         return {path for path, first, last in at if first < end and start < last}
 
     def large(self, chunk: Chunk) -> set[str]:
-        return {path for path in chunk.paths if len(FILES[path]) > BLOCK_BYTES}
+        return set(filter(is_large, chunk.paths))
 
 
 @pytest.fixture(scope="module")
@@ -233,8 +242,8 @@ def test_flipped_in_a_fetched_chunk(bench: Bench, measured: Measured) -> None:
     why="the block's hash when the file is read alone, the file's when the chunk is read",
 )
 def test_flipped_in_a_block(bench: Bench, measured: Measured, block: int) -> None:
-    chunk = bench.chunk()
-    [path] = bench.large(chunk)
+    chunk = bench.chunk(has_large=True)
+    path = min(bench.large(chunk))
     at = chunk.head_bytes + bench.extent(path)[0] + block * BLOCK_BYTES + 5
     check(bench, chunk, measured, flipped(at), {path})
 

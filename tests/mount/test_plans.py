@@ -260,7 +260,7 @@ def test_an_epoch_and_the_next_with_memory_for_a_few_percent(shuffled: Mount) ->
     eventually(lambda: plan_of(shuffled)["position"] < FILES // 2, "the next epoch")
 
     window = max(window for window, _ in sampled)
-    assert window <= BUDGET + 2 * CHUNK_BYTES, "what two threads fill just now may count twice"
+    assert window <= BUDGET + 3 * CHUNK_BYTES, "what three threads fill or drop may count twice"
     assert max(held for _, held in sampled) <= BUDGET
     assert window > GROUP * CHUNK_BYTES
     found = shuffled.statistics()
