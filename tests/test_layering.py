@@ -24,6 +24,7 @@ OWNERS = {
     "hiredis": ["metadata/kv/"],
     "lmdb": ["metadata/kv/lmdb_", "chunkstore/ssd/"],  # the embedded index alone
     "obstore": ["chunkstore/stores/cloud"],  # errors and addresses of clouds end there
+    "botocore": ["chunkstore/stores/cloud_aws_credentials"],  # an extra
     "rados": ["chunkstore/stores/rados"],  # an extra
     "msgpack": [
         "dieselfs/cache/wire/local_messages",  # checks what it reads; sockets see bytes

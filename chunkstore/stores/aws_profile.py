@@ -3,8 +3,8 @@
 These are the environment, and then a profile of `~/.aws`. Keys in the environment take precedence
 over those of a profile, as in the AWS tools. The two are never mixed, because a key of one with the
 session token of the other would be refused. The region and endpoint of the profile apply in both
-cases. A profile whose keys must first be obtained (by a role, SSO or a process) is refused with the
-command that obtains them: obstore does not, and would use the machine's role instead.
+cases. botocore fetches the keys of a profile that has none of its own but names a role, SSO or a
+process (`cloud_aws_credentials`); obstore would use the machine's role instead.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _KEYS: Final = {
     "aws_session_token": "session_token",
 }
 _SETTINGS: Final = {"region": "region", "endpoint_url": "endpoint"}
-_TO_BE_GOT: Final = (
+_FETCHED_BY: Final = {
     "role_arn",
     "credential_process",
     "sso_session",
     "sso_start_url",
     "login_session",
-)
+}
+"""Settings of a profile whose keys have to be fetched."""
 _OF_THE_MACHINE: Final = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -38,8 +39,9 @@ _OF_THE_MACHINE: Final = (
 def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return keys, region and endpoint under obstore's names.
 
-    obstore reads all other variables of the environment itself. Raises `ValueError` for a profile
-    that is missing or unusable, and for half a pair of keys.
+    `profile` stands in place of the keys if botocore has to fetch those of that profile. obstore
+    reads all other variables of the environment itself. Raises `ValueError` for a profile that is
+    missing, and for half a pair of keys.
     """
     named = environment.get("AWS_PROFILE") or environment.get("AWS_DEFAULT_PROFILE")
     name = named or "default"
@@ -63,14 +65,9 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
             f"profile {name} of ~/.aws has only one of "
             "aws_access_key_id and aws_secret_access_key; add the other"
         )
-    if not keys and (named or not any(environment.get(name) for name in _OF_THE_MACHINE)):
-        for way in _TO_BE_GOT:
-            if way in found:
-                raise ValueError(
-                    f"profile {name} of ~/.aws gets its keys by {way}, which is not supported; "
-                    "put the keys into the environment with"
-                    f' `eval "$(aws configure export-credentials --profile {name} --format env)"`'
-                )
+    machine_has_some = any(environment.get(name) for name in _OF_THE_MACHINE)
+    if not keys and _FETCHED_BY & found.keys() and (named or not machine_has_some):
+        return settings | {"profile": name}
     return settings | keys
 
 

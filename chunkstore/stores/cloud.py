@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, Final
 
 import obstore
 
 from chunkstore.errors import AlreadyExists, ChunkStoreError, NotFound, Unavailable
 from chunkstore.stores.cloud_errors import brief, is_beyond_the_end, is_refusal, translated
-from chunkstore.stores.cloud_location import CloudLocation
+from chunkstore.stores.cloud_location import CloudLocation, Opened
 from chunkstore.stores.object_store import Buffer, ObjectInfo
 
 SINGLE_PUT_BYTES: Final = 32 << 20
@@ -125,12 +126,17 @@ class CloudStore:
             raise Unavailable(f"{key}: the store sent {len(data)} bytes instead of {expected}")
         return data
 
+    @cached_property
+    def _store_of_parts(self) -> Opened:
+        """The store of multipart uploads, whose parts are retried."""
+        return self._location.open(retries_parts=True)
+
     def _create_large(self, key: str, parts: Iterator[bytes]) -> None:
         """Create a large object by a multipart upload, with some parts at a time.
 
         The object appears whole or not at all, but of two concurrent creators the last one wins.
         """
-        store = self._location.open(retries_parts=True)
+        store = self._store_of_parts
         try:
             obstore.head(store, key)
         except FileNotFoundError:

@@ -51,6 +51,8 @@ _REQUEST: Final = re.compile(
 )
 _OBSTORE: Final = re.compile(r"^Generic \w+ error: (?:Error performing list request: )?")
 """A pattern for text that tells a user nothing, or differs each time."""
+_PROVIDER: Final = re.compile(r"External AWS credential provider: (\w+): (.*)")
+"""A pattern for an error of `cloud_aws_credentials`, of which obstore keeps only the text."""
 _FOREIGN: Final = "Encountered object with invalid path"
 _ADVICE: Final = (
     (
@@ -92,6 +94,8 @@ def translated(error: Exception, key: str, scheme: str) -> ChunkStoreError | Exc
     status = int(found[1]) if (found := _STATUS.search(text)) else None
     code = found[1] if (found := _CODE.search(text)) else ""
     where = f"{key}: " if key else ""
+    if found := _PROVIDER.search(text):
+        return (Unavailable if found[1] == "Unavailable" else Denied)(found[2])
     if _ROLE.search(text):
         return Unavailable(
             "no credentials are set, and the request for those of this machine's role failed: "

@@ -24,6 +24,7 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from chunkstore.stores.aws_profile import aws_settings
+from chunkstore.stores.cloud_aws_credentials import ProfileCredentials
 from chunkstore.stores.cloud_errors import brief
 
 Opened: TypeAlias = S3Store | GCSStore | AzureStore
@@ -102,6 +103,9 @@ class CloudLocation:
         """
         config = self.config(environment)
         endpoint = config.get(_ENDPOINT[self.scheme], "")
+        provider: dict[str, Any] = {}
+        if profile := config.pop("profile", None):
+            provider["credential_provider"] = ProfileCredentials(profile, config.get("region"))
         client: Any = {
             "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
             "connect_timeout": timedelta(seconds=_CONNECT_TIMEOUT_S),
@@ -117,6 +121,7 @@ class CloudLocation:
                 config=config,
                 client_options=client,
                 retry_config=_RETRIES_OF_PARTS if retries_parts else _NO_RETRIES,
+                **provider,
             )
         except exceptions.BaseError as error:
             raise ValueError(
@@ -125,7 +130,7 @@ class CloudLocation:
         return opened
 
     def config(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """Return the configuration under obstore's names.
+        """Return the configuration under obstore's names, and for S3 perhaps a `profile`.
 
         obstore reads all other variables of the environment itself. Raises `ValueError` for an
         invalid configuration.

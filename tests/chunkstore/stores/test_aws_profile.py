@@ -41,16 +41,17 @@ def test_keys_of_the_environment_go_first_and_are_not_mixed(home: dict[str, str]
         "endpoint": "http://h:1",
     }
     assert aws_settings(given) == {"region": "eu-west-1"}
-    for name in ("role", "gone"):  # as after the advice for `role`
+    for name in ("role", "gone"):
         assert aws_settings({**given, "AWS_PROFILE": name}) == {}
 
 
 @pytest.mark.parametrize("name", ["role", "sso", "process", None])
-def test_keys_that_have_to_be_got_are_told_how(home: dict[str, str], name: str | None) -> None:
-    """Also of the default profile, before the machine's role is asked for in vain."""
+def test_keys_that_are_fetched_are_left_to_the_profile(
+    home: dict[str, str], name: str | None
+) -> None:
+    """Also those of the default profile, before the machine's role is asked for in vain."""
     chosen = {"AWS_PROFILE": name} if name else {}
-    with pytest.raises(ValueError, match=f"export-credentials --profile {name or 'default'} "):
-        aws_settings({**home, **chosen})
+    assert aws_settings({**home, **chosen}).pop("profile") == (name or "default")
 
 
 def test_what_is_incomplete_is_told(home: dict[str, str]) -> None:
