@@ -31,9 +31,25 @@ def dataset_prefix(name: str) -> str:
     return f"datasets/{name}/"
 
 
+def chunk_prefix(name: str) -> str:
+    """Return the prefix of a dataset's chunks."""
+    return f"datasets/{name}/chunks/"
+
+
 def chunk_key(name: str, chunk_id: ChunkId) -> str:
     """Return the key of a chunk's object."""
-    return f"datasets/{name}/chunks/{chunk_id}"
+    return f"{chunk_prefix(name)}{chunk_id}"
+
+
+def chunk_of_key(name: str, key: str) -> ChunkId | None:
+    """Return the chunk whose object a key names; None for a key of another kind or dataset."""
+    prefix = chunk_prefix(name)
+    if not key.startswith(prefix):
+        return None
+    try:
+        return ChunkId.parse(key[len(prefix) :])
+    except ValueError:
+        return None
 
 
 def commit_prefix(name: str) -> str:
@@ -93,8 +109,3 @@ def leases_prefix(name: str) -> str:
 def lease_key(name: str, lease_id: str, number: int) -> str:
     """Return the key of one number of a lease; `number` grows with each renewal."""
     return f"datasets/{name}/leases/{lease_id}/{number:0{_GENERATION_DIGITS}d}"
-
-
-def chunk_prefix(name: str) -> str:
-    """Return the prefix of a dataset's chunks."""
-    return f"datasets/{name}/chunks/"

@@ -25,19 +25,16 @@ import numpy as np
 import numpy.typing as npt
 
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, ChunkSource, FileExtent
 from chunkstore.chunk_writer import DEFAULT_OPEN_CHUNKS, DEFAULT_TARGET_BYTES
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from dieselfs.assembly import open_places, private_snapshot_folder
-from dieselfs.cache.cluster.options import cluster_from_environment
 from dieselfs.cache.ports.peer_settings import PeerSettings
-from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier, tiered_reader
+from dieselfs.cache.ports.verified_source import VerifiedSource
+from dieselfs.cache.ssd.settings import SsdChoice, chosen_tier, shared_tier
 from dieselfs.cache.task.node_memory import NodeMemory, NodeMemoryStatistics
 from dieselfs.cache.task.sample_reader import SampleReader
-from dieselfs.cache.task.task_memory import open_task_memory
-from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp
 from dieselfs.config import load_config
 from dieselfs.dataset.address import parse_address
 from dieselfs.dataset.dataset import Dataset, open_dataset, remove_dataset
@@ -55,6 +52,7 @@ from dieselfs.housekeeping.purge.purge import purge
 from dieselfs.housekeeping.purge.purge_request import PurgeProgress, PurgeReport, PurgeRequest
 from dieselfs.prefetch.plan_file import ReadingPlan, write_plan
 from dieselfs.prefetch.reading_position import ReadingPosition
+from dieselfs.read_stack import ReadSettings, ReadStack
 from dieselfs.shuffle.order import DEFAULT_GROUP_SIZE, ShuffledOrder, shuffle_order
 from dieselfs.snapshots import lifecycle
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -109,7 +107,9 @@ class Client:
         self.ssd = ssd
         self._owned = ExitStack()
         """Store and index, if `dieselfs.connect` opened them."""
-        self._store_reader: ChunkReader | None = None
+        self._store_reader: VerifiedSource | None = None
+        self._stack: ReadStack | None = None
+        """What node memory reads through, while that is open."""
         self._snapshot_folder = snapshot_folder
         self._packing = packing
         self._writer: DatasetWriter | None = None
@@ -119,7 +119,6 @@ class Client:
         self._expected = ExpectedFiles()
         self._memory: NodeMemory | None = None
         self._reader: SampleReader | None = None
-        self._warm_up: BackgroundWarmUp | None = None
         self._position: ReadingPosition | None = None
         self._position_owner = os.getpid()
         self._read_path: Callable[[DatasetPath], bytes] | None = None
@@ -297,15 +296,11 @@ class Client:
         """
         if self._memory is not None:
             return
-        self._memory = open_task_memory(
-            self.dataset,
-            self._expected,
-            budget_bytes=budget_bytes,
-            task=task,
-            peers=peers,
-            join=self._snapshot is not None,
-            ssd=self.ssd,
+        settings = ReadSettings.of_client(
+            memory_bytes=budget_bytes, task=task, peers=peers, ssd=self.ssd
         )
+        self._stack = ReadStack(self.dataset.ref, self.dataset.store, settings, self._expected)
+        self._memory = self._stack.open_memory(join=self._snapshot is not None)
         self._make_reader()
 
     def read_to(self, path: DatasetPath, target: BinaryIO) -> int:
@@ -522,12 +517,12 @@ class Client:
             self._writer = None
             self._reader = None
             self._end_plan()
-            if self._warm_up is not None:
-                self._warm_up.close()
-                self._warm_up = None
             if self._memory is not None:
                 self._memory.close()
                 self._memory = None
+            if self._stack is not None:
+                self._stack.close()
+                self._stack = None
             if self._snapshot is not None:
                 self._replaced.append(self._snapshot)
                 self._snapshot = None
@@ -562,14 +557,16 @@ class Client:
     def _source(self) -> ChunkSource:
         return self._memory or self._from_store()
 
-    def _from_store(self) -> ChunkReader:
+    def _from_store(self) -> VerifiedSource:
         """Return the reader of the store, through the SSD tier if there is one.
 
         The call waits briefly until the tier is open, so that its cached chunks are found.
         """
         if self._store_reader is None:
             tier = chosen_tier(self.ssd)
-            self._store_reader = tiered_reader(self.dataset.ref, self.dataset.store, tier)
+            self._store_reader = ReadStack(
+                self.dataset.ref, self.dataset.store, ReadSettings(ssd=tier), ExpectedFiles()
+            ).source
             if tier is not None:
                 shared_tier(tier).wait_until_open(_SSD_OPENS_S)
         return self._store_reader
@@ -597,18 +594,8 @@ class Client:
         if self._memory is not None and self._snapshot is not None:
             self._reader = SampleReader(self._snapshot, self._memory)
             self._choose_reading()
-            self._warm(self._snapshot)
-
-    def _warm(self, snapshot: Snapshot) -> None:
-        tier = chosen_tier(self.ssd)
-        if tier is None or not tier.warmup:
-            return
-        if self._warm_up is None:
-            cache_cluster = cluster_from_environment()
-            self._warm_up = BackgroundWarmUp(
-                self.dataset.store, self.dataset.ref, tier, cache_cluster
-            )
-        self._warm_up.load(snapshot)
+            assert self._stack is not None
+            self._stack.warm_up(self._snapshot)
 
     def _choose_reading(self) -> None:
         self._read_path = None

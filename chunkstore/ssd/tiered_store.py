@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from chunkstore.after_fork import renew_now_and_after_fork
 from chunkstore.call_threads import CallThreads, NoThread
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.errors import ChunkStoreError, Corrupt
-from chunkstore.object_keys import chunk_key
+from chunkstore.object_keys import chunk_key, chunk_of_key
 from chunkstore.ssd.tier import CacheInsert, SsdTier
-from chunkstore.stores.object_store import Buffer, ObjectStore
+from chunkstore.stores.object_store import Buffer, KeepsCopies, ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -83,16 +84,23 @@ class TieredStore:
     share a tier.
     """
 
-    def __init__(self, store: ObjectStore, dataset: DatasetRef, tier: SsdTier) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        dataset: DatasetRef,
+        tier: SsdTier,
+        size_of: Callable[[ChunkId], int | None] | None = None,
+    ) -> None:
+        """`size_of` gives the known sizes of objects, about which the store is then not asked."""
         self.store = store
+        self._size_of = size_of
         self._dataset = dataset
         self._tier = tier
-        self._prefix = chunk_key(dataset.name, ChunkId(bytes(16)))[: -len(str(ChunkId(bytes(16))))]
         tier.register(dataset)
         renew_now_and_after_fork(self)
 
-    def __reduce__(self) -> tuple[type[TieredStore], tuple[ObjectStore, DatasetRef, SsdTier]]:
-        return type(self), (self.store, self._dataset, self._tier)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self._dataset, self._tier, self._size_of)
 
     def renew(self) -> None:
         """Start without threads or loads in progress; called at first and in a forked child."""
@@ -102,7 +110,7 @@ class TieredStore:
 
     def get(self, key: str) -> Buffer:
         """Return a whole object, from the tier or the store."""
-        chunk = self._chunk(key) if self._tier.is_in_service() else None
+        chunk = self._chunk(key)
         if chunk is None:
             return self.store.get(key)
         found = self._read(chunk, 0, None)
@@ -117,7 +125,7 @@ class TieredStore:
 
     def get_range(self, key: str, offset: int, length: int) -> Buffer:
         """Return `length` bytes from `offset`, from the tier or the store; fewer at the end."""
-        chunk = self._chunk(key) if self._tier.is_in_service() else None
+        chunk = self._chunk(key)
         if chunk is None or not length:
             return self.store.get_range(key, offset, length)
         found = self._read(chunk, offset, length)
@@ -132,9 +140,14 @@ class TieredStore:
         return data
 
     def forget(self, key: str) -> bool:
-        """Drop a chunk from the tier; return whether anything of it was cached."""
-        chunk = self._chunk(key)
-        return chunk is not None and self._tier.forget(chunk)
+        """Drop a chunk from the tier, and from the store if that keeps copies itself.
+
+        Returns whether there was any copy.
+        """
+        chunk = chunk_of_key(self._dataset.name, key)
+        was_cached = chunk is not None and self._tier.forget(chunk.value)
+        was_copied = isinstance(self.store, KeepsCopies) and self.store.forget(key)
+        return was_cached or was_copied
 
     def holds(self, block: ObjectBlock) -> bool | None:
         """Return whether a block is on the SSD now; None if this cannot be determined."""
@@ -182,13 +195,9 @@ class TieredStore:
         return "loaded" if kept else "no room"
 
     def _chunk(self, key: str) -> bytes | None:
-        """Return the id of the chunk that a key names."""
-        if not key.startswith(self._prefix):
-            return None
-        try:
-            return ChunkId.parse(key[len(self._prefix) :]).value
-        except ValueError:
-            return None
+        """Return the id of the chunk that a key names; None while the tier is out of service."""
+        chunk = chunk_of_key(self._dataset.name, key) if self._tier.is_in_service() else None
+        return None if chunk is None else chunk.value
 
     def _read(self, chunk: bytes, offset: int, length: int | None) -> memoryview | None:
         return self._tier.read(chunk, offset, length, dataset=self._dataset.id, verified=False)
@@ -240,7 +249,9 @@ class TieredStore:
                 self._warming.discard(wanted)
 
     def _fetch(self, chunk: ChunkId, offset: int) -> None:
-        size_bytes = self.store.stat(chunk_key(self._dataset.name, chunk)).size_bytes
+        size_bytes = None if self._size_of is None else self._size_of(chunk)
+        if size_bytes is None:
+            size_bytes = self.store.stat(chunk_key(self._dataset.name, chunk)).size_bytes
         blocks = blocks_of(chunk, size_bytes)
         block = (
             blocks[0] if len(blocks) == 1 else blocks[min(offset, size_bytes - 1) // _BLOCK_BYTES]

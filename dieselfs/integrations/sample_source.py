@@ -11,11 +11,11 @@ from typing import Self
 
 from dieselfs.cache.task.node_memory import NodeMemory
 from dieselfs.cache.task.sample_reader import SampleReader
-from dieselfs.cache.task.task_memory import open_task_memory
 from dieselfs.client import Client
 from dieselfs.dataset.dataset import Dataset
 from dieselfs.errors import NotYetSupported, PlanTooLarge
 from dieselfs.prefetch.plan_file import PlanFile, ReadingPlan, write_plan
+from dieselfs.read_stack import ReadSettings, ReadStack
 from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.snapshot import Snapshot
 
@@ -39,7 +39,8 @@ class SampleSource:
         that of all processes that read this dataset on the node.
         """
         if memory is None:
-            memory = open_task_memory(dataset, ExpectedFiles(snapshot))
+            settings, expected = ReadSettings.of_client(), ExpectedFiles(snapshot)
+            memory = ReadStack(dataset.ref, dataset.store, settings, expected).open_memory()
         return cls(snapshot, memory, SampleReader(snapshot, memory))
 
     def announce(self, plan: ReadingPlan, position: int = 0, after: str = "") -> PlanFile | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import FileColumns
+from chunkstore.chunk_source import ChunkRef, FileExtent
 from metadata.snapshot import Snapshot
 
 
@@ -42,6 +43,38 @@ class ExpectedFiles:
 
     def of(self, chunk: ChunkId) -> FileColumns | None:
         """Return the files of a chunk; None if no snapshot names it."""
+        found = self._place(chunk)
+        if found is None:
+            return None
+        snapshot, number = found
+        files, columns = snapshot.files_in_chunk(number), snapshot.columns
+        rows = slice(files.start, files.stop)
+        return FileColumns(columns.offset[rows], columns.length[rows], columns.hash[rows])
+
+    def chunk(self, chunk: ChunkId) -> ChunkRef | None:
+        """Return a chunk with its lengths; None if no snapshot names it."""
+        found = self._place(chunk)
+        return None if found is None else found[0].chunk(found[1])
+
+    def object_bytes(self, chunk: ChunkId) -> int | None:
+        """Return the size of a chunk's object; None if no snapshot names the chunk."""
+        found = self.chunk(chunk)
+        return None if found is None else found.head_bytes + found.payload_bytes
+
+    def only_file(self, chunk: ChunkId) -> FileExtent | None:
+        """Return the file that is a chunk's whole payload; None if the chunk has no such file."""
+        found = self._place(chunk)
+        if found is None:
+            return None
+        snapshot, number = found
+        inodes = snapshot.files_in_chunk(number)
+        if len(inodes) != 1:
+            return None
+        file = snapshot.extent(inodes[0])
+        return file if (file.offset, file.length) == (0, file.chunk.payload_bytes) else None
+
+    def _place(self, chunk: ChunkId) -> tuple[Snapshot, int] | None:
+        """Return the first snapshot that names a chunk, and the chunk's number in it."""
         for at, snapshot in enumerate(self._snapshots):
             numbers = self._numbers.get(at)
             if numbers is None:
@@ -50,7 +83,5 @@ class ExpectedFiles:
                 self._numbers[at] = numbers
             number = numbers.get(chunk.value)
             if number is not None:
-                files, columns = snapshot.files_in_chunk(number), snapshot.columns
-                rows = slice(files.start, files.stop)
-                return FileColumns(columns.offset[rows], columns.length[rows], columns.hash[rows])
+                return snapshot, number
         return None

@@ -1,76 +1,106 @@
-"""A store whose chunks are read through a cache cluster, for readers of whole chunks as objects.
+"""A store whose chunks are read through a cache cluster. A node's own SSD tier is in front of it.
 
-Such readers warm an SSD of their own. So n nodes that warm one dataset read the store once. The
-list of chunks and their lengths must be known: a cache cluster is asked for nothing else.
+So n nodes with an SSD of their own read each chunk from the store once. A cluster is asked only for
+chunks whose lengths a snapshot gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from typing import Any, Final
 
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
-from chunkstore.object_keys import chunk_key
+from chunkstore.object_keys import chunk_of_key
 from chunkstore.stores.object_store import Buffer, ObjectStore
 from chunkstore.stores.read import Read
 from chunkstore.stores.read_wrapper import ReadWrapper
 from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.peers.peer_source import PeerSource
-from dieselfs.cache.ports.block import is_whole
+from dieselfs.cache.ports.block import CACHE_BLOCK_BYTES, is_whole
+from dieselfs.snapshots.expected_files import ExpectedFiles
+
+_REMEMBERED: Final = 1024
+"""The damaged chunks that are remembered at most."""
 
 
 class CacheClusterStore(ReadWrapper):
-    """The `ObjectStore` in front of another one.
+    """The `ObjectStore` in front of another one. Implements `KeepsCopies`; thread-safe.
 
-    Reads of whole chunks of at most 16 MiB, and of parts of the files of larger ones, go through
-    the cluster and are verified. All other calls go to the store.
+    Whole chunks of at most 16 MiB, ranges of their payloads, and parts of a larger chunk that is
+    one file go through the cluster. All other calls go to the store. Whole chunks and parts of
+    large files are verified here. Ranges are not: the chunk reader in front verifies them, and
+    calls `forget` for a damaged one.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         dataset: DatasetRef,
-        chunks: Iterable[ChunkRef],
+        known: ExpectedFiles,
         cache_cluster: CacheClusterSettings,
-        large_files: Mapping[ChunkId, FileExtent] = MappingProxyType({}),
     ) -> None:
-        """`large_files` are the files of chunks above 16 MiB that hold one file each."""
+        """`known` gives the lengths of chunks; snapshots may be added to it later."""
         super().__init__(store)
+        self._arguments = store, dataset, known, cache_cluster
+        self._dataset, self._known = dataset, known
         self._peers = CacheClusterPeers(cache_cluster, dataset)
-        self._source = PeerSource(ChunkReader(store, dataset), self._peers)
-        self._chunks = {
-            chunk_key(dataset.name, chunk.id): chunk for chunk in chunks if is_whole(chunk)
-        }
-        self._large_files = {
-            chunk_key(dataset.name, chunk): file for chunk, file in large_files.items()
-        }
+        self.source: Final = PeerSource(ChunkReader(store, dataset, known), self._peers)
+        """The source of chunks and files through the cluster, which counts them."""
+        self._damaged: set[ChunkId] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CacheClusterStore, self._arguments
 
     def close(self) -> None:
         """End the cache cluster's connections."""
         self._peers.close()
 
+    def forget(self, key: str) -> bool:
+        """Read a chunk from the store from now on; return whether the cluster was asked for it.
+
+        The chunk's bytes were damaged, and a node of the cluster may have sent them.
+        """
+        id = chunk_of_key(self._dataset.name, key)
+        if id is None or id in self._damaged:
+            return False
+        if len(self._damaged) >= _REMEMBERED:
+            self._damaged = set()
+        self._damaged.add(id)
+        return True
+
     def _read(self, read: Read) -> Buffer:
-        if read.length is not None and (file := self._large_files.get(read.key)) is not None:
-            return self._part(read.key, file, read.offset, read.length)
-        chunk = self._chunks.get(read.key)
-        if chunk is None or read.offset:
+        id = chunk_of_key(self._dataset.name, read.key)
+        chunk = None if id is None or id in self._damaged else self._known.chunk(id)
+        if chunk is None:
             return read.of(self._wrapped)
-        if read.length not in (None, chunk.head_bytes + chunk.payload_bytes):
+        return self._small(read, chunk) if is_whole(chunk) else self._large(read, chunk)
+
+    def _small(self, read: Read, chunk: ChunkRef) -> Buffer:
+        """Read a chunk of at most 16 MiB, or a part of it."""
+        size = chunk.head_bytes + chunk.payload_bytes
+        end = size if read.length is None else min(read.offset + read.length, size)
+        if end <= chunk.head_bytes:
             return read.of(self._wrapped)
-        return b"".join(self._source.whole(chunk))
+        start, length = read.offset - chunk.head_bytes, end - read.offset
+        if start >= 0 and length <= CACHE_BLOCK_BYTES:
+            return self.source.range(chunk, start, length, lambda: read.of(self._wrapped))
+        whole = b"".join(self.source.whole(chunk))
+        return whole if length == size else memoryview(whole)[read.offset : end]
+
+    def _large(self, read: Read, chunk: ChunkRef) -> Buffer:
+        """Read a part of a larger chunk; bytes of its head come from the store."""
+        file = self._known.only_file(chunk.id)
+        if file is None or read.length is None:
+            return read.of(self._wrapped)
+        return self._part(read.key, file, read.offset, read.length)
 
     def _part(self, key: str, file: FileExtent, offset: int, length: int) -> Buffer:
-        """Return a range of an object that is a head and one file.
-
-        Bytes of the head come from the store.
-        """
         begin = file.chunk.head_bytes
         of_head = max(0, min(length, begin - offset))
         head = self._wrapped.get_range(key, offset, of_head) if of_head else b""
         start = max(0, offset - begin)
-        data = self._source.read(file, start, min(length - of_head, file.length - start))
+        data = self.source.read(file, start, min(length - of_head, file.length - start))
         return b"".join((head, data)) if of_head else data

@@ -30,6 +30,7 @@ from chunkstore.chunk_id import ChunkId
 from chunkstore.chunk_reader import Expected, verified_file, verify_blocks
 from chunkstore.chunk_source import ChunkRef, FileExtent, FileExtents
 from chunkstore.errors import Corrupt
+from chunkstore.stores.object_store import Buffer
 from dieselfs.cache.membership.breakers import Breakers, BreakerState
 from dieselfs.cache.node.task_folder import TaskFolder
 from dieselfs.cache.peers.peer_requests import PeerRequests
@@ -239,6 +240,25 @@ class PeerSource:
                 found[at] = content
         return found  # type: ignore[return-value]  # nothing is missing any more
 
+    def range(
+        self, chunk: ChunkRef, start: int, length: int, from_store: Callable[[], Buffer]
+    ) -> Buffer:
+        """Return at most 4 MiB of a small chunk's payload; the caller verifies them.
+
+        `from_store` reads them where no peer sends them.
+        """
+        peers = self._current()
+        if peers is not None and not self._requests.is_not_cached(peers, chunk):
+            found = self._range_from_peers(peers, chunk, start, length)
+            if found is not None:
+                self._peer_files += 1
+                self._peer_bytes += length
+                return found
+        data = from_store()
+        self._store_files += 1
+        self._store_bytes += len(data)
+        return data
+
     def owner_is_elsewhere(self, chunk: ChunkId) -> bool:
         """Return whether another node that can be asked owns the chunk. Takes about 1 µs."""
         peers = self._current()
@@ -343,8 +363,7 @@ class PeerSource:
             return ReadBlock(CacheBlock(chunk, file, begin // CACHE_BLOCK_BYTES), may_fetch)
 
         def verified(bulk: memoryview) -> memoryview:
-            if len(bulk) != size:
-                raise Corrupt(f"{len(bulk)} bytes of chunk {chunk.id} arrived instead of {size}")
+            _of_length(bulk, size, chunk)
             if hashes is None:
                 return verified_file(bulk, file)
             verify_blocks(bulk, file, begin, hashes)
@@ -356,6 +375,17 @@ class PeerSource:
             self._peer_chunks += not is_whole(chunk)
             self._second_hits += role == "owner"
         return found
+
+    def _range_from_peers(
+        self, peers: Peers, chunk: ChunkRef, start: int, length: int
+    ) -> memoryview | None:
+        def request(may_fetch: bool) -> Request:
+            return ReadFile(chunk, start, length, may_fetch)
+
+        def complete(bulk: memoryview) -> memoryview:
+            return _of_length(bulk, length, chunk)
+
+        return self._requests.ask(peers, chunk, "reader", request, complete)
 
     def _many_of_all_sizes(self, files: Sequence[FileExtent]) -> list[bytes]:
         """Return whole files, those of large chunks one after another, since each is large."""
@@ -431,6 +461,12 @@ class PeerSource:
                 self._from_store[name] -= 1
                 if not self._from_store[name]:
                     del self._from_store[name]
+
+
+def _of_length(bulk: memoryview, length: int, chunk: ChunkRef) -> memoryview:
+    if len(bulk) != length:
+        raise Corrupt(f"{len(bulk)} bytes of chunk {chunk.id} arrived instead of {length}")
+    return bulk
 
 
 def _as_block(file: FileExtent, start: int, length: int) -> CacheBlock | None:

@@ -13,7 +13,7 @@ from chunkstore.ssd.tiered_store import TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.cache.ssd.blob import JOBS, Advance, BlobReport, find_blob, pinned_mounts, write_blob
 from dieselfs.cache.ssd.byte_sizes import human_size
-from dieselfs.cache.ssd.settings import SsdSettings, with_tier
+from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
 from dieselfs.cache.ssd.usage import TierAccess
 from dieselfs.errors import Refused
 from dieselfs.snapshots.expected_files import ExpectedFiles
@@ -65,7 +65,8 @@ def pin_mount(
     Snapshot.verify(snapshot.path)
     if find_blob(settings.folder, snapshot) is None:
         require_size(snapshot, settings)
-    source = UnkeptChunks(snapshot, store, with_tier(store, snapshot.dataset, settings))
+    tiered = TieredStore(store, snapshot.dataset, shared_tier(settings))
+    source = UnkeptChunks(snapshot, store, tiered)
     return write_blob(snapshot, source, settings.folder, advance, jobs=jobs)
 
 

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from chunkstore.call_threads import CallThreads
-from chunkstore.chunk_format import DatasetRef
-from chunkstore.chunk_reader import ChunkReader, Expected
 from chunkstore.ssd.admission import Admission, AdmitAll, RejectFirst
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.region_files import RegionFiles
@@ -28,8 +26,6 @@ from chunkstore.ssd.segment_index import Order
 from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.segments import DEFAULT_SEGMENT_BYTES
 from chunkstore.ssd.tier import SsdTier
-from chunkstore.ssd.tiered_store import TieredStore
-from chunkstore.stores.object_store import ObjectReader, ObjectStore
 from dieselfs.cache.node.task_folder import VARIABLE
 from dieselfs.cache.ssd.byte_sizes import human_size, parse_size
 from dieselfs.cache.ssd.options import ADMISSIONS, NONE, AdmissionName, SsdOptions
@@ -226,26 +222,6 @@ def unavailable(settings: SsdSettings, tier: SsdTier) -> SsdUnavailable:
     """Return the error for a tier that is out of service, with the reason."""
     reason = tier.statistics().reason or "its folder does not answer"
     return SsdUnavailable(f"the SSD tier {settings.folder} is out of service: {reason}")
-
-
-def tiered_reader(
-    dataset: DatasetRef,
-    store: ObjectStore,
-    settings: SsdSettings | None,
-    expected: Expected | None = None,
-) -> ChunkReader:
-    """Return a reader of the dataset's chunks.
-
-    Cached chunks come from the tier, the others from the store.
-    """
-    return ChunkReader(with_tier(store, dataset, settings), dataset, expected)
-
-
-def with_tier(
-    store: ObjectStore, dataset: DatasetRef, settings: SsdSettings | None
-) -> ObjectReader:
-    """Return the source of chunk readers: the store behind the tier, if there is one."""
-    return store if settings is None else TieredStore(store, dataset, shared_tier(settings))
 
 
 _tiers: dict[Path, SsdTier] = {}

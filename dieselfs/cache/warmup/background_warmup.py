@@ -1,9 +1,9 @@
 """Warm-up of the SSD with the dataset of a mount or a client, in a background thread.
 
 One process of a node warms a dataset at a time. It holds a claim, which the kernel frees when the
-process ends; then another process takes over. Where the nodes read through a cache cluster, each
-chunk comes from its owner there. Cached chunks are not fetched, so a warm-up resumes after a
-restart. A chunk that cannot be fetched now is tried again until the warm-up ends or is stopped.
+process ends; then another process takes over. Cached chunks are not fetched, so a warm-up resumes
+after a restart. A chunk that cannot be fetched now is tried again until the warm-up ends or is
+stopped.
 
 Readers go first. While no process on the node misses, 4 blocks are fetched at once. While one does,
 a single block is fetched at a time, and then the store is left alone for 9 times as long as the
@@ -18,21 +18,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chunkstore.chunk_format import DatasetRef
-from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import ChunkStoreError
 from chunkstore.ssd.tier import SsdTier, TierStatistics
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.cache.cluster.settings import CacheClusterSettings
-from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.ssd.settings import SsdSettings, open_tier, shared_tier
-from dieselfs.cache.warmup.ssd_warmup import Turn, WarmUp, large_files, wanted_chunks, warmth
+from dieselfs.cache.warmup.ssd_warmup import Turn, WarmUp, wanted_chunks, warmth
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
 
@@ -80,12 +77,6 @@ class SsdTierStatistics(TierStatistics):
     """None: no warm-up is configured."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    chunks: Sequence[ChunkRef]
-    large_files: Mapping[ChunkId, FileExtent]
-
-
 class BackgroundWarmUp:
     """The warm-up of one process. Thread-safe. A forked child has none; its parent's continues."""
 
@@ -94,19 +85,13 @@ class BackgroundWarmUp:
         store: ObjectStore,
         dataset: DatasetRef,
         settings: SsdSettings,
-        cache_cluster: CacheClusterSettings | None = None,
     ) -> None:
-        """Prepare the warm-up; it starts at the first `load`."""
-        self._store, self._dataset, self._settings, self._cache_cluster = (
-            store,
-            dataset,
-            settings,
-            cache_cluster,
-        )
+        """Prepare the warm-up; it starts at the first `load`. `store` fills the SSD."""
+        self._store, self._dataset, self._settings = store, dataset, settings
         self._pid = os.getpid()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
-        self._wanted: _Wanted | None = None
+        self._wanted: Sequence[ChunkRef] | None = None
         self._work: WarmUp | None = None
         self._progress = WarmUpProgress()
         self._thread = threading.Thread(target=self._run, name="ssd-warm-up", daemon=True)
@@ -119,7 +104,7 @@ class BackgroundWarmUp:
         if os.getpid() != self._pid:
             return
         with self._changed:
-            self._wanted = _Wanted(wanted_chunks(snapshot), large_files(snapshot))
+            self._wanted = wanted_chunks(snapshot)
             if self._work is not None:
                 self._work.stop()
             if self._thread.ident is None and not self._stopping.is_set():
@@ -146,15 +131,15 @@ class BackgroundWarmUp:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while (wanted := self._next()) is not None:
+        while (chunks := self._next()) is not None:
             try:
-                self._load_all(wanted)
+                self._load_all(chunks)
             except Exception as error:  # readers work without the warm-up
                 log.exception("cannot load dataset %s to the SSD", self._dataset.name)
                 self._set_state(f"stopped: {error}")
         self._set_state("stopped")
 
-    def _next(self) -> _Wanted | None:
+    def _next(self) -> Sequence[ChunkRef] | None:
         """Take the latest snapshot to load, once; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping.is_set() or self._wanted is not None)
@@ -164,10 +149,10 @@ class BackgroundWarmUp:
     def _is_over(self) -> bool:
         return self._stopping.is_set() or self._wanted is not None
 
-    def _load_all(self, wanted: _Wanted) -> None:
+    def _load_all(self, chunks: Sequence[ChunkRef]) -> None:
         while not self._is_over():
             try:
-                if self._load_once(wanted):
+                if self._load_once(chunks):
                     return
                 self._set_state("waits: another process of this node loads the dataset")
             except (SsdUnavailable, ChunkStoreError) as error:
@@ -175,9 +160,9 @@ class BackgroundWarmUp:
                 self._set_state(f"waits: {error}")
             self._stopping.wait(_AGAIN_S)
 
-    def _load_once(self, wanted: _Wanted) -> bool:
+    def _load_once(self, chunks: Sequence[ChunkRef]) -> bool:
         """Load the missing chunks once; False while another process warms the dataset."""
-        tier, chunks = open_tier(self._settings), wanted.chunks
+        tier = open_tier(self._settings)
         found = warmth(tier, self._dataset, chunks)
         self._progress = replace(
             self._progress,
@@ -189,24 +174,14 @@ class BackgroundWarmUp:
         if found.is_all:
             self._set_state("done")
             return True
-        cache_cluster = self._cache_cluster
         with _claimed(tier, b"warm-up of " + self._dataset.id) as is_ours:
             if not is_ours:
                 return False
-            if cache_cluster is None:
-                self._load_missing(self._store, chunks, tier)
-                return True
-            through = CacheClusterStore(
-                self._store, self._dataset, chunks, cache_cluster, wanted.large_files
-            )
-            try:
-                self._load_missing(through, chunks, tier)
-            finally:
-                through.close()
+            self._load_missing(chunks, tier)
             return True
 
-    def _load_missing(self, store: ObjectStore, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
-        work = WarmUp(store, self._dataset, self._settings, chunks)
+    def _load_missing(self, chunks: Sequence[ChunkRef], tier: SsdTier) -> None:
+        work = WarmUp(self._store, self._dataset, self._settings, chunks)
         with self._changed:
             if self._is_over():
                 return

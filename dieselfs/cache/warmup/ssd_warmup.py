@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias
 from chunkstore.call_threads import CallThreads
 from chunkstore.chunk_format import DatasetRef
 from chunkstore.chunk_id import ChunkId
-from chunkstore.chunk_source import ChunkRef, FileExtent
+from chunkstore.chunk_source import ChunkRef
 from chunkstore.errors import Corrupt, NotFound
 from chunkstore.ssd.limits_folder import LimitsFolder
 from chunkstore.ssd.segment_index import CachedChunk
@@ -30,7 +30,6 @@ from chunkstore.ssd.segment_store import SegmentStore
 from chunkstore.ssd.tier import SsdTier
 from chunkstore.ssd.tiered_store import ObjectBlock, TieredStore, blocks_of
 from chunkstore.stores.object_store import ObjectStore
-from dieselfs.cache.ports.block import is_whole
 from dieselfs.cache.ssd.settings import OPENS_S, SsdSettings, open_tier, unavailable
 from dieselfs.errors import SsdUnavailable
 from metadata.snapshot import Snapshot
@@ -98,18 +97,6 @@ def wanted_chunks(snapshot: Snapshot, since: Snapshot | None = None) -> list[Chu
     known = set() if since is None else {id_.tobytes() for id_ in since.columns.chunk_id}
     chunks = [snapshot.chunk(number) for number in range(snapshot.chunk_count)]
     return [chunk for chunk in chunks if chunk.id.value not in known]
-
-
-def large_files(snapshot: Snapshot) -> dict[ChunkId, FileExtent]:
-    """Return the files that have a chunk above 16 MiB to themselves."""
-    found = {}
-    for number in range(snapshot.chunk_count):
-        chunk, inodes = snapshot.chunk(number), snapshot.files_in_chunk(number)
-        if not is_whole(chunk) and len(inodes) == 1:
-            file = snapshot.extent(inodes[0])
-            if (file.offset, file.length) == (0, chunk.payload_bytes):
-                found[chunk.id] = file
-    return found
 
 
 def warmth(tier: SsdTier, dataset: DatasetRef, chunks: Sequence[ChunkRef]) -> Warmth:

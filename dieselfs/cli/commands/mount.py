@@ -25,11 +25,9 @@ from dieselfs.cli.command_context import CommandContext
 from dieselfs.cli.mounting.mount_local import mounted_locally, refresh_locally, refuse_upgrade
 from dieselfs.cli.mounting.mount_options import parse_mount_options
 from dieselfs.cli.mounting.mount_parts import (
-    cache_cluster_settings,
     check_room,
     opened,
-    peer_settings,
-    ssd_settings,
+    read_settings,
 )
 from dieselfs.cli.mounting.mount_request import (
     BLOB_CACHES,
@@ -229,19 +227,17 @@ def _start(context: CommandContext, request: MountRequest) -> None:
         _refresh(context, request, running)
         return
     check_mountable(request.mountpoint, request.nonempty)
-    peer_settings(context, request)
-    cache_cluster_settings(context, request)
-    ssd = ssd_settings(context, request)
-    if ssd is not None:
-        ssd.check()
+    settings = read_settings(context, request)
+    if settings.ssd is not None:
+        settings.ssd.check()
     path = _choose(context, request)
     with opened(path, request) as snapshot:
-        if mounted_locally(context, request, ssd, snapshot, resolve(request.mountpoint)):
+        if mounted_locally(context, request, settings.ssd, snapshot, resolve(request.mountpoint)):
             return
-        away = check_store(context, snapshot, ssd)
+        away = check_store(context, snapshot, settings.ssd)
         if away:
             context.output.note(away)
-        check_room(request, snapshot)
+        check_room(request, settings, snapshot)
         name, files = f"{snapshot.dataset.name}@{snapshot.id}", snapshot.file_count
     mountpoint = resolve(request.mountpoint)
     if _shares(context, request, path, name, mountpoint):

@@ -232,16 +232,15 @@ def _run(
     target: _Target,
     jobs: int | None,
 ) -> int:
-    from dieselfs.cache.cluster.store import CacheClusterStore
     from dieselfs.cache.ssd.settings import open_tier
-    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, large_files, warmth
+    from dieselfs.cache.warmup.ssd_warmup import JOBS, WarmUp, warmth
+    from dieselfs.read_stack import ReadSettings, below_ssd
+    from dieselfs.snapshots.expected_files import ExpectedFiles
 
     settings = target.own_ssd("fill")
-    if target.cache_cluster is not None:
-        store = CacheClusterStore(
-            store, snapshot.dataset, chunks, target.cache_cluster, large_files(snapshot)
-        )
-    work = WarmUp(store, snapshot.dataset, settings, chunks)
+    stack = ReadSettings(ssd=settings, cache_cluster=target.cache_cluster)
+    filling = below_ssd(store, snapshot.dataset, stack, ExpectedFiles(snapshot))
+    work = WarmUp(filling, snapshot.dataset, settings, chunks)
     with context.progress("warmup", "chunks") as progress:
         progress.expect(work.missing, work.missing_bytes)
         report = work.run(progress.advance, jobs or JOBS)

@@ -15,12 +15,10 @@ from dieselfs.errors import LocalFileError
 
 if TYPE_CHECKING:
     from dieselfs.cache.cluster.settings import CacheClusterSettings
-    from dieselfs.cache.node.task_folder import TaskFolder
-    from dieselfs.cache.peers.task_totals import TaskTotals
     from dieselfs.cache.ports.peer_settings import PeerSettings
     from dieselfs.cache.ssd.settings import SsdSettings
-    from dieselfs.cache.task.node_memory import NodeMemory
     from dieselfs.fuse.fronts.front_parts import MountOptions
+    from dieselfs.read_stack import ReadSettings
     from metadata.snapshot import Snapshot
 
 
@@ -41,7 +39,7 @@ def opened(path: Path, request: MountRequest) -> Snapshot:
     return snapshot
 
 
-def check_room(request: MountRequest, snapshot: Snapshot) -> None:
+def check_room(request: MountRequest, settings: ReadSettings, snapshot: Snapshot) -> None:
     """Raise an error if memory is too small for the known order.
 
     Without this check only the log would show it.
@@ -49,22 +47,7 @@ def check_room(request: MountRequest, snapshot: Snapshot) -> None:
     from dieselfs.prefetch.requirement import require_room_for
 
     if request.shuffle is not None:
-        available = memory_bytes(request, task_folder(request, snapshot))
-        require_room_for(snapshot, request.shuffle, available)
-
-
-def task_folder(request: MountRequest, snapshot: Snapshot) -> TaskFolder:
-    """Return the folder of the request's task, or of the dataset's own task."""
-    from dieselfs.cache.node.task_folder import TaskFolder, default_task
-
-    return TaskFolder.at(request.task or default_task(snapshot.dataset))
-
-
-def memory_bytes(request: MountRequest, folder: TaskFolder) -> int:
-    """Return the budget of node memory."""
-    from dieselfs.cache.node.budget import default_budget_bytes
-
-    return request.memory_bytes or default_budget_bytes(folder.path)
+        require_room_for(snapshot, request.shuffle, settings.budget_bytes(snapshot.dataset))
 
 
 def peer_settings(context: CommandContext, request: MountRequest) -> PeerSettings | None:
@@ -99,12 +82,18 @@ def ssd_settings(context: CommandContext, request: MountRequest) -> SsdSettings 
     return ssd_tier.ssd_settings(request.ssd.otherwise(ssd_tier.configured(context.config)))
 
 
-def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
-    """Return the totals of the task's peer cache; None without peers."""
-    from dieselfs.cache.peers.task_totals import task_totals
+def read_settings(context: CommandContext, request: MountRequest) -> ReadSettings:
+    """Return the parts through which the mount reads."""
+    from dieselfs.read_stack import ReadSettings
 
-    found = memory.task_statistics()
-    return None if found is None else task_totals(found)
+    return ReadSettings(
+        task=request.task,
+        memory_bytes=request.memory_bytes,
+        eviction=request.eviction or "uniform",
+        peers=peer_settings(context, request),
+        ssd=ssd_settings(context, request),
+        cache_cluster=cache_cluster_settings(context, request),
+    )
 
 
 def mount_options(context: CommandContext, request: MountRequest) -> MountOptions:

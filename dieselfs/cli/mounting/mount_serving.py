@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dieselfs.cli.command_context import CommandContext
-from dieselfs.cli.mounting.mount_parts import (
-    cache_cluster_settings,
-    memory_bytes,
-    mount_options,
-    opened,
-    peer_settings,
-    peer_statistics,
-    ssd_settings,
-    task_folder,
-)
+from dieselfs.cli.mounting.mount_parts import mount_options, opened, read_settings
 from dieselfs.cli.mounting.mount_request import MountRequest, daemon_command, sharing_key
 
 if TYPE_CHECKING:
@@ -76,23 +67,15 @@ def _serve(context: CommandContext, request: MountRequest, handed: Handed) -> in
 
 
 def _run_server(context: CommandContext, request: MountRequest, handed: Handed) -> None:
-    from dieselfs.cache.cluster.source import cache_cluster_statistics, with_cache_cluster
-    from dieselfs.cache.peers.peer_source import PeerSource
-    from dieselfs.cache.ssd.settings import shared_tier, tiered_reader
-    from dieselfs.cache.task.node_memory import CLOSE_S, NodeMemory
-    from dieselfs.cache.warmup.background_warmup import CLOSE_S as WARM_UP_CLOSE_S
-    from dieselfs.cache.warmup.background_warmup import BackgroundWarmUp, ssd_tier_statistics
+    from dieselfs.cache.task.node_memory import CLOSE_S
     from dieselfs.cli.mounting.store_probe import check_store
     from dieselfs.fuse.mount import Observed, run_mount
     from dieselfs.fuse.supervision.shutdown import Shutdown
     from dieselfs.housekeeping.lease_keeper import GOODBYE_S, LeaseKeeper
+    from dieselfs.read_stack import ReadStack, peer_statistics
     from dieselfs.snapshots.expected_files import ExpectedFiles
 
-    peers, cache_cluster = (
-        peer_settings(context, request),
-        cache_cluster_settings(context, request),
-    )
-    ssd = ssd_settings(context, request)
+    settings = read_settings(context, request)
     with ExitStack() as parts:
         store = context.store(request.patience_s)
         snapshot = _snapshot(context, request, handed)
@@ -100,42 +83,23 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
             return
         parts.enter_context(snapshot)
         if not handed.state:
-            away = check_store(context, snapshot, ssd, store)
+            away = check_store(context, snapshot, settings.ssd, store)
             if away:
                 log.warning("%s", away)
-        task = task_folder(request, snapshot)
-        budget_bytes = memory_bytes(request, task)
-        if ssd is not None:
-            shared_tier(ssd).start()
         shutdown = Shutdown(forced=True)
-        source = with_cache_cluster(
-            tiered_reader(snapshot.dataset, store, ssd, ExpectedFiles(snapshot)), cache_cluster
-        )
-        memory = NodeMemory.open(
-            task,
-            PeerSource(source, task),
-            budget_bytes=budget_bytes,
-            policy=request.eviction or "uniform",
-            lead=True,
-            peers=peers,
-        )
+        budget_bytes = settings.budget_bytes(snapshot.dataset)
+        settings = replace(settings, memory_bytes=budget_bytes)
+        stack = ReadStack(snapshot.dataset, store, settings, ExpectedFiles(snapshot))
+        parts.callback(lambda: stack.close(shutdown.left_s))
+        memory = stack.open_memory(lead=True)
         parts.callback(lambda: memory.close(shutdown.left_s(CLOSE_S)))
-        if peers is not None and memory.task_statistics() is None:
-            log.warning(
-                "no peers: the master of task %s is another process, which has no peers",
-                task.path.name,
-            )
-        warm_up = None
-        if ssd is not None and ssd.warmup:
-            warm_up = BackgroundWarmUp(store, snapshot.dataset, ssd, cache_cluster)
-            parts.callback(lambda: warm_up.close(shutdown.left_s(WARM_UP_CLOSE_S)))
-            warm_up.load(snapshot)
+        stack.warm_up(snapshot)
         goodbye_s = partial(shutdown.left_s, GOODBYE_S)
         lease = parts.enter_context(LeaseKeeper(store, snapshot.dataset, goodbye_s=goodbye_s))
         lease.serve(snapshot.generation)
         options = replace(
             mount_options(context, request),
-            task_folder=task.path,
+            task_folder=stack.folder.path,
             memory_bytes=budget_bytes,
             preload_bytes=budget_bytes if request.preload else 0,
             sharing_key=sharing_key(context, request, snapshot.path),
@@ -143,8 +107,8 @@ def _run_server(context: CommandContext, request: MountRequest, handed: Handed) 
         observed = Observed(
             store=store.statistics,
             peers=lambda: peer_statistics(memory),
-            ssd=lambda: ssd_tier_statistics(ssd, warm_up),
-            cache_cluster=lambda: cache_cluster_statistics(source),
+            ssd=stack.ssd_statistics,
+            cache_cluster=stack.cache_cluster_statistics,
         )
         run_mount(snapshot, memory, options, handed, observed, shutdown)
 

@@ -16,8 +16,8 @@ from typing import Final
 from benchmarks.shared_disk import SharedDisk
 from chunkstore.chunk_reader import ChunkReader
 from chunkstore.chunk_source import ChunkRef, FileExtent
+from dieselfs.cache.cluster.peers import CacheClusterPeers
 from dieselfs.cache.cluster.settings import CacheClusterSettings
-from dieselfs.cache.cluster.source import with_cache_cluster
 from dieselfs.cache.peers.peer_source import PeerSource
 from dieselfs.cache.ports.peer_settings import RedisLeases, StaticPeers
 from dieselfs.cache.ports.runtime import PeerAddress
@@ -139,9 +139,7 @@ class RingClient:
         reader = ChunkReader(
             SharedDisk(dataset.disk), self.snapshot.dataset, ExpectedFiles(self.snapshot)
         )
-        source = with_cache_cluster(reader, self.settings)
-        assert isinstance(source, PeerSource)
-        self.source = source
+        self.source = PeerSource(reader, CacheClusterPeers(self.settings, reader.dataset))
         self.reader = reader
 
     @property

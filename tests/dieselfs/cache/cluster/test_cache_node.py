@@ -27,6 +27,7 @@ from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings, shared_tier
 from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
 from dieselfs.cache.warmup.ssd_warmup import WarmUp, warmth
+from dieselfs.snapshots.expected_files import ExpectedFiles
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, RingClient, eventually
 from tests.peers.task_nodes import NAME, PeerDataset, make_dataset
 from tests.services.redis_processes import free_port
@@ -182,7 +183,9 @@ def test_nodes_that_warm_their_ssds_through_a_ring_read_the_store_once(
         snapshot, before = client.snapshot, dataset.from_store_bytes()
         warmed = []
         for name in ("one", "two"):
-            through = CacheClusterStore(store, snapshot.dataset, client.chunks, client.settings)
+            through = CacheClusterStore(
+                store, snapshot.dataset, ExpectedFiles(snapshot), client.settings
+            )
             settings = SsdSettings(tmp_path / name, 128 << 20)
             work = WarmUp(through, snapshot.dataset, settings, client.chunks)
             warmed.append((work, settings, through))

@@ -72,10 +72,13 @@ def read_all(mountpoint: Path, dataset: PeerDataset, part: Callable[[int], objec
         part(number)
 
 
+def statistics(mountpoint: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((mountpoint / ".dieselfs/stats.json").read_text())
+    return found
+
+
 def ring_of_mount(mountpoint: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((mountpoint / ".dieselfs/stats.json").read_text())[
-        "cache_cluster"
-    ]
+    found: Mapping[str, Any] = statistics(mountpoint)["cache_cluster"]
     return found
 
 
@@ -113,3 +116,24 @@ def test_mounts_read_the_store_once_and_do_not_notice_that_nodes_stop_and_die(
             assert shown["bytes_from_nodes"] > 0
             assert shown["bytes_from_store"] > 0
             eventually(lambda: ring_of_mount(mountpoint)["nodes_up"] == 0, "both are gone")
+
+
+def test_the_own_ssd_is_asked_before_the_cluster_and_keeps_what_that_sends(
+    dataset: PeerDataset, tmp_path: Path
+) -> None:
+    ssd = ("--ssd", str(tmp_path / "ssd"), "--ssd-size", "128MiB", "--ssd-warmup")
+    with ring_of(tmp_path / "cache_cluster", dataset, 1) as nodes:
+        with mounted(tmp_path / "first", dataset, nodes, *ssd) as mountpoint:
+            eventually(lambda: statistics(mountpoint)["ssd"]["warmup"]["state"] == "done", "warm")
+            shown = ring_of_mount(mountpoint)
+            assert shown["bytes_from_nodes"] >= dataset.bytes
+            assert shown["bytes_from_store"] == 0
+        before = dataset.from_store_bytes()
+        with mounted(tmp_path / "second", dataset, nodes, *ssd) as mountpoint:
+            read_all(mountpoint, dataset, lambda number: None)
+            ssd_reads, cluster = statistics(mountpoint)["ssd"], ring_of_mount(mountpoint)
+            assert ssd_reads["misses"] == 0
+            assert ssd_reads["hits"] > 0
+            assert (cluster["bytes_from_nodes"], cluster["bytes_from_store"]) == (0, 0)
+        # Beside chunks a mount reads and writes some small objects of its own.
+        assert dataset.from_store_bytes() - before < 4096

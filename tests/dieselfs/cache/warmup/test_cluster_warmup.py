@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.shared_disk import SharedDisk
+from chunkstore.chunk_reader import MAX_WHOLE_BYTES
 from dieselfs.cache.cluster.settings import CacheClusterSettings
 from dieselfs.cache.cluster.store import CacheClusterStore
 from dieselfs.cache.ports.peer_settings import StaticPeers
@@ -17,8 +18,9 @@ from dieselfs.cache.ports.runtime import PeerAddress
 from dieselfs.cache.ports.secret import TaskSecret
 from dieselfs.cache.ssd.settings import SsdSettings, end_tiers
 from dieselfs.cache.warmup.cluster_warmup import CacheClusterWarmUp
-from dieselfs.cache.warmup.ssd_warmup import WarmUp, large_files, wanted_chunks
+from dieselfs.cache.warmup.ssd_warmup import WarmUp, wanted_chunks
 from dieselfs.client import Client
+from dieselfs.snapshots.expected_files import ExpectedFiles
 from metadata.kv.memory import MemoryStore
 from metadata.snapshot import Snapshot
 from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, NodeProcess, ring_of
@@ -79,8 +81,11 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
     cache_cluster = settings_of(*(node.address for node in nodes))
     chunks, disk = wanted_chunks(snapshot), SharedDisk(dataset.disk)
     size = sum(chunk.head_bytes + chunk.payload_bytes for chunk in chunks)
-    large = large_files(snapshot)
-    [file] = large.values()
+    expected = ExpectedFiles(snapshot)
+    [file] = (
+        expected.only_file(chunk.id) for chunk in chunks if chunk.payload_bytes > MAX_WHOLE_BYTES
+    )
+    assert file is not None
     assert file.length == LARGE
     told: list[int] = []
     before = dataset.from_store_bytes()
@@ -97,9 +102,7 @@ def test_each_byte_leaves_the_store_once_into_the_ring_and_onto_the_ssds_of_node
 
     before = dataset.from_store_bytes()
     for name in "ab":
-        with closing(
-            CacheClusterStore(disk, snapshot.dataset, chunks, cache_cluster, large)
-        ) as through:
+        with closing(CacheClusterStore(disk, snapshot.dataset, expected, cache_cluster)) as through:
             own = SsdSettings(tmp_path / name, 60 * MIB)
             warmed = WarmUp(through, snapshot.dataset, own, chunks).run(lambda n, size: None)
         assert (warmed.loaded, warmed.loaded_bytes) == (len(chunks), size)

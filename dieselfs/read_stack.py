@@ -1,0 +1,205 @@
+"""All that lies between the reads of one process and the object store.
+
+    page cache → node memory → the task's peers → own SSD → cache cluster → store
+
+Each part answers what it has cached and asks the next one for the rest. `ReadSettings` says which
+parts there are, and `ReadStack` builds them. The page cache is the kernel's: a mount fills it
+(`dieselfs.fuse.pages`).
+
+The order is that of Meta's tiers: what is nearer is asked first. So a node's own SSD is in front of
+the cluster, and what the cluster sends is offered to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from chunkstore.chunk_format import DatasetRef
+from chunkstore.chunk_reader import ChunkReader
+from chunkstore.ssd.tiered_store import TieredStore
+from chunkstore.stores.object_store import ObjectStore
+from dieselfs.cache.cluster.options import cluster_from_environment
+from dieselfs.cache.cluster.peers import CacheClusterPeers
+from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.cluster.statistics import CacheClusterStatistics, cache_cluster_statistics
+from dieselfs.cache.cluster.store import CacheClusterStore
+from dieselfs.cache.membership.peer_options import TASK_VARIABLE, from_environment
+from dieselfs.cache.node.block_eviction import PolicyName
+from dieselfs.cache.node.budget import default_budget_bytes
+from dieselfs.cache.node.task_folder import TaskFolder, default_task
+from dieselfs.cache.peers.peer_source import PeerSource
+from dieselfs.cache.peers.task_totals import TaskTotals, task_totals
+from dieselfs.cache.ports.peer_settings import PeerSettings
+from dieselfs.cache.ports.verified_source import VerifiedSource
+from dieselfs.cache.ssd.settings import SsdChoice, SsdSettings, chosen_tier, shared_tier
+from dieselfs.cache.task.node_memory import NodeMemory
+from dieselfs.cache.warmup.background_warmup import (
+    CLOSE_S,
+    BackgroundWarmUp,
+    SsdTierStatistics,
+    ssd_tier_statistics,
+)
+from dieselfs.errors import UsageError
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from metadata.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """The parts through which a process reads a dataset. Picklable."""
+
+    task: str | None = None
+    """The task whose processes on this node share memory; None: the dataset's own."""
+    memory_bytes: int | None = None
+    """The budget of node memory; None: the task's, or a share of the free memory."""
+    eviction: PolicyName = "uniform"
+    peers: PeerSettings | None = None
+    """The part in the task's peer cache, if this process creates the task; None: none."""
+    ssd: SsdSettings | None = None
+    cache_cluster: CacheClusterSettings | None = None
+
+    @classmethod
+    def of_client(
+        cls,
+        *,
+        memory_bytes: int | None = None,
+        task: str | None = None,
+        peers: PeerSettings | None = None,
+        ssd: SsdChoice = "configured",
+        environment: Mapping[str, str] = os.environ,
+    ) -> ReadSettings:
+        """Return the settings of a process that reads without a mount.
+
+        The environment gives those that the caller omits, so that a job's script decides and
+        training code needs no change. Raises `UsageError` for settings that contradict each other,
+        and `ConfigError` for variables that make no sense.
+        """
+        if peers is None:
+            peers = from_environment(environment, task)
+        elif task not in (None, peers.task):
+            raise UsageError(
+                f"task {task} differs from the task of the peers, {peers.task}",
+                "give both the same name",
+            )
+        return cls(
+            task=(task if peers is None else peers.task) or environment.get(TASK_VARIABLE) or None,
+            memory_bytes=memory_bytes,
+            peers=peers,
+            ssd=chosen_tier(ssd, environment),
+            cache_cluster=cluster_from_environment(environment),
+        )
+
+    def folder(self, dataset: DatasetRef) -> TaskFolder:
+        """Return the folder of node memory for readers of a dataset."""
+        return TaskFolder.at(self.task or default_task(dataset))
+
+    def budget_bytes(self, dataset: DatasetRef) -> int:
+        """Return the budget of node memory; without one, a share of the memory that is free now."""
+        return self.memory_bytes or default_budget_bytes(self.folder(dataset).path)
+
+
+class ReadStack:
+    """The parts of one process for one dataset. Close it after the node memory that it opened."""
+
+    def __init__(
+        self,
+        dataset: DatasetRef,
+        store: ObjectStore,
+        settings: ReadSettings,
+        expected: ExpectedFiles,
+    ) -> None:
+        """Build the parts below node memory; chunks are verified against `expected`.
+
+        Costs no request. Snapshots may be added to `expected` later.
+        """
+        self._dataset, self._settings = dataset, settings
+        self.folder = settings.folder(dataset)
+        self._below_ssd = below_ssd(store, dataset, settings, expected)
+        self.source, self._cluster_source = self._make_source(expected)
+        self._warm_up: BackgroundWarmUp | None = None
+
+    def _make_source(self, expected: ExpectedFiles) -> tuple[VerifiedSource, PeerSource | None]:
+        """Return the source below node memory, and the part of it that asks a cache cluster."""
+        dataset, store = self._dataset, self._below_ssd
+        ssd, cluster = self._settings.ssd, self._settings.cache_cluster
+        if ssd is not None:
+            store_of_cluster = store.source if isinstance(store, CacheClusterStore) else None
+            tiered = TieredStore(store, dataset, shared_tier(ssd), expected.object_bytes)
+            return ChunkReader(tiered, dataset, expected), store_of_cluster
+        reader = ChunkReader(store, dataset, expected)
+        if cluster is None:
+            return reader, None
+        # Without an SSD in front, a cluster is asked for many files by one message a node.
+        source = PeerSource(reader, CacheClusterPeers(cluster, dataset))
+        return source, source
+
+    def open_memory(self, *, lead: bool = False, join: bool = True) -> NodeMemory:
+        """Join the task's memory, or create it; the caller closes it. See `NodeMemory.open`.
+
+        The process that creates the task sets its peers; later processes use that setting.
+        """
+        settings = self._settings
+        if lead and settings.ssd is not None:
+            shared_tier(settings.ssd).start()
+        memory = NodeMemory.open(
+            self.folder,
+            PeerSource(self.source, self.folder),
+            budget_bytes=settings.memory_bytes,
+            policy=settings.eviction,
+            lead=lead,
+            join=join,
+            peers=settings.peers,
+        )
+        if lead and settings.peers is not None and memory.task_statistics() is None:
+            log.warning(
+                "no peers: the master of task %s is another process, which has no peers",
+                self.folder.path.name,
+            )
+        return memory
+
+    def warm_up(self, snapshot: Snapshot) -> None:
+        """Load a snapshot's chunks onto the SSD in the background, if the settings ask for it."""
+        ssd = self._settings.ssd
+        if ssd is None or not ssd.warmup:
+            return
+        if self._warm_up is None:
+            self._warm_up = BackgroundWarmUp(self._below_ssd, self._dataset, ssd)
+        self._warm_up.load(snapshot)
+
+    def ssd_statistics(self) -> SsdTierStatistics | None:
+        """Return the statistics of the SSD tier and its warm-up; None without a tier."""
+        return ssd_tier_statistics(self._settings.ssd, self._warm_up)
+
+    def cache_cluster_statistics(self) -> CacheClusterStatistics | None:
+        """Return the statistics of the cache cluster; None without one."""
+        source = self._cluster_source
+        return None if source is None else cache_cluster_statistics(source)
+
+    def close(self, left_s: Callable[[float], float] = lambda seconds: seconds) -> None:
+        """Stop the warm-up. `left_s` bounds the time that is given to it."""
+        if self._warm_up is not None:
+            self._warm_up.close(left_s(CLOSE_S))
+            self._warm_up = None
+
+
+def peer_statistics(memory: NodeMemory) -> TaskTotals | None:
+    """Return the totals of the task's peer cache; None without peers."""
+    found = memory.task_statistics()
+    return None if found is None else task_totals(found)
+
+
+def below_ssd(
+    store: ObjectStore, dataset: DatasetRef, settings: ReadSettings, known: ExpectedFiles
+) -> ObjectStore:
+    """Return the store from which an SSD tier is filled: the store, through a cluster if any.
+
+    Without an SSD tier this is the store itself.
+    """
+    if settings.ssd is None or settings.cache_cluster is None:
+        return store
+    return CacheClusterStore(store, dataset, known, settings.cache_cluster)

@@ -1,0 +1,152 @@
+"""The read stack over a real cache node: who answers which read, and that damage ends at the store."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.shared_disk import SharedDisk
+from chunkstore.object_keys import chunk_key
+from dieselfs.cache.cluster.cache_node import CacheNode
+from dieselfs.cache.cluster.node_settings import CacheNodeSettings
+from dieselfs.cache.cluster.settings import CacheClusterSettings
+from dieselfs.cache.cluster.store import CacheClusterStore
+from dieselfs.cache.ports.peer_settings import StaticPeers
+from dieselfs.cache.ports.runtime import PeerAddress
+from dieselfs.cache.ports.secret import TaskSecret
+from dieselfs.cache.ssd.settings import SsdSettings, end_tiers, shared_tier
+from dieselfs.cache.warmup.ssd_warmup import warmth
+from dieselfs.read_stack import ReadSettings, ReadStack
+from dieselfs.snapshots.expected_files import ExpectedFiles
+from metadata.snapshot import Snapshot
+from tests.dieselfs.cache.cluster.cluster_of_nodes import SECRET, eventually
+from tests.peers.task_nodes import PeerDataset, make_dataset
+from tests.services.redis_processes import free_port
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> PeerDataset:
+    """20 chunks of some 100 KB and more, of two files each."""
+    return make_dataset(tmp_path_factory.mktemp("dataset"), 40, 50_000, 100_000)
+
+
+@pytest.fixture
+def snapshot(dataset: PeerDataset) -> Iterator[Snapshot]:
+    with Snapshot.open(dataset.snapshot) as found:
+        yield found
+
+
+@pytest.fixture
+def node(dataset: PeerDataset, tmp_path: Path) -> Iterator[CacheNode]:
+    settings = CacheNodeSettings(
+        "r",
+        TaskSecret(SECRET.encode()),
+        SsdSettings(tmp_path / "node", 128 * MIB),
+        PeerAddress("127.0.0.1", free_port()),
+    )
+    with CacheNode(settings, SharedDisk(dataset.disk)) as found:
+        yield found
+    end_tiers()
+
+
+def stack_of(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, ssd: Path | None
+) -> ReadStack:
+    settings = ReadSettings(
+        ssd=None if ssd is None else SsdSettings(ssd, 64 * MIB),
+        cache_cluster=CacheClusterSettings(
+            "r", TaskSecret(SECRET.encode()), StaticPeers((node._settings.listen,))
+        ),
+    )
+    if settings.ssd is not None:
+        assert shared_tier(settings.ssd).wait_until_open(60)
+    disk = SharedDisk(dataset.disk)
+    return ReadStack(snapshot.dataset, disk, settings, ExpectedFiles(snapshot))
+
+
+def files_of(snapshot: Snapshot) -> list[int]:
+    return [
+        inode
+        for number in range(snapshot.chunk_count)
+        for inode in snapshot.files_in_chunk(number)
+        if snapshot.size(inode)
+    ]
+
+
+@pytest.mark.parametrize("with_ssd", [True, False])
+def test_files_and_chunks_come_through_the_cluster_and_not_from_the_store(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path, with_ssd: bool
+) -> None:
+    stack = stack_of(dataset, snapshot, node, tmp_path / "own" if with_ssd else None)
+    for inode in files_of(snapshot):
+        file = snapshot.extent(inode)
+        assert len(stack.source.read(file, 0, file.length)) == file.length
+    cluster = stack.cache_cluster_statistics()
+    assert cluster is not None
+    assert cluster.bytes_from_store == 0
+    assert cluster.bytes_from_nodes >= dataset.bytes
+
+
+def test_a_read_of_one_file_brings_its_chunk_to_the_own_ssd(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path
+) -> None:
+    stack = stack_of(dataset, snapshot, node, tmp_path / "own")
+    chunk = snapshot.chunk(0)
+    file = snapshot.extent(snapshot.files_in_chunk(0)[0])
+    stack.source.read(file, 0, file.length)
+    tier = shared_tier(SsdSettings(tmp_path / "own"))
+    eventually(lambda: warmth(tier, snapshot.dataset, [chunk]).is_all, "the chunk is on the SSD")
+    cluster = stack.cache_cluster_statistics()
+    assert cluster is not None
+    before = cluster.bytes_from_nodes
+    stack.source.payload(chunk)
+    cluster = stack.cache_cluster_statistics()
+    assert cluster is not None
+    assert cluster.bytes_from_nodes == before
+
+
+def test_what_a_node_sends_wrong_is_read_from_the_store_and_not_kept(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path
+) -> None:
+    stack = stack_of(dataset, snapshot, node, tmp_path / "own")
+    file = snapshot.extent(snapshot.files_in_chunk(0)[0])
+    expected = bytes(stack.source.read(file, 0, file.length))
+    key = chunk_key(snapshot.dataset.name, file.chunk.id)
+    shared_tier(SsdSettings(tmp_path / "own")).forget(file.chunk.id.value)
+
+    memory = node._parts.memory
+    memory.__init__(64 * MIB)  # type: ignore[misc]
+    wrong = bytearray(expected)
+    wrong[0] ^= 1
+    start = file.chunk.head_bytes + file.offset
+    memory.put_part((file.chunk.id.value, start, file.length), memoryview(wrong))
+
+    stack = stack_of(dataset, snapshot, node, None)
+    below = CacheClusterStore(
+        SharedDisk(dataset.disk),
+        snapshot.dataset,
+        ExpectedFiles(snapshot),
+        stack._settings.cache_cluster,  # type: ignore[arg-type]
+    )
+    assert bytes(below.get_range(key, start, file.length)) == bytes(wrong)
+    assert below.forget(key)
+    assert bytes(below.get_range(key, start, file.length)) == expected
+    assert not below.forget(key)
+    below.close()
+
+    own = stack_of(dataset, snapshot, node, tmp_path / "other")
+    assert bytes(own.source.read(file, 0, file.length)) == expected
+
+
+def test_the_source_is_pickled_for_the_task_s_helper(
+    dataset: PeerDataset, snapshot: Snapshot, node: CacheNode, tmp_path: Path
+) -> None:
+    for ssd in (tmp_path / "own", None):
+        source = pickle.loads(pickle.dumps(stack_of(dataset, snapshot, node, ssd).source))
+        chunk = snapshot.chunk(1)
+        assert len(source.payload(chunk)) == chunk.payload_bytes
